@@ -16,11 +16,12 @@ from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, versions
 from chelonia.core import bounds, status
 from chelonia.core.bartender import ModifyRequest, Outcome
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Expect, SetWanted
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, SetWanted
 from chelonia.core.librarian import ModifyRequest as Change
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.policy import DEFAULT_POLICY_SECTION, Action
+from chelonia.core.uploads import Expect
 
 _READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))
 """What a change needs of an entry: what decides the right, and what it may grow."""

@@ -21,7 +21,6 @@ from chelonia.core.librarian import (
     TYPE_FILE,
     TYPE_MOUNTPOINT,
     Delete,
-    Expect,
     MakeEntry,
     Move,
     Traversal,
@@ -31,6 +30,7 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import Sections
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.policy import Action
+from chelonia.core.uploads import Expect
 
 
 async def make_collection(ports: Ports, turn: Turn, request: MakeRequest) -> Outcome:

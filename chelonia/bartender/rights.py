@@ -19,18 +19,11 @@ from chelonia.bartender import audit
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.librarian import (
-    TYPE_COLLECTION,
-    TYPE_FILE,
-    TYPE_MOUNTPOINT,
-    TYPE_SPECIAL,
-    TYPE_SYMLINK,
-    Expect,
-    Traversal,
-)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK, Traversal
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action, Decision, decide
+from chelonia.core.uploads import Expect
 
 RIGHTS: Filter = (
     Needed("entry"), Needed("policy"), Needed("defaultPolicy"), Needed("states"), Needed("parents"),

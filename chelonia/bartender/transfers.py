@@ -36,22 +36,14 @@ from chelonia.core.bartender import (
 )
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, RequestKey, parse_guid
-from chelonia.core.librarian import (
-    TYPE_COLLECTION,
-    TYPE_FILE,
-    BeginPut,
-    Begun,
-    CommitFile,
-    Expect,
-    MakeEntry,
-    Traversal,
-)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry, Traversal
 from chelonia.core.metadata import Needed, Sections, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.placement import Demand
 from chelonia.core.policy import Action
 from chelonia.core.replicas import Location, Receipt, ReplicaFacts, ReplicaState, parse_location
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose
+from chelonia.core.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.wire import receipts
 
 LOCATED = (*RIGHTS, Needed("locations"), Needed("content"))

@@ -18,21 +18,17 @@ from msgspec import Meta
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
-from chelonia.core.extents import Extent, ExtentPage
+from chelonia.core.extents import ExtentPage
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaState
-
-Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
-"""(entry, version) pairs a decision was based on; the transact fails with CONFLICT if one has changed."""
+from chelonia.core.uploads import BeginPut, Begun, CommitFile, Committed, Expect, Splice
 
 NOBODY = ServiceId("")
 
-PIECE_OF = "piece of "
-"""Begins the recorded name of bytes that are only part of a file."""
 TYPE_FILE = "file"
 TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
@@ -183,82 +179,6 @@ class MakeEntry:
     owner: Dn
     sections: Sections
     expect: Expect = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BeginPut:
-    """Prepare an upload.
-
-    `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
-    only makes ids (bytes first). `replaces`: the file to overwrite, "" for a new one. `size` -1 and empty
-    `checksums` when not known before. `ln` is recorded beside the bytes for rebuilds. `piece`: the bytes will be
-    part of a file: a rebuild must not take them for the whole.
-    """
-
-    parent: Guid
-    name: str
-    ln: LogicalName
-    owner: Dn
-    sections: Sections
-    wanted: int
-    size: int
-    checksums: Checksums
-    expires_ms: Ms
-    named: bool
-    replaces: Guid = Guid("")
-    expect: Expect = ()
-    piece: bool = False
-
-    @property
-    def recorded(self) -> str:
-        """The name that is sealed and recorded beside the bytes; a piece's is no Logical Name."""
-        return f"{PIECE_OF}{self.ln}" if self.piece else str(self.ln)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Ids of the upload and the cluster's seal over the facts known now."""
-
-    guid: Guid
-    blob: BlobId
-    seal: str
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFile:
-    """Turn bytes that are durable into a file, in one transact: the Bartender's half of bytes-first.
-
-    `begin.replaces` is the file that has the name now, whatever had it when the upload began; `renew`: the file for
-    which it began is gone, so the new one gets a GUID of its own.
-    """
-
-    begin: BeginPut
-    begun: Begun
-    receipts: Annotated[tuple[Receipt, ...], Meta(max_length=bounds.RECEIPTS_MAX)]
-    renew: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The file as committed."""
-
-    guid: Guid
-    blob: BlobId
-
-
-@dataclass(frozen=True, slots=True)
-class Splice:
-    """Lay extents of new blobs over what a file has (`whole`: in place of it), in one transact.
-
-    `begin` says which file (`replaces`, or a new one under `parent` and `name`), as of `CommitFile`. `size` -1: as far
-    as it reaches.
-    """
-
-    begin: BeginPut
-    pieces: tuple[CommitFile, ...]
-    extents: tuple[Extent, ...]
-    size: int = -1
-    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,21 +12,19 @@ from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
-    BeginPut,
-    CommitFile,
     Heartbeat,
     MakeEntry,
     Report,
     ReportAnswer,
     ReportedReplica,
     ServiceRecord,
-    Splice,
 )
 from chelonia.core.limits import Limits
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
 from chelonia.core.timing.clock import Clock
+from chelonia.core.uploads import BeginPut, CommitFile, Splice
 from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings

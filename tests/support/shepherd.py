@@ -12,7 +12,6 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import (
-    Committed,
     Heartbeat,
     HeartbeatAnswer,
     InventoryItem,
@@ -25,6 +24,7 @@ from chelonia.core.limits import Limits
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, Turl, TurlOutcome, Upload, Uploaded
+from chelonia.core.uploads import Committed
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev

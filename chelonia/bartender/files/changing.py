@@ -31,7 +31,6 @@ from chelonia.core.librarian import (
     TYPE_SYMLINK,
     ChangeEntry,
     Delete,
-    Expect,
     MakeEntry,
     Traversal,
     Unlink,
@@ -41,6 +40,7 @@ from chelonia.core.librarian import Move as MoveOrder
 from chelonia.core.metadata import Needed, Sections, Triple, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
+from chelonia.core.uploads import Expect
 
 _ALL_WRITTEN = (*DESCRIBED, Needed("metadata"))
 

@@ -21,13 +21,14 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import check_extents
 from chelonia.core.files import Arrived, Done, Placed, Placing, Splice, Write
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, BeginPut, CommitFile, Expect
-from chelonia.core.librarian import Splice as SpliceOrder
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import Purpose
+from chelonia.core.uploads import BeginPut, CommitFile, Expect
+from chelonia.core.uploads import Splice as SpliceOrder
 
 
 async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:

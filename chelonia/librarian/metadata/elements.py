@@ -12,9 +12,9 @@ from typing import Final
 
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, shepherd_object
-from chelonia.core.librarian import Expect
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location
+from chelonia.core.uploads import Expect
 
 EXPECT: Final = "expect"
 """Change id of the elements that carry what the caller rests on: unmet means CONFLICT, never a silent retry."""

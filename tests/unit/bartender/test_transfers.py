@@ -25,11 +25,11 @@ from chelonia.core.bartender import (
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
-from chelonia.core.librarian import BeginPut, Begun
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums
 from chelonia.core.shepherd import Purpose
+from chelonia.core.uploads import BeginPut, Begun
 from chelonia.wire import receipts
 from tests.unit.bartender.stage import (
     BARTENDER_DN,

@@ -15,7 +15,6 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Guid, ReferenceId, ServiceId
-from chelonia.core.librarian import BeginPut, CommitFile, Splice
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import (
@@ -29,6 +28,7 @@ from chelonia.core.shepherd import (
     ShepherdStatus,
     TurlOutcome,
 )
+from chelonia.core.uploads import BeginPut, CommitFile, Splice
 from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.service import LibrarianService

@@ -16,8 +16,9 @@ from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, check_extents, laid
 from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import TYPE_FILE, BeginPut, MakeEntry, Splice
+from chelonia.core.librarian import TYPE_FILE, MakeEntry
 from chelonia.core.metadata import StoredObject
+from chelonia.core.uploads import BeginPut, Splice
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob, facts_of
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version

@@ -13,17 +13,10 @@ from dataclasses import dataclass
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
-from chelonia.core.librarian import (
-    TYPE_COLLECTION,
-    TYPE_FILE,
-    TYPE_PENDING,
-    BeginPut,
-    Begun,
-    CommitFile,
-    MakeEntry,
-)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, MakeEntry
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
+from chelonia.core.uploads import BeginPut, Begun, CommitFile
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,

@@ -31,10 +31,11 @@ from chelonia.core.ids import (
     is_guid,
     shepherd_object,
 )
-from chelonia.core.librarian import PIECE_OF, TYPE_FILE, TYPE_TRASHED
+from chelonia.core.librarian import TYPE_FILE, TYPE_TRASHED
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import ReplicaRecord
+from chelonia.core.uploads import PIECE_OF
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,

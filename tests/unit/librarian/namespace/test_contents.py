@@ -15,10 +15,11 @@ from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, laid
 from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, ContentId, Dn, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import BeginPut, Delete, SetWanted, Splice, Undelete
+from chelonia.core.librarian import Delete, SetWanted, Undelete
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, ReplicaFacts
+from chelonia.core.uploads import BeginPut, Splice
 from chelonia.librarian.metadata.blobs import NewBlob
 from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
 from chelonia.librarian.namespace.contents import decide

@@ -8,7 +8,8 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey
-from chelonia.core.librarian import CommitFile, Delete, Move, SetWanted, Undelete, Unlink, Unmake
+from chelonia.core.librarian import Delete, Move, SetWanted, Undelete, Unlink, Unmake
+from chelonia.core.uploads import CommitFile
 from chelonia.librarian.leadership import sweep as expiring
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.recovery.invariants import Snapshot, broken, unsettled

@@ -9,9 +9,10 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
-from chelonia.core.librarian import CommitFile, Delete, MakeEntry, ModifyRequest, Move, SetWanted, Unlink
+from chelonia.core.librarian import Delete, MakeEntry, ModifyRequest, Move, SetWanted, Unlink
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums
+from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.presence.receipt_audit import TRIES_MAX
 from tests.support.librarian import BARTENDER, EVE, HOUR, JOE, SUMS, Bench, bench, keyed, shepherd_call

@@ -21,9 +21,10 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import CommitFile, Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
+from chelonia.core.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
 from chelonia.core.placement import NODE_WAITING
 from chelonia.core.replicas import Checksums, Location, ReplicaState
+from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, outbox_key, outbox_record, put
 from chelonia.librarian.presence import reports

@@ -24,8 +24,9 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import REFUSED_FORGOTTEN, CommitFile, Delete, Heartbeat, ServiceRecord, Severity
+from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
 from chelonia.core.replicas import Location, ReplicaState
+from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata.elements import check, drop, erase, file_record, outbox_record, put
 from chelonia.librarian.presence import registry
 from chelonia.librarian.recovery.invariants import BLOB_LOST
