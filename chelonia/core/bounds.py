@@ -50,6 +50,14 @@ BLOBS_PAGE: Final = 50
 """Blobs of a discarded content let go of in one transact, each with all its replicas."""
 PARENTS_MAX: Final = 1000
 """Hard links of one entry: its `parents` are in the header record."""
+LOCKS_PER_ENTRY_MAX: Final = 32
+"""Write locks of one entry: they are in the header record, and read with every change."""
+LOCK_MS_MAX: Final = 3_600_000
+"""A lock that nobody refreshes: who has left keeps nobody out for longer."""
+LOCK_NOTE_BYTES_MAX: Final = 1024
+"""What the owner of a lock says of himself: a name and an address."""
+LOCKED_BELOW_MAX: Final = 2000
+"""Entries below a collection that is locked as a whole: each is looked at for locks of its own."""
 
 # --- XML and HTTP ---
 SOAP_BODY_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -57,6 +57,7 @@ class Kind(enum.Enum):
     INTERNAL = "internal"
     BUSY = "busy"
     PRECONDITION = "precondition"
+    LOCKED = "locked"
 
 
 class ExitCode(enum.IntEnum):
@@ -135,6 +136,7 @@ TABLE: dict[Kind, Meaning] = {
     Kind.INTERNAL: Meaning(500, _S, "InternalError", errno.EIO, _X.OTHER),
     Kind.BUSY: Meaning(503, _S, "SlowDown", errno.EBUSY, _X.NETWORK, retryable=True),
     Kind.PRECONDITION: Meaning(412, _C, "PreconditionFailed", errno.ESTALE, _X.CONFLICT),
+    Kind.LOCKED: Meaning(423, _C, "OperationAborted", errno.EBUSY, _X.CONFLICT),
 }
 
 

@@ -19,6 +19,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
 from chelonia.core.ids import BlobId, Dn, Guid
+from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Checksums
 from chelonia.core.shepherd import ByteRange
@@ -39,6 +40,8 @@ class Want(enum.Flag):
     """TURLs to read a file from, bound to `Call.carrier` or else to the caller."""
     EXTENTS = enum.auto()
     """Which bytes of which blobs a file is."""
+    LOCKS = enum.auto()
+    """Write locks: of a look all that cover the entry, of a listing each entry's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class When:
         etags: its etag is one of these (`If-Match`); not_etags: it is none of these (`If-None-Match`).
         version: `Attributes.version`; -1: any.
         unmodified_since_ns: it was last modified at this instant or before; -1: any.
+        tokens: no lock covers what is changed but one of the caller's with one of these tokens; None: whatever does.
     """
 
     absent: bool = False
@@ -93,6 +97,7 @@ class When:
     not_etags: tuple[str, ...] = ()
     version: int = -1
     unmodified_since_ns: int = -1
+    tokens: tuple[str, ...] | None = None
 
     def refusal(self, there: Attributes | None) -> str:
         """Why this does not hold of what is there (None: nothing), for people; "" when it holds."""
@@ -156,6 +161,7 @@ class Looked:
     extents: tuple[Extent, ...] = ()
     told: int = 0
     blobs: Mapping[BlobId, tuple[str, ...]] = field(default_factory=dict)
+    locks: tuple[Lock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +197,7 @@ class Named:
     name: str
     attributes: Attributes
     user: UserValues = field(default_factory=dict)
+    locks: tuple[Lock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +319,17 @@ class Splice:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Set attributes, user metadata (a value None takes it away) and rights (`policy` likewise), together."""
+    """Set attributes, user metadata (a value None takes it away), rights (`policy` likewise) and locks, together.
+
+    `locks`: taken, or refreshed where their token is known, or (`lasts_ms` 0) given up.
+    """
 
     place: LogicalName
     setting: Setting = LEAVE
     user: Mapping[str, str | None] = field(default_factory=dict)
     policy: Mapping[str, str | None] = field(default_factory=dict)
     when: When = ANY
+    locks: tuple[Lock, ...] = ()
 
 
 class Over(enum.Enum):
@@ -395,6 +406,6 @@ class Files(Protocol):
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         """Apply changes, each one transact of its own, in order where their names are related.
 
-        Failures: PRECONDITION (a `When` does not hold), and what each change's errors are.
+        Failures: PRECONDITION (a `When` does not hold), LOCKED (its `tokens` do not), and each change's own.
         """
         ...

@@ -84,6 +84,12 @@ def text_of(node: Node) -> str:
     return text
 
 
+def inside(node: Node) -> str:
+    """What is inside an element, as XML that stands by itself."""
+    parts = [escape(node.text or "") or "", *(etree.tostring(child, encoding="unicode") for child in node)]
+    return "".join(parts)
+
+
 def escape(text: str) -> str | None:
     """Escape `text` for use between tags; None when it holds what XML cannot carry (then: `escape_forbidden`)."""
     if not text.isprintable():

@@ -41,6 +41,7 @@ from chelonia.core.files import (
 )
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
+from chelonia.core.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.names import LogicalName, check_name, entry_key
 from chelonia.core.policy import Action, decide
 from chelonia.core.replicas import Checksums
@@ -60,6 +61,7 @@ class Node:
     data: bytes = b""
     extents: tuple[Extent, ...] | None = None
     checksums: Checksums = Checksums()
+    locks: dict[str, Lock] = field(default_factory=dict)
 
     @property
     def type(self) -> str:
@@ -126,6 +128,7 @@ class MemoryFiles:
             extents,
             told,
             turls if node.extents is not None else {},
+            self._covering(ask.place) if Want.LOCKS in ask.want else (),
         )
 
     def _list(self, call: Call, ask: Listing) -> Listed:
@@ -148,7 +151,8 @@ class MemoryFiles:
             public = Attributes(known.guid, known.type, known.version, Dn(""), known.size)
             times = {t: getattr(known, t) for t in ("modified_ns", "changed_ns", "accessed_ns", "created_ns")}
             return Named(name, replace(public, **times))
-        return Named(name, known, dict(node.user) if Want.USER in want else {})
+        locks = tuple(node.locks.values()) if Want.LOCKS in want else ()
+        return Named(name, known, dict(node.user) if Want.USER in want else {}, locks)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -166,6 +170,8 @@ class MemoryFiles:
         return Placed(f"memory:{put}", put, BlobId(put))
 
     def _apply(self, call: Call, change: Change) -> Done:
+        if change.when.tokens is not None:
+            self._check_locks(call, change, change.when.tokens)
         match change:
             case Make():
                 return self._make(call, change)
@@ -263,6 +269,8 @@ class MemoryFiles:
             _require(call, Action.MODIFY_POLICY, node, change.place)
         if change.user or change.setting != Setting():
             _require(call, Action.MODIFY_METADATA, node, change.place)
+        for lock in change.locks:
+            self._lock(call, change, node, lock)
         _settle(node, change.setting)
         for values, kept in ((change.user, node.user), (change.policy, node.policy)):
             for name, value in values.items():
@@ -289,6 +297,7 @@ class MemoryFiles:
         self._check_over(change, node, there, target)
         if not change.keep:
             del source.inside[change.source.name]
+            node.locks = {}
         if there is not None and change.over is Over.EXCHANGE:
             source.inside[change.source.name] = there.attributes.guid
         target.inside[check_name(change.target.name)] = node.attributes.guid
@@ -324,6 +333,45 @@ class MemoryFiles:
             for other in self.nodes.values():
                 other.inside = {n: g for n, g in other.inside.items() if g != node.attributes.guid}
         return Done()
+
+    # --- locks ------------------------------------------------------------------------------------------------------
+
+    def _covering(self, place: LogicalName) -> tuple[Lock, ...]:
+        there, _, rest = self._find(place)
+        own = tuple(there.locks.values()) if there else ()
+        above = [self._find(LogicalName(place.start, place.parts[:n]))[0] for n in range(len(place.parts) - len(rest))]
+        return (*own, *(lock for node in above if node for lock in node.locks.values() if lock.deep))
+
+    def _check_locks(self, call: Call, change: Change, tokens: tuple[str, ...]) -> None:
+        if isinstance(change, Set) and not (change.user or change.policy or change.setting != Setting()):
+            return
+        for place in (change.source, change.target) if isinstance(change, Move) else (change.place,):
+            covering = self._covering(place)
+            there, at, rest = self._find(place)
+            if there is not None:
+                check_held(covering, tokens, call.dn)
+            if isinstance(change, Make | Remove | Move) or there is None:
+                collection = at if there is None else self._holder(place)
+                own = {} if there is None and len(rest) > 1 else collection.locks
+                deep = [lock for lock in covering if lock.deep and (not there or lock.root != place)]
+                check_held([*own.values(), *deep], tokens, call.dn)
+
+    def _lock(self, call: Call, change: Set, node: Node, lock: Lock) -> None:
+        known = node.locks.get(lock.token)
+        if known and known.owner != call.dn and (lock.lasts_ms or node.attributes.owner != call.dn):
+            raise CheloniaError(Kind.DENIED)
+        if not lock.lasts_ms:
+            if known is None:
+                raise CheloniaError(Kind.PRECONDITION)
+            del node.locks[lock.token]
+            return
+        check_new(lock)
+        check_beside(lock, self._covering(change.place))
+        if known is None:
+            _require(call, Action.DELETE, node, change.place)
+            if len(node.locks) >= bounds.LOCKS_PER_ENTRY_MAX:
+                raise CheloniaError(Kind.TOO_LARGE)
+        node.locks[lock.token] = replace(lock, owner=call.dn, root=change.place)
 
     # --- names ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from chelonia.core.replicas import Checksums
 
 DESCRIBED: Final[Filter] = (
     *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("node"), Needed("mountpoint"), Needed("blobs"),
-    Needed("content"),
+    Needed("content"), Needed("locks"),
 )  # fmt: skip
 """What attributes, and rights, need of an entry."""
 

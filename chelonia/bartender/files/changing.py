@@ -16,6 +16,7 @@ from chelonia.bartender.client_metadata import (
     merged,
     new_policies,
 )
+from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, setting_triples, user_triples
 from chelonia.bartender.names import check_url, may_link, parent_of
 from chelonia.bartender.ports import Ports
@@ -54,6 +55,7 @@ async def make(ports: Ports, turn: Turn, change: Make) -> Done:
     change.when.require(change.place, attributes_of(there.object) if there else None)
     parent = parent_of_new(change.place, walked)
     expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, parent)
+    expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
     sections = merged(new_policies(parent.object.sections, change.type), given, own)
     entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect)
     await ports.librarian.make_entry(turn.service, entry)
@@ -72,6 +74,11 @@ async def set_attributes(ports: Ports, turn: Turn, change: Set) -> Done:
         expect += judge.require(Action.MODIFY_METADATA, found)
     if change.policy:
         expect += judge.require(Action.MODIFY_POLICY, found)
+    if change.setting != LEAVE or change.user or change.policy:
+        expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=False)
+    if change.locks:
+        taken, ended, rests = await locking.changed(ports, turn, change, found, walked)
+        put, drop, expect = (*put, *taken), (*drop, *ended), (*expect, *rests)
     after = merged(found.object.sections, from_triples(put))
     check_volume(after)
     check_rules({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
@@ -104,6 +111,8 @@ async def move(ports: Ports, turn: Turn, change: Move) -> Done:
         expect += judge.require_one(((Action.REMOVE_ENTRY, source_parent), (Action.DELETE, found)))
     if there is not None:
         expect += judge.require_one(((Action.REMOVE_ENTRY, target_parent), (Action.DELETE, there)))
+    for place, walked in ((source, walks[0]), (target, walks[2])):
+        expect += await locking.unlocked(ports, turn, change.when, place, walked, names=True)
     if change.over is Over.EXCHANGE:
         expect += judge.require(Action.ADD_ENTRY, source_parent)
     order = MoveOrder(
@@ -128,6 +137,7 @@ async def remove(ports: Ports, turn: Turn, change: Remove) -> Done:
     found = existing(place, walks[0])
     change.when.require(place, attributes_of(found.object))
     judge, held = Judge(turn.user, "remove"), pinned(change.when, found)
+    held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
     match change.what:
         case Removing.NAME:
             if not place.parts:

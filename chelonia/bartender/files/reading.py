@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from chelonia.bartender.bulk import Turn
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, checksums_of, user_triples
+from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import Found, Judge, existing, is_visible
 from chelonia.bartender.transfers import locations
@@ -18,9 +19,11 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
 from chelonia.core.files import UNSET, Attributes, Listed, Listing, Look, Looked, Named, Want
-from chelonia.core.ids import BlobId, Dn, ObjectId
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Entry
+from chelonia.core.ids import BlobId, Dn, Ms, ObjectId
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Entry, Traversal
+from chelonia.core.locks import Lock
 from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.core.shepherd import ByteRange
@@ -40,6 +43,7 @@ async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
         user,
         dict(found.section("policy")) if Want.POLICY in ask.want else {},
         checksums_of(found.object) if Want.CHECKSUMS in ask.want else Checksums(),
+        locks=await _covering(ports, turn, ask.place, walked) if Want.LOCKS in ask.want else (),
     )
     if found.type != TYPE_FILE or not ask.want & (Want.SOURCES | Want.EXTENTS):
         return seen
@@ -67,16 +71,17 @@ async def listed(ports: Ports, turn: Turn, ask: Listing) -> Listed:
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
     page = await ports.librarian.entries(turn.service, found.guid, ask.after, limit, _filter(ask.want))
     turn.room.read(entry.object for entry in page.entries)
-    return Listed(tuple(_named(turn, judge, ask, e) for e in page.entries if is_visible(e.object)), page.after)
+    now = ports.clock.now_ms()
+    return Listed(tuple(_named(turn, judge, ask, e, now) for e in page.entries if is_visible(e.object)), page.after)
 
 
-def _named(turn: Turn, judge: Judge, ask: Listing, entry: Entry) -> Named:
+def _named(turn: Turn, judge: Judge, ask: Listing, entry: Entry, now: Ms) -> Named:
     child, attributes = Found(ask.place.child(entry.name), entry.object), attributes_of(entry.object)
     if not judge.may(Action.READ, child):
         return Named(entry.name, _public(attributes))
     user = dict(child.section("metadata")) if Want.USER in ask.want else {}
     turn.room.take(1, user_triples(user))
-    return Named(entry.name, attributes, user)
+    return Named(entry.name, attributes, user, locks_of(entry.object, now, child.ln) if Want.LOCKS in ask.want else ())
 
 
 def _public(known: Attributes) -> Attributes:
@@ -89,6 +94,13 @@ def _public(known: Attributes) -> Attributes:
 def _filter(want: Want) -> Filter:
     more = ((Want.USER, "metadata"), (Want.SOURCES, "locations"))
     return (*DESCRIBED, *(Needed(section) for flag, section in more if flag in want))
+
+
+async def _covering(ports: Ports, turn: Turn, place: LogicalName, walked: Traversal) -> tuple[Lock, ...]:
+    """All locks that cover an entry, its own first."""
+    inherited, _ = await above(ports, turn, place, walked)
+    own = locks_of(walked.last, ports.clock.now_ms(), place)
+    return (*own, *(lock for lock in inherited if lock.deep))
 
 
 async def _spanned(ports: Ports, turn: Turn, ask: Look, seen: Looked) -> Looked:

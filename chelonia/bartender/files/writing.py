@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from chelonia.bartender.bulk import Turn
 from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
+from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, setting_triples, user_triples
 from chelonia.bartender.files.changing import pinned, seen, walk
 from chelonia.bartender.ports import Ports
@@ -123,12 +124,13 @@ async def _ready(ports: Ports, turn: Turn, change: Write | Splice, begin: BeginP
     change.when.require(change.place, attributes_of(there.object) if there else None)
     inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if there is None
                                         else None, there=there)  # fmt: skip
+    free = await locking.unlocked(ports, turn, change.when, change.place, walked, names=there is None)
     ready = replace(
         begin,
         parent=parent or holder(walked),
         replaces=there.guid if there is not None else Guid(""),
         sections=merged(inherited, given, own),
-        expect=expect,
+        expect=tuple(dict.fromkeys((*expect, *free))),
     )
     return ready, there
 

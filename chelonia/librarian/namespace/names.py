@@ -317,7 +317,9 @@ class Names:
 
     async def _move_view(self, call: Call, request: Move) -> MoveView:
         epoch, child = await self._records.get(
-            call, (TREE_OBJECT, entry_id(request.child)), (Needed("epoch"), Needed("entry"), Needed("parents"))
+            call,
+            (TREE_OBJECT, entry_id(request.child)),
+            (Needed("epoch"), Needed("entry"), Needed("parents"), Needed("locks")),
         )
         above: frozenset[Guid] = frozenset()
         above_source: frozenset[Guid] = frozenset()

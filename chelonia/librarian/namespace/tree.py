@@ -63,7 +63,7 @@ GIVEN_SECTIONS: Final = frozenset(
 )
 """Sections a caller may give with a new entry; all others are the Librarian's own."""
 MAKEABLE_TYPES: Final = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPECIAL)
-MODIFIABLE_SECTIONS: Final = GIVEN_SECTIONS
+MODIFIABLE_SECTIONS: Final = GIVEN_SECTIONS | {"locks"}
 MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType"})
 """Facts about bytes: they change only with the bytes."""
 
@@ -360,6 +360,8 @@ def move(request: Move, view: MoveView, now: Ms, keep_ms: int = 0) -> list[Eleme
     elements.append(put(view.target.parent.id, "entries", key_for(request.target_name, kind), child.id))
     elements += _source_name(request, view.source, kind)
     elements += _parents(request, child)
+    if not request.keep:  # a lock is of the name too (RFC 4918, section 7.5)
+        elements += [drop(child.id, "locks", token) for token in child.sections.get("locks", {})]
     if kind == TYPE_COLLECTION:
         elements.append(_next_epoch(view))
     return elements

@@ -1,8 +1,8 @@
 """What readers see of an entry: the stored layout's own records hidden, its replicas as they are now.
 
-Pure. `put` and `pending` are never shown, `blobs` and `content` only to a filter that names them; names in `entries`
-are bare, and a file's `locations` is that of its blobs, every verified copy `offline` while its Shepherd is away. An
-upload that is not complete is nothing at all. Blobs are read only when somebody asks for `locations`.
+Pure. `put` and `pending` are never shown, `blobs`, `content` and `locks` only to a filter that names them; names in
+`entries` are bare, and a file's `locations` is that of its blobs, every verified copy `offline` while its Shepherd is
+away. An upload that is not complete is nothing at all. Blobs are read only when somebody asks for `locations`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Present = Callable[[ServiceId], bool]
 HIDDEN = frozenset({"put", "pending"})
 LOCATIONS = "locations"
 BLOBS = "blobs"
-BYTES = frozenset({BLOBS, "content"})
-"""Which bytes a file is: shown only to a filter that names the section."""
+NAMED_ONLY = frozenset({BLOBS, "content", "locks"})
+"""Shown only to a filter that names the section."""
 BLOBS_LINKED = Linked(BLOBS, BLOB_PREFIX, (Needed(LOCATIONS),))
 """The blobs of a file, of each its locations."""
 _VERIFIED = frozenset(state.value for state in PROVEN)
@@ -53,7 +53,7 @@ def shown(entry: StoredObject, needed: Filter, locations: Mapping[str, str]) -> 
     """The entry as readers see it; what is no complete entry comes back with version 0."""
     if not visible(entry):
         return StoredObject(entry.id, 0)
-    hidden = HIDDEN | BYTES.difference(part.section for part in needed)
+    hidden = HIDDEN | NAMED_ONLY.difference(part.section for part in needed)
     sections = {name: dict(props) for name, props in entry.sections.items() if name not in hidden}
     if "entries" in sections:
         sections["entries"] = {entry_name(key): guid for key, guid in sections["entries"].items()}

@@ -88,9 +88,11 @@ def dead_key(prop: Property) -> str:
     return f"{DEAD}{prop[0]} {prop[1]}"
 
 
-def response(href: str, there: Attributes, user: Mapping[str, str], asked: Asked) -> bytes:
-    """One entry of a multistatus. `href`: its path, encoded; `user`: its user metadata."""
-    known = {**_live(there), **_dead(user)}
+def response(
+    href: str, there: Attributes, user: Mapping[str, str], asked: Asked, more: Mapping[Property, str] | None = None
+) -> bytes:
+    """One entry of a multistatus. `href`: its path, encoded; `user`: its user metadata; `more`: what else is live."""
+    known = {**_live(there), **(more or {}), **_dead(user)}
     if asked.names:
         return _response(href, (("200 OK", "".join(_element(prop, None) for prop in known)),))
     wanted = tuple(known) if asked.everything else asked.properties
@@ -136,7 +138,6 @@ def _live(there: Attributes) -> dict[Property, str]:
         (DAV, "resourcetype"): "<D:collection/>" if is_collection else "",
         (DAV, "creationdate"): created,
         (DAV, "getlastmodified"): http_date(there.modified_ns),
-        (DAV, "supportedlock"): "",
     }
     if there.etag:
         live[DAV, "getetag"] = xml.attribute(quoted(there.etag))

@@ -31,7 +31,6 @@ from chelonia.core.names import LogicalName
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, destination, good, look, reader, seen
 from chelonia.hosting.net.http_messages import Answer, text_answer
-from chelonia.wire.web.conditions import when_of
 
 TREE_DEPTH_MAX: Final = 256
 """Levels of a tree that is removed or copied: as deep as a name can be."""
@@ -42,7 +41,7 @@ async def mkcol(parts: Parts, exchange: Exchange) -> Answer:
     if exchange.request.length:
         return text_answer(415, "MKCOL takes no body\n")
     try:
-        await apply(parts, exchange.call, Make(exchange.place, TYPE_COLLECTION))
+        await apply(parts, exchange.call, Make(exchange.place, TYPE_COLLECTION, when=exchange.free))
     except CheloniaError as error:
         if error.kind is Kind.EXISTS:
             return text_answer(405, "there is an entry of this name\n")
@@ -52,14 +51,14 @@ async def mkcol(parts: Parts, exchange: Exchange) -> Answer:
 
 async def delete(parts: Parts, exchange: Exchange) -> Answer:
     """Remove a file, or a collection with all below it."""
-    place, when = exchange.place, when_of(exchange.request.headers)
+    place, when = exchange.place, exchange.when
     if not place.parts:
         raise CheloniaError(Kind.DENIED, "DELETE", str(place), "the root stays")
     there = await look(parts, exchange.call, place)
     when.require(place, there.attributes)
     if there.attributes.type == TYPE_COLLECTION:
         await remove_below(parts, exchange, place)
-        when = when_of({})  # its etag has changed with what was in it
+        when = exchange.free  # its etag has changed with what was in it
     await apply(parts, exchange.call, Remove(place, Removing.NAME, when))
     return Answer(204)
 
@@ -68,7 +67,7 @@ async def move(parts: Parts, exchange: Exchange) -> Answer:
     """Give an entry another name."""
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
-    when = when_of(exchange.request.headers)
+    when = exchange.when
     when.require(source, (await look(parts, exchange.call, source)).attributes)
     made = await seen(parts, exchange.call, target) is None
     over = await _cleared(parts, exchange, source, target)
@@ -109,7 +108,7 @@ async def _cleared(parts: Parts, exchange: Exchange, source: LogicalName, target
         return Over.REPLACE
     if there.attributes.type == TYPE_COLLECTION:
         await remove_below(parts, exchange, target)
-    await apply(parts, exchange.call, Remove(target))
+    await apply(parts, exchange.call, Remove(target, when=exchange.free))
     return Over.REFUSE
 
 
@@ -121,7 +120,7 @@ async def remove_below(parts: Parts, exchange: Exchange, place: LogicalName, dep
         for entry in page:
             if entry.attributes.type == TYPE_COLLECTION:
                 await remove_below(parts, exchange, place.child(entry.name), depth + 1)
-        gone: tuple[Change, ...] = tuple(Remove(place.child(entry.name)) for entry in page)
+        gone: tuple[Change, ...] = tuple(Remove(place.child(entry.name), when=exchange.free) for entry in page)
         for answer in await parts.files.apply(exchange.call, gone):
             if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
                 raise answer.error("DELETE")
@@ -134,7 +133,7 @@ async def _copy_tree(
     if there.attributes.type != TYPE_COLLECTION:
         await _copy_entry(parts, exchange, there, names)
         return
-    await apply(parts, exchange.call, Make(target, TYPE_COLLECTION, user=there.user))
+    await apply(parts, exchange.call, Make(target, TYPE_COLLECTION, user=there.user, when=exchange.free))
     if not deep:
         return
     async for page in _pages(parts, exchange, source):
@@ -147,14 +146,15 @@ async def _copy_tree(
 async def _copy_entry(parts: Parts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]) -> None:
     known, (source, target) = there.attributes, names
     if known.type != TYPE_FILE:
-        await apply(parts, exchange.call, Make(target, known.type, user=there.user, target=known.target))
+        made = Make(target, known.type, user=there.user, target=known.target, when=exchange.free)
+        await apply(parts, exchange.call, made)
         return
     copies = known.wanted or parts.copies
     (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, known.size, wanted=copies),))
     body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else _nothing()
     arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
     setting = Setting(modified_ns=known.modified_ns)
-    await apply(parts, exchange.call, Write(target, arrived, setting, there.user))
+    await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=exchange.free))
 
 
 async def _pages(parts: Parts, exchange: Exchange, place: LogicalName) -> AsyncIterator[tuple[Named, ...]]:

@@ -127,7 +127,7 @@ async def put(parts: Parts, exchange: Exchange) -> Answer:
     request, place = exchange.request, exchange.place
     if request.path.endswith("/") or not place.parts:
         raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
-    when = when_of(request.headers)
+    when = exchange.when
     there = await seen(parts, exchange.call, place)
     when.require(place, there.attributes if there else None)
     mtime = exchange.header("X-OC-Mtime")

@@ -1,6 +1,6 @@
 """One request of the plain door: which method, for whom, on what, and what its answer is counted as.
 
-The door decides nothing about rights: it translates HTTP and WebDAV (class 1 and 3) into the port `Files`, and carries
+The door decides nothing about rights: it translates HTTP and WebDAV (class 1, 2, 3) into the port `Files`, and carries
 bytes by the port `Bytes`. Every failure is the status of its kind (`core.errors`) with a line that names the cure.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import Registry
-from chelonia.hosting.doors.plain import changes, content, properties
+from chelonia.hosting.doors.plain import changes, content, locks, properties
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
@@ -33,6 +33,8 @@ METHODS: Final[dict[str, Handler]] = {
     "COPY": changes.copy,
     "PROPFIND": properties.propfind,
     "PROPPATCH": properties.proppatch,
+    "LOCK": locks.lock,
+    "UNLOCK": locks.unlock,
 }
 ALLOW: Final = ", ".join((*METHODS, "OPTIONS"))
 
@@ -63,9 +65,11 @@ class PlainDoor:
 
     async def _answer(self, request: Request) -> Answer:
         if request.method == "OPTIONS":
-            return Answer(200, (("Allow", ALLOW), ("DAV", "1, 3"), ("MS-Author-Via", "DAV")))
+            return Answer(200, (("Allow", ALLOW), ("DAV", "1, 2, 3"), ("MS-Author-Via", "DAV")))
         handler = METHODS.get(request.method)
         if handler is None:
             return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
         call = await call_of(request, self._registry)
-        return await handler(self._parts, Exchange(request, call, place_of(request.path)))
+        place = place_of(request.path)
+        tokens = await locks.submitted(self._parts, request, call, place)
+        return await handler(self._parts, Exchange(request, call, place, tokens))

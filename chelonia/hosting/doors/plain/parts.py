@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -11,11 +11,12 @@ import msgspec
 from chelonia.core.bytes import Bytes
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Change, Done, Failure, Files, Look, Looked, Want
+from chelonia.core.files import Change, Done, Failure, Files, Look, Looked, Want, When
 from chelonia.core.ids import Dn
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.hosting.net.http_messages import Request
 from chelonia.hosting.transfer.file_reader import FileReader
+from chelonia.wire.web.conditions import when_of
 
 T = TypeVar("T")
 
@@ -32,11 +33,22 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request: as it came, who calls, and the entry that its path names."""
+    """One request: as it came, who calls, the entry that its path names, and the lock tokens that it shows."""
 
     request: Request
     call: Call
     place: LogicalName
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def when(self) -> When:
+        """What a change of the entry must hold by its header fields; no lock of others. Raises: BAD_REQUEST."""
+        return replace(when_of(self.request.headers), tokens=self.tokens)
+
+    @property
+    def free(self) -> When:
+        """What a change of another entry than the one named must hold: no lock of others."""
+        return When(tokens=self.tokens)
 
     def header(self, name: str) -> str:
         """One header field, "" when it is not there."""

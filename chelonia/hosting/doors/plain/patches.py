@@ -17,7 +17,6 @@ from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, reader, seen
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, TRIES, kept_sent, sent
 from chelonia.hosting.net.http_messages import Whole, read_whole
-from chelonia.wire.web.conditions import when_of
 from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.ranges import ContentRange, parse_content_range
 
@@ -57,7 +56,7 @@ async def patch(parts: Parts, exchange: Exchange, setting: Setting, copies: int)
 async def _still(parts: Parts, exchange: Exchange, span: ContentRange) -> tuple[When, int]:
     """What must hold of the file, and holds now; its size. Raises: PRECONDITION; BAD_REQUEST when the file would have
     another size than the range says."""
-    when = when_of(exchange.request.headers)
+    when = exchange.when
     there = await seen(parts, exchange.call, exchange.place)
     when.require(exchange.place, there.attributes if there else None)
     size = there.attributes.size if there else 0

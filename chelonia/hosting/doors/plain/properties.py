@@ -10,7 +10,7 @@ from chelonia.core.files import Listing, Looked, Set, Want
 from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, look
 from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
-from chelonia.wire.web import dav
+from chelonia.wire.web import dav, locks
 
 FINITE: Final = b'<?xml version="1.0"?>\n<D:error xmlns:D="DAV:"><D:propfind-finite-depth/></D:error>\n'
 _XML: Final = (("Content-Type", dav.MULTISTATUS),)
@@ -25,6 +25,7 @@ async def propfind(parts: Parts, exchange: Exchange) -> Answer:
         return Answer(403, _XML, FINITE)
     asked = dav.propfind(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
     want = Want.USER if asked.everything or any(space != dav.DAV for space, _ in asked.properties) else Want.NOTHING
+    want |= Want.LOCKS if asked.everything or (dav.DAV, "lockdiscovery") in asked.properties else Want.NOTHING
     there = await look(parts, exchange.call, exchange.place, want)
     return Answer(207, _XML, _responses(parts, exchange, asked, (there, want, depth == "1")))
 
@@ -35,14 +36,16 @@ async def _responses(
     there, want, inside = top
     is_collection, path = there.attributes.type == TYPE_COLLECTION, exchange.place.parts
     own = dav.href_of(path, collection=is_collection) or "/"
-    yield dav.HEAD + dav.response(own, there.attributes, there.user, asked)
+    yield dav.HEAD + dav.response(own, there.attributes, there.user, asked, locks.properties(there.locks))
+    deep = tuple(lock for lock in there.locks if lock.deep)
     after, more = "", inside and is_collection
     while more:
         page = await parts.files.list(exchange.call, Listing(exchange.place, after, want=want))
         lines = []
         for entry in page.entries:
             href = dav.href_of((*path, entry.name), collection=entry.attributes.type == TYPE_COLLECTION)
-            lines.append(dav.response(href, entry.attributes, entry.user, asked))
+            covering = locks.properties((*entry.locks, *deep))
+            lines.append(dav.response(href, entry.attributes, entry.user, asked, covering))
         yield b"".join(lines)
         after, more = page.after, bool(page.after)
     yield dav.TAIL
@@ -54,6 +57,6 @@ async def proppatch(parts: Parts, exchange: Exchange) -> Answer:
     there = await look(parts, exchange.call, exchange.place)
     if patch.changes and not patch.refused:
         values: Mapping[str, str | None] = {dav.dead_key(prop): value for prop, value in patch.changes}
-        await apply(parts, exchange.call, Set(exchange.place, user=values))
+        await apply(parts, exchange.call, Set(exchange.place, user=values, when=exchange.when))
     href = dav.href_of(exchange.place.parts, collection=there.attributes.type == TYPE_COLLECTION) or "/"
     return Answer(207, _XML, dav.HEAD + dav.patched(href, patch) + dav.TAIL)

@@ -1,0 +1,114 @@
+"""Write locks of the port `Files`: which cover an entry, whether they let a change pass, who may take one.
+
+Only a change that says what it holds (`When.tokens`) looks at locks: they are an agreement among the clients of doors
+that know them. Such a change rests on the versions of all it looked at, so that a lock taken meanwhile is seen.
+
+A lock keeps others out, so it takes the right to do what it keeps them from: `delete` on the entry, or for a lock of
+one file alone `modifyMetadata`. The owner of an entry and administrators may end any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import Found, Judge, versions
+from chelonia.core import bounds
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Set, When
+from chelonia.core.ids import Guid, Ms
+from chelonia.core.librarian import TYPE_COLLECTION, Traversal
+from chelonia.core.locks import Lock, check_beside, check_held, check_new, from_text, to_text
+from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
+from chelonia.core.names import LogicalName
+from chelonia.core.policy import Action
+from chelonia.core.uploads import Expect
+
+_LOCKS: Filter = (Needed("locks"),)
+
+
+def locks_of(stored: StoredObject, now: Ms, root: LogicalName) -> tuple[Lock, ...]:
+    """The locks of an entry that are alive."""
+    texts = sorted(stored.sections.get("locks", {}).items())
+    return tuple(lock for token, text in texts if (lock := from_text(token, text, now, root)) is not None)
+
+
+async def above(ports: Ports, turn: Turn, place: LogicalName, walked: Traversal) -> tuple[tuple[Lock, ...], Expect]:
+    """The locks of the collections above an entry, or above what would have the name; what they were read from."""
+    steps = walked.steps[:-1] if walked.complete else walked.steps
+    stored = await ports.librarian.get(turn.service, tuple(step.guid for step in steps), _LOCKS)
+    now = ports.clock.now_ms()
+    found = [
+        lock for n, each in enumerate(stored) for lock in locks_of(each, now, LogicalName(place.start, place.parts[:n]))
+    ]
+    return tuple(found), tuple((Guid(each.id), each.version) for each in stored)
+
+
+async def unlocked(
+    ports: Ports, turn: Turn, when: When, place: LogicalName, walked: Traversal, *, names: bool
+) -> Expect:
+    """Refuse to change what others have locked. `names`: the name itself comes or goes, so that the collection changes.
+
+    Returns: what this rests on. Raises: LOCKED.
+    """
+    if when.tokens is None:
+        return ()
+    inherited, expect = await above(ports, turn, place, walked)
+    deep = tuple(lock for lock in inherited if lock.deep)
+    if walked.complete:
+        check_held((*locks_of(walked.last, ports.clock.now_ms(), place), *deep), when.tokens, turn.user.dn)
+    if names:
+        beside = tuple(lock for lock in inherited if lock.deep or lock.root == place.parent)
+        check_held(beside, when.tokens, turn.user.dn)
+    return expect
+
+
+async def changed(
+    ports: Ports, turn: Turn, change: Set, found: Found, walked: Traversal
+) -> tuple[list[Triple], list[tuple[str, str]], Expect]:
+    """What taking, refreshing and giving up locks puts and drops, and what that rests on.
+
+    Raises: LOCKED (another's is in the way), PRECONDITION (there is no such lock), DENIED, BAD_REQUEST, TOO_LARGE.
+    """
+    now, put = ports.clock.now_ms(), list[Triple]()
+    here = {lock.token: lock for lock in locks_of(found.object, now, change.place)}
+    inherited, expect = await above(ports, turn, change.place, walked)
+    deep = tuple(lock for lock in inherited if lock.deep)
+    judge = Judge(turn.user, "lock")
+    for lock in change.locks:
+        known = here.get(lock.token)
+        if known is not None:
+            _may_end(turn, judge, found, known, refreshes=bool(lock.lasts_ms))
+        elif not lock.lasts_ms:
+            cause = "there is no lock of this token here: it may have ended"
+            raise CheloniaError(Kind.PRECONDITION, subject=str(change.place), cause=cause)
+        if not lock.lasts_ms:
+            del here[lock.token]
+            continue
+        check_new(lock)
+        check_beside(lock, (*here.values(), *deep))
+        if known is None:
+            expect += _may_take(judge, found, lock)
+        here[lock.token] = replace(lock, owner=turn.user.dn)
+        put.append(Triple("locks", lock.token, to_text(here[lock.token], now)))
+    if len(here) > bounds.LOCKS_PER_ENTRY_MAX:
+        ports.limits.hit("locks")
+        cause = f"it has {len(here)} locks, at most {bounds.LOCKS_PER_ENTRY_MAX} are kept; give some up, or wait"
+        raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
+    return put, [("locks", token) for token in found.section("locks") if token not in here], (*expect, *versions(found))
+
+
+def _may_take(judge: Judge, found: Found, lock: Lock) -> Expect:
+    if lock.deep or found.type == TYPE_COLLECTION:
+        return judge.require(Action.DELETE, found)
+    return judge.require_one(((Action.DELETE, found), (Action.MODIFY_METADATA, found)))
+
+
+def _may_end(turn: Turn, judge: Judge, found: Found, lock: Lock, *, refreshes: bool) -> None:
+    """Raises: DENIED, unless the lock is the caller's, or he has the say over the entry and ends it."""
+    dn = turn.user.dn
+    if lock.owner == dn or (not refreshes and (found.owner == dn or turn.user.has(Role.ADMINISTRATOR))):
+        return
+    raise judge.refuse(found, f"the lock is of {lock.owner}")

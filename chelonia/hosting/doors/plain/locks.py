@@ -1,0 +1,161 @@
+"""LOCK and UNLOCK by the plain door, and what the `If` of any request asks. Source: RFC 4918, sections 6 to 10.
+
+Every change of this door says which tokens its client shows, so that the Bartender lets nothing pass that others have
+locked. Locks are kept with their entries: every Bartender sees them, and they outlive its restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Final
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Failure, Listing, Look, Placing, Set, Want, When, Write
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.locks import Lock, check_beside
+from chelonia.core.names import LogicalName
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, look, place_of, seen
+from chelonia.hosting.doors.plain.sending import kept_sent
+from chelonia.hosting.net.http_messages import Answer, Request, Whole, read_whole, text_answer
+from chelonia.wire.web import dav, locks
+
+_XML: Final = ("Content-Type", dav.MULTISTATUS)
+
+
+async def lock(parts: Parts, exchange: Exchange) -> Answer:
+    """Take a lock, or (without a body) refresh one. A name that leads nowhere becomes an empty file."""
+    body = await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX))
+    if not body.strip():
+        return await _refresh(parts, exchange)
+    wanted = locks.lock_of(
+        body,
+        token=f"urn:uuid:{uuid4()}",
+        timeout=exchange.header("Timeout"),
+        depth=exchange.header("Depth").strip().lower(),
+    )
+    there, made = await seen(parts, exchange.call, exchange.place), False
+    exchange.when.require(exchange.place, there.attributes if there else None)
+    if there is None:
+        made = await _made(parts, exchange)
+    elif there.attributes.type == TYPE_COLLECTION and wanted.deep:
+        await _check_below(parts, exchange.call, exchange.place, wanted)
+    await apply(parts, exchange.call, Set(exchange.place, when=exchange.when if there else When(), locks=(wanted,)))
+    taken = await _covering(parts, exchange.call, exchange.place, wanted.token)
+    return Answer(201 if made else 200, (_XML, ("Lock-Token", f"<{wanted.token}>")), locks.discovered((taken,)))
+
+
+async def unlock(parts: Parts, exchange: Exchange) -> Answer:
+    """Give a lock up, by the name it was taken on or one below."""
+    token = locks.parse_token(exchange.header("Lock-Token"))
+    try:
+        held = await _covering(parts, exchange.call, exchange.place, token)
+        await apply(parts, exchange.call, Set(held.root, locks=(Lock(token),)))
+    except CheloniaError as error:
+        if error.kind is Kind.PRECONDITION:
+            return text_answer(409, "no lock of this token covers this: it may have ended\n")
+        raise
+    return Answer(204)
+
+
+async def submitted(parts: Parts, request: Request, call: Call, place: LogicalName) -> tuple[str, ...]:
+    """The lock tokens that a request shows. Raises: PRECONDITION when no list of its `If` holds; BAD_REQUEST."""
+    header = request.headers.get("If", "")
+    if not header:
+        return ()
+    lists = locks.parse_if(header)
+    facts: dict[str, tuple[tuple[str, ...], str]] = {}
+    for each in lists:
+        if each.resource not in facts:
+            facts[each.resource] = await _facts(parts, call, _named(each.resource, request, place))
+        tokens, etag = facts[each.resource]
+        if all(condition.holds(tokens, etag) for condition in each.conditions):
+            return locks.submitted(lists)
+    raise CheloniaError(Kind.PRECONDITION, "If", str(place), "none of its lists holds: look at locks and etags again")
+
+
+def _named(resource: str, request: Request, place: LogicalName) -> LogicalName | None:
+    """The entry that a tagged list speaks of, None when it is none of this server."""
+    if not resource:
+        return place
+    parsed = urlsplit(resource)
+    if parsed.netloc and parsed.netloc.lower() != request.headers.get("Host", "").lower():
+        return None
+    try:
+        return place_of(unquote(parsed.path, errors="strict"))
+    except (CheloniaError, UnicodeDecodeError):
+        return None
+
+
+async def _facts(parts: Parts, call: Call, place: LogicalName | None) -> tuple[tuple[str, ...], str]:
+    """The tokens of the locks that cover a name, whether or not anything has it; the etag of what has it."""
+    if place is None:
+        return (), ""
+    at = place
+    while True:
+        (answer,) = await parts.files.look(call, (Look(at, Want.LOCKS),))
+        if not isinstance(answer, Failure):
+            covering = answer.locks if at == place else tuple(lock for lock in answer.locks if lock.deep)
+            return tuple(lock.token for lock in covering), answer.attributes.etag if at == place else ""
+        if answer.kind is not Kind.NOT_FOUND or not at.parts:
+            raise answer.error("If")
+        at = at.parent
+
+
+async def _refresh(parts: Parts, exchange: Exchange) -> Answer:
+    """Let a lock that the client shows last on."""
+    there = await look(parts, exchange.call, exchange.place, Want.LOCKS)
+    held = next((lock for lock in there.locks if lock.token in exchange.tokens), None)
+    if held is None:
+        cause = "to refresh a lock, show the token of one that covers this in If; to take one, send a DAV:lockinfo"
+        raise CheloniaError(Kind.PRECONDITION, "LOCK", str(exchange.place), cause)
+    renewed = replace(held, lasts_ms=locks.parse_timeout(exchange.header("Timeout")))
+    await apply(parts, exchange.call, Set(held.root, locks=(renewed,)))
+    return Answer(200, (_XML,), locks.discovered((await _covering(parts, exchange.call, held.root, held.token),)))
+
+
+async def _covering(parts: Parts, call: Call, place: LogicalName, token: str) -> Lock:
+    """The lock of this token that covers an entry. Raises: PRECONDITION when there is none."""
+    there = await look(parts, call, place, Want.LOCKS)
+    for held in there.locks:
+        if held.token == token:
+            return held
+    raise CheloniaError(Kind.PRECONDITION, "lock", str(place), "no lock of this token covers it: it may have ended")
+
+
+async def _made(parts: Parts, exchange: Exchange) -> bool:
+    """An empty file of this name (RFC 4918, section 7.3)."""
+    _, arrived = await kept_sent(parts, exchange, Placing(exchange.place, 0, wanted=parts.copies), b"")
+    when = When(absent=True, tokens=exchange.tokens)
+    return (await apply(parts, exchange.call, Write(exchange.place, arrived, when=when))).made
+
+
+async def _check_below(parts: Parts, call: Call, place: LogicalName, wanted: Lock) -> None:
+    """Refuse to lock a tree in which others have locked something. Raises: LOCKED, TOO_LARGE."""
+    left = bounds.LOCKED_BELOW_MAX
+    async for inside in _below(parts, call, place):
+        check_beside(wanted, inside)
+        left -= 1
+        if left < 0:
+            cause = f"more than {bounds.LOCKED_BELOW_MAX} entries are below it; lock what you change, with Depth: 0"
+            raise CheloniaError(Kind.TOO_LARGE, "LOCK", str(place), cause)
+
+
+async def _below(parts: Parts, call: Call, place: LogicalName) -> AsyncIterator[tuple[Lock, ...]]:
+    """The own locks of each entry below a collection."""
+    waiting = [place]
+    while waiting:
+        at, after = waiting.pop(), ""
+        while True:
+            page = await parts.files.list(call, Listing(at, after, want=Want.LOCKS))
+            for entry in page.entries:
+                yield entry.locks
+                if entry.attributes.type == TYPE_COLLECTION:
+                    waiting.append(at.child(entry.name))
+            after = page.after
+            if not after:
+                break

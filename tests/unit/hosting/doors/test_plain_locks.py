@@ -1,0 +1,118 @@
+"""Locks at the plain door: what WebDAV clients that lock see, and those beside them."""
+
+from __future__ import annotations
+
+import pytest
+from lxml import etree
+
+from chelonia.core import bounds
+from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench, Seen
+
+DAV = "{DAV:}"
+INFO = b"<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:%s/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockinfo>"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def lock(bench: Bench, path: str, scope: bytes = b"exclusive", **headers: str) -> str:
+    """Take a lock; returns its token in the form of an `If`."""
+    answer = bench.ask("LOCK", path, INFO % scope, **headers)
+    assert answer.status in (200, 201), answer
+    return f"({answer.headers['Lock-Token']})"
+
+
+def unlock(bench: Bench, path: str, held: str, **more: object) -> Seen:
+    return bench.ask("UNLOCK", path, Lock_Token=held.strip("()"), **more)  # type: ignore[arg-type]
+
+
+def test_a_locked_file_changes_only_for_who_shows_the_token(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"1")
+    held = lock(bench, "/f", Timeout="Second-60")
+    for ask in (("PUT", b"2"), ("PUT", b"2", "bytes 0-0/*"), ("DELETE", b""), ("PROPPATCH", PATCH), ("MOVE", b"")):
+        more = {"Content_Range": ask[2]} if len(ask) > 2 else {}
+        refused = bench.ask(ask[0], "/f", ask[1], Destination="/g", **more)
+        assert refused.status == 423, ask
+    assert "/CN=joe has locked it for " in refused.text
+    assert bench.ask("PUT", "/f", b"2", If=held).status == 204
+    assert bench.ask("COPY", "/f", Destination="/copy").status == 201
+    assert bench.ask("COPY", "/copy", Destination="/f").status == 423
+    assert unlock(bench, "/f", held).status == 204
+    assert bench.ask("PUT", "/f", b"3").status == 204
+    assert unlock(bench, "/f", held).status == 409
+    assert bench.ask("PUT", "/f", b"2", If=held).status == 412
+
+
+PATCH = b"<propertyupdate xmlns='DAV:'><set><prop><x xmlns='u:'>1</x></prop></set></propertyupdate>"
+
+
+def test_a_name_that_leads_nowhere_is_locked_as_an_empty_file(bench: Bench) -> None:
+    answer = bench.ask("LOCK", "/new", INFO % b"exclusive", Timeout="Infinite")
+    assert answer.status == 201
+    told = etree.fromstring(answer.body)
+    assert int(told.findtext(f".//{DAV}timeout").removeprefix("Second-")) <= bounds.LOCK_MS_MAX // 1000
+    assert bench.ask("GET", "/new").body == b""
+    assert bench.ask("LOCK", "/no/new", INFO % b"exclusive").status == 409
+
+
+def test_a_lock_of_a_tree(bench: Bench) -> None:
+    for path in ("/d", "/d/e"):
+        bench.ask("MKCOL", path)
+    bench.ask("PUT", "/d/e/f", b"1")
+    inner = lock(bench, "/d/e/f")
+    assert bench.ask("LOCK", "/d", INFO % b"exclusive").status == 423
+    unlock(bench, "/d/e/f", inner)
+    held = lock(bench, "/d", Depth="infinity")
+    assert bench.ask("PUT", "/d/e/f", b"2").status == 423
+    assert bench.ask("MKCOL", "/d/e/new").status == 423
+    assert bench.ask("MOVE", "/d/e", Destination="/e").status == 423
+    assert bench.ask("DELETE", "/d").status == 423
+    assert bench.ask("PUT", "/d/e/f", b"2", If=f"</d> {held}").status == 204
+    assert bench.ask("LOCK", "/d/e/f", If=held, Timeout="Second-7").status == 200
+    assert unlock(bench, "/d/e/f", held).status == 204
+    assert bench.ask("DELETE", "/d").status == 204
+
+
+def test_conditions_of_if(bench: Bench) -> None:
+    etag = bench.ask("PUT", "/f", b"1").headers["ETag"]
+    bench.ask("PUT", "/g", b"1")
+    assert bench.ask("PUT", "/f", b"2", If='(["other"])').status == 412
+    assert bench.ask("PUT", "/g", b"2", If=f"<https://se:1/f> ([{etag}])").status == 204
+    assert bench.ask("PUT", "/g", b"2", If=f"<https://elsewhere/f> ([{etag}])").status == 412
+    assert bench.ask("PUT", "/f", b"2", If="(Not <DAV:no-lock>)").status == 204
+    assert bench.ask("PUT", "/f", b"2", If="(<urn:x").status == 400
+    held = lock(bench, "/f")
+    assert bench.ask("PUT", "/f", b"2", If=f"(<urn:x>) {held}").status == 204
+    assert bench.ask("PUT", "/f", b"2", If="(Not <urn:x>)").status == 423
+    assert bench.ask("PUT", "/below/f", b"2", If="(<urn:x>)").status == 412
+
+
+def test_locks_are_told_as_properties(bench: Bench) -> None:
+    bench.ask("MKCOL", "/d")
+    bench.ask("PUT", "/d/f", b"1")
+    lock(bench, "/d", b"shared")
+    lock(bench, "/d/f", b"shared", Depth="0")
+    found = etree.fromstring(bench.ask("PROPFIND", "/d", Depth="1").body)
+    told = {
+        one.findtext(f"{DAV}href"): len(one.findall(f".//{DAV}activelock")) for one in found.findall(f"{DAV}response")
+    }
+    assert told == {"/d/": 1, "/d/f": 2}
+    assert len(found.findall(f".//{DAV}lockentry")) == 4
+    assert "2" in bench.ask("OPTIONS", "/d").headers["DAV"]
+
+
+def test_a_lock_is_of_who_took_it(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"1")
+    node = next(node for node in bench.files.nodes.values() if node.data)
+    node.policy[EVE] = "+read +delete"
+    held = lock(bench, "/f")
+    assert bench.ask("PUT", "/f", b"2", dn=EVE, If=held).status == 423
+    assert unlock(bench, "/f", held, dn=EVE).status == 403
+    assert bench.ask("LOCK", "/f", dn=EVE, If=held).status == 403
+    assert unlock(bench, "/f", held, dn=JOE).status == 204
+    assert bench.ask("LOCK", "/f", INFO % b"exclusive", dn=EVE).status == 200
+    assert bench.ask("LOCK", "/f", b"<x/>").status == 400
+    assert bench.ask("LOCK", "/f").status == 412
+    assert bench.ask("UNLOCK", "/f").status == 400
