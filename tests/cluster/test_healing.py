@@ -14,8 +14,11 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.ids import ReferenceId
 from chelonia.hosting.transfer import download as downloads
+from chelonia_clients.client import Client
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
+from tests.support import damages
+from tests.support.damages import Damage, record_of
 from tests.support.polling import poll_async
 
 OFFLINE_S = 20.0
@@ -97,61 +100,14 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
                 await poll_async(sound, 60.0, interval=0.5, what=f"{name} holds nothing damaged")
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(data)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1000])
-
-
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def spoil_record(path: Path) -> None:
-    record_of(path).write_bytes(b"CHLR" + bytes(60))
-
-
-def remove_record(path: Path) -> None:
-    record_of(path).unlink()
-
-
-def other_bytes(path: Path) -> None:
-    path.write_bytes(bytes(len(path.read_bytes())))
-
-
-def become_another(path: Path) -> None:
-    """Under its name stands another replica, whole and with its own record."""
-    others = [other for other in path.parents[1].glob("*/*") if other.suffix == "" and other != path]
-    source = next(other for other in others if record_of(other).exists() and record_of(other).stat().st_size > 100)
-    path.write_bytes(source.read_bytes())
-    record_of(path).write_bytes(record_of(source).read_bytes())
-
-
-def directory_in_its_place(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-    (path / "somebody's").write_bytes(b"work")
-
-
-def link_to_nothing(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.with_name("nothing"))
-
-
-HARMS = [
-    flip, truncate, remove, spoil_record, remove_record, other_bytes, become_another,
-    directory_in_its_place, link_to_nothing,
+HARMS: list[Damage] = [
+    damages.flip, damages.truncate, damages.remove, damages.spoil_record, damages.remove_record, damages.other_bytes,
+    damages.become_another, damages.full_directory, damages.dangling_symlink,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_harm_to_a_stored_replica_is_found_and_repaired(
-    cluster: Cluster, harm: Callable[[Path], None], tmp_path: Path
-) -> None:
+async def test_harm_to_a_stored_replica_is_found_and_repaired(cluster: Cluster, harm: Damage, tmp_path: Path) -> None:
     ln, data = f"/harmed-{harm.__name__}", bytes(range(256)) * 3000
     cluster.expect_log("replica is invalid|check impossible")
     async with cluster.client("user") as client, cluster.ports("admin") as ports:
@@ -161,7 +117,7 @@ async def test_harm_to_a_stored_replica_is_found_and_repaired(
         await put(client, ln, data)
         before = await until_live(client, ln, 2)
         for number, place in enumerate(sorted(before)):
-            harm(cluster.replica_file(place))
+            harm(cluster.replica_file(place), cluster.replica_file(await beside(client, place)))
             target = tmp_path / str(number)
             await downloads.download(client, ln, target)
             assert target.read_bytes() == data, "a reader got what was damaged"
@@ -231,10 +187,10 @@ def replica_files(cluster: Cluster, name: str) -> list[Path]:
     return [path for path in folder.glob("*/*") if path.suffix == ""]
 
 
-def record_of(path: Path) -> Path:
-    """The record beside a replica, committed or not yet known to be."""
-    found = [path.with_name(path.name + suffix) for suffix in (".record", ".uncommitted")]
-    return next((record for record in found if record.exists()), found[0])
+async def beside(client: Client, place: str) -> str:
+    """The place of /bystander on the same Shepherd."""
+    shepherd, _, _ = place.partition(" ")
+    return next(other for other in await locations(client, "/bystander") if other.split()[0] == shepherd)
 
 
 def stored(cluster: Cluster) -> int:
@@ -250,13 +206,13 @@ async def test_a_requested_scrub_names_each_harm_and_all_are_repaired(own_cluste
     files = {f"/asked/{harm.__name__}": bytes(range(256)) * 100 + harm.__name__.encode() for harm in HARMS}
     async with cluster.client("user") as client:
         await client.make_collection("/asked")
-        for ln, data in files.items():
+        for ln, data in (files | {"/bystander": b"another file"}).items():
             await put(client, ln, data, 3)
-        for ln in files:
+        for ln in ("/bystander", *files):
             await until_live(client, ln, 3)
         for harm in HARMS:
             place = min(await locations(client, f"/asked/{harm.__name__}"))
-            harm(cluster.replica_file(place))
+            harm(cluster.replica_file(place), cluster.replica_file(await beside(client, place)))
         told = admin(cluster, "scrub", "--path", "/asked", "-r")
         assert told["damaged"] == len(HARMS), told
         assert told["checked"] == 3 * len(HARMS)

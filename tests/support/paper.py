@@ -69,6 +69,8 @@ class PaperShepherd:
     """When it reports a copy that it takes by itself, so long after its beginning; 0: never."""
     compared: int = 1
     """The generation of the metadata with which it says that it has compared its disk; 0: not yet."""
+    compares_in_doubt: bool = False
+    """Whether it compares, and tells what is not here, when it is asked for such a copy."""
     copies_at_once_max: int = 0
     """How many copies it says that it bears at once; 0: nothing."""
 
@@ -117,6 +119,9 @@ class PaperShepherd:
         self.asked_for += len(references)
         if self.broken == "frozen":
             await asyncio.sleep(3600)
+        for _, absent in references:
+            if self.compares_in_doubt and absent not in self.replicas and absent not in self.taking:
+                self.cluster.reports.append((self.id, (BlobId(""), absent, ReplicaState.DELETED)))
         state = "invalid" if self.broken == "rot" else "alive"
         return tuple(
             StatOutcome(name, ref, ref in self.replicas, state, "md5", SUMS.md5, size=7) for name, ref in references
@@ -153,6 +158,9 @@ class PaperShepherd:
         assert self.replicas[order.reference] == blob
         if self.broken == "copy":
             raise CheloniaError(Kind.NOT_ALIVE, subject=order.reference)
+        if self.broken == "cut off, and rotten":
+            self.cluster.reports.append((self.id, (BlobId(blob), order.reference, ReplicaState.INVALID)))
+            raise CheloniaError(Kind.NETWORK, subject=shepherd)
         target = self.cluster.shepherds[ServiceId(shepherd)]
         target._check(call)
         target.replicas[ReferenceId(reference)] = BlobId(blob)

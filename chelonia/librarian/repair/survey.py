@@ -1,7 +1,8 @@
 """The survey: slowly, again and again, a look at every blob, also one that no Shepherd is said to have.
 
 Finds what no event told of, and counts replicas by state. Only the repair leader surveys. It plans and marks for
-repair (what a round through a Shepherd will come to is left to the round, `worklist`); it changes nothing.
+repair (what a round through a Shepherd will come to is left to the round, `worklist`); it changes nothing. It asks
+after `stalled` copies, so that none stays listed that never came.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.timing.jobs import Next, Wait
 from chelonia.librarian.context import Footing
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
+from chelonia.librarian.repair.ask_after import ask_after
 from chelonia.librarian.repair.plan.read import Planning
 from chelonia.librarian.repair.tally import Tally
 
@@ -54,6 +56,7 @@ class Surveying:
         present = self._on.nodes.present
         plans = {plan.blob: plan for plan in self._planning.plans(stored)}
         found: dict[BlobId, Collection[Location]] = {}
+        stalled: list[Location] = []
         for blob in stored:
             plan = plans.get(blob_of(blob))
             if plan is None:
@@ -61,6 +64,8 @@ class Surveying:
             places = locations_of(blob)
             for location, state in places:
                 self._tally.count(state.value if present(location.shepherd) else ReplicaState.OFFLINE.value)
+            stalled += [location for location, state in places if state is ReplicaState.STALLED]
             if not plan.idle:
                 found[plan.blob] = [location for location, _ in places] if plan.copies else []
         self._found(found)
+        await ask_after(self._on, stalled)

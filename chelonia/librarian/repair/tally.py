@@ -35,7 +35,8 @@ class Tally:
 
     def __init__(self) -> None:
         self._exposed: dict[BlobId, int] = {}
-        self._lost: dict[BlobId, Endangered | None] = {}
+        self._lost: dict[BlobId, None] = {}
+        self._named: dict[BlobId, Endangered] = {}
         self._by_live: dict[int, int] = {}
         self._delayed = self._stuck = self._copies = self._bytes = 0
         self._done = (0, 0)
@@ -71,7 +72,7 @@ class Tally:
     @property
     def lost_named(self) -> tuple[Endangered, ...]:
         """The first of them."""
-        return tuple(blob for blob in self._lost.values() if blob is not None)
+        return tuple(self._named.values())
 
     @property
     def unreachable(self) -> int:
@@ -81,15 +82,16 @@ class Tally:
     def lose(self, blob: Endangered) -> bool:
         """This blob is lost. Returns whether that is news, and it is kept by name: as few are logged."""
         self._unseen.pop(blob.blob, None)
-        if blob.blob in self._lost:
-            return False
-        named = len(self.lost_named) < bounds.LOST_NAMES_SHOWN
-        self._lost[blob.blob] = blob if named else None
-        return named
+        news = blob.blob not in self._lost
+        self._lost[blob.blob] = None
+        if blob.blob not in self._named and len(self._named) < bounds.LOST_NAMES_SHOWN:
+            self._named[blob.blob] = blob
+        return news and blob.blob in self._named
 
     def found(self, blob: BlobId) -> None:
         """This blob has a verified copy."""
         self._lost.pop(blob, None)
+        self._named.pop(blob, None)
 
     def watch(self, blobs: Collection[BlobId]) -> None:
         """Remember of these blobs, and no others, which are exposed, now or from now on."""
@@ -125,7 +127,7 @@ class Tally:
 
     def gone(self, blob: BlobId) -> None:
         """This blob is no more."""
-        self._lost.pop(blob, None)
+        self.found(blob)
         self._whole(blob)
 
     def _whole(self, blob: BlobId) -> None:

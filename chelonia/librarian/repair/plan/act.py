@@ -23,6 +23,7 @@ from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.metadata.elements import drop, on_version, put
 from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.repair.ask_after import ask_after
 from chelonia.librarian.repair.copies.decide import Copies
 from chelonia.librarian.repair.notify_leader import Telling
 from chelonia.librarian.repair.plan.decide import BlobPlan
@@ -162,6 +163,8 @@ class Repairing:
                     self._copies.drop(job)
             if not applied:
                 self._work.mark((plan.blob,))
+        if applied and self._leading.now:
+            await ask_after(self._on, [mark.location for mark in plan.marks if mark.state is ReplicaState.STALLED])
 
     def _marks(self, plan: BlobPlan) -> list[Element]:
         """The leader's part of a plan that erases nothing."""

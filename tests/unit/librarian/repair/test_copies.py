@@ -85,3 +85,41 @@ def test_a_copy_that_was_refused_leaves_nothing_behind(broken: str, who: str) ->
             assert await p.until(lambda: p.held_twice(blob)) < 20_000
 
     run_virtual(scenario())
+
+
+@pytest.mark.parametrize("target", ["there", "away"])
+def test_a_copy_of_which_nobody_knows_whether_it_came_is_asked_after(target: str) -> None:
+    """Its source is cut off amid the push and found rotten: what never came does not stay listed as `stalled`."""
+
+    async def scenario() -> None:
+        async with paper(3) as p:
+            await asyncio.sleep(1)
+            _, blob = await p.upload("f", copies=2)
+            one, other, spare = p.shepherds.values()
+            spare.compares_in_doubt = True
+            other.broken = "cut off, and rotten"
+            one.up = False
+
+            async def stalled() -> bool:
+                return (await p.b.locations(blob)).get(spare.id) == "stalled"
+
+            if target == "away":
+                other.copy_s = 5
+                await p.until(lambda: _is(bool(other.in_flight)))
+                spare.up = False
+                await p.until(stalled)
+                await asyncio.sleep(30)
+                assert await stalled(), "nobody there to ask"
+                spare.up = True
+
+            async def nothing_left() -> bool:
+                listed, records = await p.b.locations(blob), (await p.b.everything()).get(f"{spare.id} file", {})
+                return listed == {one.id: "alive", other.id: "invalid"} and not records
+
+            await p.until(nothing_left, 30_000)
+
+    run_virtual(scenario())
+
+
+async def _is(value: bool) -> bool:
+    return value

@@ -50,6 +50,8 @@ def test_lost_blobs_are_counted_and_the_first_named_until_one_comes_back_or_is_g
     assert (tally.lost, len(tally.lost_named)) == (LOST_NAMES_SHOWN + 1, LOST_NAMES_SHOWN)
     tally.found(BlobId("a"))
     assert tally.lost == LOST_NAMES_SHOWN
+    assert not tally.lose(lost(f"n{LOST_NAMES_SHOWN - 1}"))
+    assert len(tally.lost_named) == LOST_NAMES_SHOWN, "the next survey names one in the place of what came back"
     tally.begin()
     tally.lose(lost("n1"))
     tally.end()

@@ -1,0 +1,37 @@
+"""Asking after copies of which nobody knows whether they ever came: their claims are over, and nothing else is left.
+
+A Shepherd that is asked for a copy it has not compares what the metadata say of it with its disk
+(`chelonia/shepherd/node.py`, `doubt`): it brings back what lies in quarantine, and reports what never was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from chelonia.core.bounds import BULK_ELEMENTS_MAX
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ReferenceId, ServiceId
+from chelonia.core.replicas import Location
+from chelonia.core.timing.clock import within
+from chelonia.librarian.context import Footing
+
+_LOG = logging.getLogger(__name__)
+
+
+async def ask_after(on: Footing, places: Iterable[Location]) -> None:
+    """Have the Shepherds within reach look for these copies; those that are away are asked by a later survey."""
+    asked: dict[ServiceId, list[ReferenceId]] = {}
+    for place in places:
+        if on.nodes.present(place.shepherd):
+            asked.setdefault(place.shepherd, []).append(place.reference)
+    await asyncio.gather(*(_ask(on, shepherd, references) for shepherd, references in asked.items()))
+
+
+async def _ask(on: Footing, shepherd: ServiceId, references: list[ReferenceId]) -> None:
+    named = tuple((reference, reference) for reference in references[:BULK_ELEMENTS_MAX])
+    try:
+        await within(on.world.clock, on.settings.lease_ms, on.world.directory.shepherd(shepherd).stat(on.call, named))
+    except CheloniaError as error:
+        _LOG.info("shepherd %s does not say whether it has copies of which nobody knows: %s", shepherd, error)
