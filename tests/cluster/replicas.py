@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from tests.support.replica_group import ReplicaGroup, Writers, verify
 
 FREEZE_S = 3.0
 """Longer than any lease and mandate."""
+TURN_MS = (5, 25)
+"""How long one that is starved runs when its turn has come."""
 
 
 @dataclass
@@ -307,19 +309,45 @@ def spinning(count: int) -> Iterator[None]:
             spinner.wait()
 
 
-async def soak(group: ReplicaGroup, minutes: float, per_s: float) -> dict[str, float]:
-    """No faults, few writes: whatever ends a term is needless. Prints what the logs tell of terms, as it comes."""
+@asynccontextmanager
+async def starving(group: ReplicaGroup, waits_ms: tuple[int, int] | None, chance: random.Random) -> AsyncIterator[None]:
+    """Have each replica wait again and again, as on a machine with far more work than processors: it is stopped for a
+    time by chance between any two turns. It costs the machine nothing."""
+
+    async def starve(replica: int) -> None:
+        while waits_ms:
+            group.kill(replica, signal.SIGSTOP)
+            await asyncio.sleep(chance.uniform(*waits_ms) / 1000)
+            group.kill(replica, signal.SIGCONT)
+            await asyncio.sleep(chance.uniform(*TURN_MS) / 1000)
+
+    turns = [asyncio.create_task(starve(replica)) for replica in group.replicas]
+    try:
+        yield
+    finally:
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)
+        for replica in group.replicas:
+            group.kill(replica, signal.SIGCONT)
+
+
+async def soak(
+    group: ReplicaGroup, minutes: float, per_s: float, hardship: AbstractAsyncContextManager[None]
+) -> dict[str, float]:
+    """No faults but a `hardship`, few writes: whatever ends a term is needless. Prints what the logs tell of terms."""
     await group.settled()
     began, known = time.monotonic(), len(group.terms())
     told = known
     writers = Writers(group.control, count=4, pause_s=4 / per_s)
     writers.start()
-    while time.monotonic() - began < minutes * 60:
-        await asyncio.sleep(min(10.0, minutes * 60))
-        lines = group.terms()
-        for line in lines[told:]:
-            print(line, flush=True)
-        told = len(lines)
+    async with hardship:
+        while time.monotonic() - began < minutes * 60:
+            await asyncio.sleep(min(10.0, minutes * 60))
+            lines = group.terms()
+            for line in lines[told:]:
+                print(line, flush=True)
+            told = len(lines)
     await writers.end()
     acknowledged = await verify(group, writers)
     return {
@@ -366,10 +394,12 @@ async def main(options: argparse.Namespace) -> None:
             return
         if options.soak:
             with spinning(options.spin):
-                found = await soak(group, options.soak, options.rate)
+                found = await soak(group, options.soak, options.rate, starving(group, options.starve, chance))
             print(json.dumps(found, indent=2))
             if options.changes_max is not None and found["terms_opened"] > options.changes_max:
                 raise SystemExit(f"{found['terms_opened']} changes of master, {options.changes_max} are allowed")
+            if options.waited_max is not None and found["writers_waited_at_most_ms"] > 1000 * options.waited_max:
+                raise SystemExit(f"no write for {found['writers_waited_at_most_ms']} ms")
             return
         trial = Trial(group, chance, count=4 if options.crashes else 8)
         await run(trial, scenarios, options.judge_every)
@@ -402,6 +432,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--load", action="store_true", help="no faults: measure 1, 8 and 64 writers in process")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="no faults: count needless elections")
     parser.add_argument("--spin", type=int, default=0, help="processes that spin beside a soak: the load it bears")
+    parser.add_argument(
+        "--starve",
+        type=int,
+        nargs=2,
+        metavar="MS",
+        help="a soak in which each replica waits so long, at least and at most, for each turn at a processor",
+    )
+    parser.add_argument("--waited-max", type=float, metavar="S", help="fail a soak whose writers all waited longer")
     parser.add_argument("--changes-max", type=int, help="fail a soak with more changes of master than this")
     parser.add_argument("--rate", type=float, default=10, help="writes a second of a soak")
     parser.add_argument("--keep", action="store_true", help="keep directory and logs when all went well, too")

@@ -213,7 +213,7 @@ class ReplicaGroup:
                 await self._far.relay(self.doors[replica], self.listen[replica])
         for replica in self.replicas:
             self.launch(replica)
-        await self.settled(20)
+        await self.settled()
         self._watch = asyncio.create_task(self._restart_the_ended())
 
     def launch(self, replica: int) -> None:
