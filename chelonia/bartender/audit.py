@@ -10,6 +10,7 @@ import json
 import logging
 
 from chelonia.core.caller import Call
+from chelonia.core.scopes import narrowed_to
 
 _log = logging.getLogger("chelonia.audit")
 
@@ -28,4 +29,6 @@ def record(call: Call, op: str, ln: str, *, action: str, decision: str, rule: st
         "request": call.request_id,
         "address": call.address,
     }
+    if call.via:
+        fields |= {"via": call.via, "narrowed": narrowed_to(call.scopes)}
     _log.info("%s", " ".join(f"{key}={json.dumps(value)}" for key, value in fields.items()))

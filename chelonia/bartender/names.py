@@ -184,7 +184,7 @@ def parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> Found:
     through = walked.steps[-2].guid if len(walked.steps) > 1 else None
     if not parent.complete or not is_visible(parent.last) or parent.guid != through:
         raise CheloniaError(Kind.CONFLICT, subject=str(ln), cause="it was moved at the same time; try again")
-    return Found(ln.parent, parent.last)
+    return Found(ln.parent, parent.last, ln)
 
 
 def may_link(judge: Judge, found: Found) -> Expect:

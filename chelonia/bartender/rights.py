@@ -1,7 +1,7 @@
 """Access control: what a Logical Name led to, and whether the caller may do what he asks there.
 
 Decisions are `core.policy.decide`, fail-closed, on the entry's own policy alone: following a path needs no right, a
-missing name answers "not found" to everybody. Administrators pass, and the audit log says so. Every decision yields
+missing name answers "not found" to everybody. A token narrows (`core.scopes`), administrators too. Administrators pass, and the audit log says so. Every decision yields
 the (entry, version) it was based on; the Librarian conditions its transact on them, so a revoked right is not used.
 
 Rights per operation (the original's, corrected): stat, list, getFile: `read` on the entry; make*, putFile: `addEntry`
@@ -23,6 +23,7 @@ from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT,
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action, Decision, decide
+from chelonia.core.scopes import narrowed_to
 from chelonia.core.uploads import Expect
 
 RIGHTS: Filter = (
@@ -35,10 +36,11 @@ _VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPEC
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry that a Logical Name led to."""
+    """An entry that a Logical Name led to. `about`: the name in it that is made or taken away, which scopes speak of."""
 
     ln: LogicalName
     object: StoredObject
+    about: LogicalName | None = None
 
     @property
     def guid(self) -> Guid:
@@ -88,7 +90,7 @@ def parent_of_new(ln: LogicalName, walked: Traversal) -> Found:
         raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause="nothing can be made behind a mount point")
     if len(walked.rest) != 1 or last.value("entry", "type") != TYPE_COLLECTION:
         raise CheloniaError(Kind.NO_PARENT, subject=str(ln), cause=f"make the collection {ln.parent} first")
-    return Found(ln.parent, last)
+    return Found(ln.parent, last, ln)
 
 
 def versions(*found: Found) -> Expect:
@@ -105,7 +107,9 @@ class Judge:
 
     def may(self, action: Action, found: Found) -> bool:
         """Decide quietly: for what is merely shown less of, such as the children of a listing."""
-        return self.call.has(Role.ADMINISTRATOR) or self._decide(action, found).allowed
+        return self._covered(action, found) and (
+            self.call.has(Role.ADMINISTRATOR) or self._decide(action, found).allowed
+        )
 
     def require(self, action: Action, found: Found, *, phase: str = "") -> Expect:
         """Demand one right. Returns: what the decision was based on. Raises: DENIED."""
@@ -116,6 +120,10 @@ class Judge:
 
         Returns: what the decision was based on; empty for an administrator. Raises: DENIED.
         """
+        within = tuple(choice for choice in choices if self._covered(*choice))
+        if not within:
+            raise self._outside(*choices[0], phase)
+        choices = within
         if self.call.has(Role.ADMINISTRATOR):
             action, found = choices[0]
             self._record(action, found, "administrator", "administrators may")
@@ -134,6 +142,17 @@ class Judge:
         audit.record(self.call, self.op, str(found.ln), action="-", decision="denied", rule=rule)
         return CheloniaError(Kind.DENIED, phase, str(found.ln), rule)
 
+    def _covered(self, action: Action, found: Found) -> bool:
+        """Whether the caller's token goes so far."""
+        scopes = self.call.scopes
+        return not scopes or any(scope.covers(action, found.about or found.ln) for scope in scopes)
+
+    def _outside(self, action: Action, found: Found, phase: str) -> CheloniaError:
+        rule = f"the token allows {narrowed_to(self.call.scopes)}"
+        self._record(action, found, "denied", rule)
+        place = str(found.about or found.ln)
+        return CheloniaError(Kind.DENIED, phase, place, f"{rule}, not {action.value} on {place}")
+
     def _decide(self, action: Action, found: Found) -> Decision:
         return decide(
             action, self.call.dn, self.call.attributes, owner=found.owner, policy=found.section("policy")
@@ -144,7 +163,17 @@ class Judge:
 
     def _refusal(self, action: Action, found: Found, phase: str) -> CheloniaError:
         """Who may read the entry sees its policy anyway, so he is told the rule; others learn which right they lack."""
-        cause = f"{self.call.dn} lacks {action.value} on {found.ln}"
+        who = f"whose token this is ({self.call.via})" if self.call.via else self.call.dn
+        cause = f"{who} lacks {action.value} on {found.ln}"
         if action is not Action.READ and self._decide(Action.READ, found).allowed:
             cause += f" ({self._decide(action, found).rule})"
         return CheloniaError(Kind.DENIED, phase, str(found.ln), f"{cause}; its owner can grant it (chelonia policy)")
+
+
+def check_within(call: Call, op: str, ln: LogicalName) -> None:
+    """Refuse a name that lies in none of the caller's scopes, before anything is said of it. Raises: DENIED."""
+    if not call.scopes or any(scope.holds(ln) for scope in call.scopes):
+        return
+    rule = f"the token allows {narrowed_to(call.scopes)}"
+    audit.record(call, op, str(ln), action="-", decision="denied", rule=rule)
+    raise CheloniaError(Kind.DENIED, op, str(ln), f"{rule}, and nothing else")

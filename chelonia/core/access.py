@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
-from chelonia.core.operations import EVERYONE, TABLES, PortMethod, PortTable
+from chelonia.core.operations import EVERYONE, FILES, TABLES, PortMethod, PortTable
+from chelonia.core.scopes import narrowed_to
 
 T = TypeVar("T")
 
@@ -38,6 +39,9 @@ def check_access(call: Call, service: str, operation: str) -> None:
 def admit(call: Call, row: PortMethod) -> None:
     """Refuse a call of an operation to whoever holds none of its roles. Raises: DENIED, naming them."""
     allowed = row.roles
+    if call.scopes and row.service != FILES.name:
+        cause = f"a token narrowed to {narrowed_to(call.scopes)} reaches files only; use a certificate"
+        raise CheloniaError(Kind.DENIED, f"{row.service}.{row.name}", "", cause)
     if allowed is EVERYONE:
         return
     for role in call.roles:  # no generator: this is asked three times for each read

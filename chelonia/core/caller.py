@@ -11,6 +11,7 @@ import msgspec
 
 from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
 from chelonia.core.position import Position
+from chelonia.core.scopes import Scopes
 
 
 class Role(enum.Enum):
@@ -30,13 +31,15 @@ class Call(msgspec.Struct, frozen=True):
         dn: end-entity subject in slash form, or `ANONYMOUS`.
         roles: what the registry grants this DN here; empty for users.
         service_id: the registered id when a service calls; a Shepherd may only speak of its own.
-        attributes: verified VOMS attributes; always empty until their verification exists (fail-closed).
+        attributes: verified groups and roles, as VOMS writes them (`/vo/group`, `/vo/group/Role=x`).
         address: peer address for the audit log and for bound tickets.
         request_id: correlates log lines end to end; never authorises anything.
         request_key: makes a change apply once; empty when the caller gave none.
         read_after: what is read for this call is at least as new as this; a caller's claim, counting for him alone.
         strong: what is read for this call is the newest acknowledged, whatever replica is asked.
         carrier: who moves the bytes for this caller: the node of a door that carries them itself; never from a message.
+        scopes: what a token leaves of the caller's rights; empty: all of them. Never from a message.
+        via: the token that stands for the caller, for the audit log; empty: his certificate, or nothing.
     """
 
     dn: Dn = ANONYMOUS
@@ -49,6 +52,8 @@ class Call(msgspec.Struct, frozen=True):
     read_after: Position | None = None
     strong: bool = False
     carrier: Dn = Dn("")
+    scopes: Scopes = ()
+    via: str = ""
 
     def has(self, role: Role) -> bool:
         """Whether the registry grants `role` to this caller."""
@@ -79,5 +84,5 @@ class Call(msgspec.Struct, frozen=True):
             return self
         return Call(
             self.dn, self.roles, self.service_id, self.attributes, self.address, self.request_id, self.request_key,
-            self.read_after, strong=True,
+            self.read_after, strong=True, carrier=self.carrier, scopes=self.scopes, via=self.via,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from chelonia.bartender.files.attributes import setting_triples
+from chelonia.bartender.rights import check_within
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -89,6 +90,7 @@ class MemoryFiles:
         return tuple([_tried(self._look, call, ask) for ask in asks])
 
     async def list(self, call: Call, ask: Listing) -> Listed:
+        check_within(call, "list", ask.place)
         return self._list(call, ask)
 
     async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
@@ -142,17 +144,17 @@ class MemoryFiles:
         keys = {entry_key(n, self.nodes[g].type == TYPE_COLLECTION): (n, self.nodes[g]) for n, g in node.inside.items()}
         order = [key for key in sorted(keys, key=str.encode) if not ask.after or key.encode() > ask.after.encode()]
         page = order[: ask.limit or bounds.PAGE_ENTRIES_MAX]
-        entries = [self._named(call, *keys[key], ask.want) for key in page]
+        entries = [self._named(call, *keys[key], ask) for key in page]
         return Listed(tuple(entries), page[-1] if len(order) > len(page) else "")
 
-    def _named(self, call: Call, name: str, node: Node, want: Want) -> Named:
+    def _named(self, call: Call, name: str, node: Node, ask: Listing) -> Named:
         known = self._described(node)
-        if not _may(call, Action.READ, node):
+        if not _may(call, Action.READ, node, ask.place.child(name)):
             public = Attributes(known.guid, known.type, known.version, Dn(""), known.size)
             times = {t: getattr(known, t) for t in ("modified_ns", "changed_ns", "accessed_ns", "created_ns")}
             return Named(name, replace(public, **times))
-        locks = tuple(node.locks.values()) if Want.LOCKS in want else ()
-        return Named(name, known, dict(node.user) if Want.USER in want else {}, locks)
+        locks = tuple(node.locks.values()) if Want.LOCKS in ask.want else ()
+        return Named(name, known, dict(node.user) if Want.USER in ask.want else {}, locks)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -285,6 +287,8 @@ class MemoryFiles:
         there, target, rest = self._find(change.target)
         if there is node and change.over is not Over.REFUSE:
             return Done(self._described(node))
+        if not change.keep and not _may(call, Action.REMOVE_ENTRY, source, change.source):
+            _require(call, Action.DELETE, node, change.source)
         if there is None:
             if change.over is Over.EXCHANGE:
                 raise CheloniaError(Kind.NOT_FOUND, subject=str(change.target))
@@ -449,18 +453,22 @@ def _settle(node: Node, setting: Setting) -> None:
     node.attributes = replace(node.attributes, **known)
 
 
-def _may(call: Call, action: Action, node: Node) -> bool:
+def _may(call: Call, action: Action, node: Node, place: LogicalName) -> bool:
+    if call.scopes and not any(scope.covers(action, place) for scope in call.scopes):
+        return False
     decision = decide(action, call.dn, call.attributes, owner=node.attributes.owner, policy=node.policy)
     return call.has(Role.ADMINISTRATOR) or decision.allowed
 
 
 def _require(call: Call, action: Action, node: Node, place: LogicalName) -> None:
-    if not _may(call, action, node):
+    if not _may(call, action, node, place):
         raise CheloniaError(Kind.DENIED, subject=str(place), cause=f"{call.dn} lacks {action.value}")
 
 
 def _tried(act, call, ask):  # type: ignore[no-untyped-def]
     try:
+        for place in (ask.source, ask.target) if isinstance(ask, Move) else (ask.place,):
+            check_within(call, "", place)
         return act(call, ask)
     except CheloniaError as error:
         return Failure(error.kind, error.subject, error.cause)

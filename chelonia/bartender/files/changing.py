@@ -51,7 +51,7 @@ async def make(ports: Ports, turn: Turn, change: Make) -> Done:
     own = _own_sections(change)
     given = accepted(user_triples(change.user), change.type, "make.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
-    there = seen(walked)
+    there = seen(change.place, walked)
     change.when.require(change.place, attributes_of(there.object) if there else None)
     parent = parent_of_new(change.place, walked)
     expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, parent)
@@ -166,7 +166,8 @@ async def walk(ports: Ports, turn: Turn, place: LogicalName, *, parents: bool) -
         (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
         if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
             return walked
-        above = Found(LogicalName(place.start, place.parts[: -len(walked.rest)]), walked.last)
+        ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
+        above = Found(ln, walked.last, ln.child(walked.rest[0]))
         expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
         sections = merged(new_policies(above.object.sections, TYPE_COLLECTION), {"states": {"closed": "no"}})
         entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, turn.user.dn, sections, expect)
@@ -177,9 +178,9 @@ async def walk(ports: Ports, turn: Turn, place: LogicalName, *, parents: bool) -
                 raise
 
 
-def seen(walked: Traversal) -> Found | None:
+def seen(place: LogicalName, walked: Traversal) -> Found | None:
     """The entry at the end of a walk, None where the name leads nowhere."""
-    return Found(LogicalName(walked.guid, ()), walked.last) if walked.complete and is_visible(walked.last) else None
+    return Found(place, walked.last) if walked.complete and is_visible(walked.last) else None
 
 
 def pinned(when: When, found: Found) -> Expect:
@@ -233,10 +234,9 @@ def _changes(change: Set) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ..
 
 def _target(change: Move, walked: Traversal, parent: Traversal) -> tuple[Found | None, Found]:
     """What has the target's name, where a move may take it, and the collection. Raises: EXISTS, NOT_FOUND, ..."""
-    there = seen(walked)
+    there = seen(change.target, walked)
     if there is None and change.over is Over.EXCHANGE:
         raise CheloniaError(Kind.NOT_FOUND, subject=str(change.target), cause="an exchange is of two entries")
     if there is None or change.over is Over.REFUSE:
         return None, parent_of_new(change.target, walked)
-    named = Found(change.target, there.object)
-    return named, parent_of(change.target, walked, parent)
+    return there, parent_of(change.target, walked, parent)

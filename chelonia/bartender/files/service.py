@@ -11,6 +11,7 @@ from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.files import changing, reading, writing
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of
 from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import check_within, is_visible
 from chelonia.core import operations
 from chelonia.core.access import guarded
 from chelonia.core.caller import Call, Role
@@ -100,9 +101,9 @@ class FilesService:
         walks = await self._ports.librarian.traverse(service, tuple(wanted.values()), DESCRIBED)
         described = list(answers)
         for n, walked in zip(wanted, walks, strict=True):
-            found, done = changing.seen(walked), answers[n]
-            if found is not None and isinstance(done, Done):
-                described[n] = replace(done, attributes=attributes_of(found.object))
+            done = answers[n]
+            if is_visible(walked.last) and walked.complete and isinstance(done, Done):
+                described[n] = replace(done, attributes=attributes_of(walked.last))
         return tuple(described)
 
     async def _answered(
@@ -113,11 +114,14 @@ class FilesService:
 
 
 def _checked(act: Callable[[Turn, R], Awaitable[A]]) -> Callable[[Turn, R], Awaitable[A]]:
-    """The same, once the names are such as the law allows: no parser has seen those that came in an encoding."""
+    """The same, once the names are such as the law allows (no parser has seen those that came in an encoding), and lie
+    where the caller's token reaches."""
 
     async def checked(turn: Turn, ask: R) -> A:
+        op = type(ask).__name__.lower()
         for name in (ask.source, ask.target) if isinstance(ask, Move) else (ask.place,):  # type: ignore[attr-defined]
             check_ln(name)
+            check_within(turn.user, op, name)
         return await act(turn, ask)
 
     return checked

@@ -38,14 +38,14 @@ async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
         cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies, and a size (-1: not known) are needed"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
-    judge, there = Judge(turn.user, "place"), seen(walked)
+    judge, there = Judge(turn.user, "place"), seen(ask.place, walked)
     replaces = Guid("")
     if there is not None:
         replaces = _replaceable(ask.place, there).guid
         judge.require(Action.DELETE, there)
     elif ask.parents and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
         above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
-        judge.require(Action.ADD_ENTRY, Found(above, walked.last))
+        judge.require(Action.ADD_ENTRY, Found(above, walked.last, above.child(walked.rest[0])))
     else:
         judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
     begin = BeginPut(
@@ -120,7 +120,7 @@ async def _ready(ports: Ports, turn: Turn, change: Write | Splice, begin: BeginP
     own = from_triples(setting_triples(change.setting))
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
-    there = seen(walked)
+    there = seen(change.place, walked)
     change.when.require(change.place, attributes_of(there.object) if there else None)
     inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if there is None
                                         else None, there=there)  # fmt: skip

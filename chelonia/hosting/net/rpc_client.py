@@ -140,6 +140,7 @@ class Channel:
 
     async def call(self, call: Call, method: str, *args: Any) -> Any:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
+        assert not call.scopes, "no encoding tells how a call is narrowed: its door stands beside the service"
         if self._link.strong:
             call = call.strongly()
         row = self._table.by_method[method]

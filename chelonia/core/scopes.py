@@ -1,0 +1,60 @@
+"""Narrowing: what a token or share link leaves of the rights of whom it stands for.
+
+A call with scopes may do what the policies allow its DN **and** some scope covers: these actions on the entry of this
+path and on all below it. Paths are compared by whole components, so `/lab/run1` covers nothing of `/lab/run10`.
+No scopes: nothing is narrowed. A narrowed call reaches the port `Files` alone, and administers nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.policy import Action
+
+READING: Final = (Action.READ,)
+ADDING: Final = (Action.ADD_ENTRY,)
+CHANGING: Final = (Action.ADD_ENTRY, Action.REMOVE_ENTRY, Action.DELETE, Action.MODIFY_METADATA)
+"""What a token may at most say; policies and states are never changed by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """These actions on an entry and on all below it. `path`: its components from the root; empty: everything."""
+
+    actions: tuple[Action, ...]
+    path: tuple[str, ...] = ()
+
+    def holds(self, place: LogicalName) -> bool:
+        """Whether a name is the scope's entry, or lies below it. A name that begins with a GUID lies nowhere."""
+        return place.start == ROOT and place.parts[: len(self.path)] == self.path
+
+    def covers(self, action: Action, place: LogicalName) -> bool:
+        """Whether the action is allowed there, as far as this scope goes."""
+        return action in self.actions and self.holds(place)
+
+    def __str__(self) -> str:
+        """For the audit log and for people: `read addEntry on /lab/run1`."""
+        return f"{' '.join(action.value for action in self.actions)} on /{'/'.join(self.path)}"
+
+
+Scopes = tuple[Scope, ...]
+
+
+def narrowed_to(scopes: Scopes) -> str:
+    """What scopes allow, for people."""
+    return "; ".join(map(str, scopes))
+
+
+def scope_path(text: str, base: str = "") -> tuple[str, ...]:
+    """The components of the path of a scope below `base`.
+
+    Args: `text`: begins with `/`; decoded, as the issuer wrote it.
+    Raises: BAD_NAME when it does not, or has a component that no name has (`..` among them): nothing is guessed.
+    """
+    if not text.startswith("/"):
+        raise CheloniaError(Kind.BAD_NAME, "scope", text[:80], "the path of a scope begins with /")
+    return (*parse_ln(base or "/").parts, *parse_ln(text).parts)

@@ -1,0 +1,191 @@
+"""A narrowed call does what policies allow and a scope covers, in every method of the port `Files`.
+
+Not in the compact encoding: no message says how a call is narrowed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from chelonia.core.access import check_access
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Done, Failure, Listing, Look, Make, Move, Over, Placing, Remove, Set, Setting, Want
+from chelonia.core.names import LogicalName
+from chelonia.core.policy import Action
+from chelonia.core.scopes import ADDING, CHANGING, READING, Scope, scope_path
+from tests.sim.virtual_loop import run_virtual
+from tests.support.files_worlds import (
+    Play,
+    World,
+    applied,
+    at,
+    collection,
+    done,
+    looked,
+    names,
+    on_service,
+    on_twin,
+    write,
+)
+from tests.unit.bartender.stage import EVE, JOE
+
+
+@pytest.fixture(params=["twin", "service"])
+def play(request: pytest.FixtureRequest) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    on = on_twin if request.param == "twin" else on_service
+    return lambda test: run_virtual(on(test))
+
+
+def narrowed(call: Call, *scopes: tuple[tuple[Action, ...], str]) -> Call:
+    made = tuple(Scope(actions, scope_path(path)) for actions, path in scopes)
+    return msgspec.structs.replace(call, scopes=made, via="link 1")
+
+
+async def filled(world: World) -> None:
+    for name in ("/a", "/a/b", "/ab", "/c"):
+        await collection(world, name)
+    for name in ("/a/f", "/ab/f"):
+        assert isinstance(await write(world, name), Done)
+
+
+def test_reading_goes_as_far_as_the_path_by_whole_names(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        reader = narrowed(JOE, (READING, "/a"))
+        assert await looked(world, "/a/f", reader, Want.SOURCES) != Kind.DENIED
+        assert (await world.files.list(reader, Listing(at("/a")))).entries
+        for name in ("/ab/f", "/", "/c", "/missing"):
+            assert await looked(world, name, reader) is Kind.DENIED
+        with pytest.raises(CheloniaError) as refused:
+            await world.files.list(reader, Listing(at("/ab")))
+        assert refused.value.kind is Kind.DENIED
+        assert "read on /a" in refused.value.cause
+
+    play(scenario)
+
+
+def test_a_name_that_begins_with_a_guid_lies_in_no_scope(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        entries = (await world.files.list(JOE, Listing(at("/")))).entries
+        guid = next(entry.attributes.guid for entry in entries if entry.name == "a")
+        (answer,) = await world.files.look(narrowed(JOE, (READING, "/a")), (Look(LogicalName(guid, ("f",))),))
+        assert isinstance(answer, Failure) and answer.kind is Kind.DENIED
+
+    play(scenario)
+
+
+def test_reading_changes_nothing(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        reader = narrowed(JOE, (READING, "/a"))
+        (placed,) = await world.files.place(reader, (Placing(at("/a/new"), 1),))
+        assert isinstance(placed, Failure) and placed.kind is Kind.DENIED
+        for change in (
+            Make(at("/a/d"), "collection"),
+            Set(at("/a/f"), Setting(mode=0o600)),
+            Set(at("/a/f"), policy={"ALL": "+read"}),
+            Move(at("/a/f"), at("/a/g")),
+            Remove(at("/a/f")),
+        ):
+            assert await applied(world, change, reader) is Kind.DENIED, change
+        assert await names(world, "/a") == ["b", "f"]
+
+    play(scenario)
+
+
+def test_adding_replaces_and_removes_nothing(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        adder = narrowed(JOE, (ADDING, "/a"))
+        assert isinstance(await write(world, "/a/new", call=adder), Done)
+        assert isinstance(await applied(world, Make(at("/a/d"), "collection"), adder), Done)
+        assert await write(world, "/a/new", call=adder) is Kind.DENIED
+        assert await applied(world, Remove(at("/a/new")), adder) is Kind.DENIED
+        assert await write(world, "/ab/new", call=adder) is Kind.DENIED
+        assert await looked(world, "/a/new", adder) is Kind.DENIED
+
+    play(scenario)
+
+
+def test_a_move_needs_both_ends(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        changer = narrowed(JOE, (CHANGING, "/a"))
+        assert await applied(world, Move(at("/a/f"), at("/c/f")), changer) is Kind.DENIED
+        assert await applied(world, Move(at("/ab/f"), at("/a/g")), changer) is Kind.DENIED
+        assert isinstance(await applied(world, Move(at("/a/f"), at("/a/b/f")), changer), Done)
+        both = narrowed(JOE, (CHANGING, "/a"), (ADDING, "/c"))
+        assert isinstance(await applied(world, Move(at("/a/b/f"), at("/c/f")), both), Done)
+        assert await applied(world, Move(at("/c/f"), at("/a/f")), both) is Kind.DENIED
+        assert await applied(world, Move(at("/c/f"), at("/a/b"), Over.EXCHANGE), both) is Kind.DENIED
+
+    play(scenario)
+
+
+def test_a_file_alone_may_be_written_and_removed(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        one = narrowed(JOE, (CHANGING, "/c/one"))
+        assert isinstance(await write(world, "/c/one", call=one), Done)
+        assert isinstance(await write(world, "/c/one", b"again", call=one), Done)
+        assert await write(world, "/c/one2", call=one) is Kind.DENIED
+        assert await applied(world, Set(at("/c/one"), policy={"ALL": "+read"}), one) is Kind.DENIED
+        assert isinstance(await applied(world, Remove(at("/c/one")), one), Done)
+
+    play(scenario)
+
+
+def test_a_scope_gives_no_right_and_takes_an_administrators_too(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        assert await looked(world, "/a/f", narrowed(EVE, (READING, "/a"))) is Kind.DENIED
+        admin = msgspec.structs.replace(EVE, roles=(Role.ADMINISTRATOR,))
+        assert await looked(world, "/a/f", narrowed(admin, (READING, "/a"))) is not Kind.DENIED
+        assert await looked(world, "/ab/f", narrowed(admin, (READING, "/a"))) is Kind.DENIED
+        assert await applied(world, Remove(at("/a/f")), narrowed(admin, (READING, "/a"))) is Kind.DENIED
+
+    play(scenario)
+
+
+def test_rights_are_judged_when_they_are_used(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        await done(world, Set(at("/a/f"), policy={EVE.dn: "+read"}))
+        link = narrowed(EVE, (READING, "/a/f"))
+        assert await looked(world, "/a/f", link) is not Kind.DENIED
+        await done(world, Set(at("/a/f"), policy={EVE.dn: None}))
+        assert await looked(world, "/a/f", link) is Kind.DENIED
+
+    play(scenario)
+
+
+def test_the_audit_log_tells_token_and_scopes(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        await filled(world)
+        with caplog.at_level(logging.INFO, "chelonia.audit"):
+            await looked(world, "/a/f", narrowed(JOE, (READING, "/a")))
+            await looked(world, "/ab/f", narrowed(JOE, (READING, "/a")))
+        allowed, denied = (line for line in caplog.messages if "link 1" in line)
+        assert 'via="link 1" narrowed="read on /a"' in allowed and 'decision="allowed"' in allowed
+        assert 'decision="denied" rule="the token allows read on /a"' in denied
+
+    run_virtual(on_service(scenario))
+
+
+def test_a_narrowed_call_reaches_files_alone() -> None:
+    call = narrowed(msgspec.structs.replace(JOE, roles=(Role.ADMINISTRATOR,)), (READING, "/a"))
+    check_access(call, "files", "look")
+    for service, operation in (("bartender", "stat"), ("librarian", "health")):
+        with pytest.raises(CheloniaError, match="reaches files only"):
+            check_access(call, service, operation)
+
+
+@pytest.mark.parametrize("text", ["", "a", "/a/../b", "/a/\0", "/" + "x" * 300])
+def test_a_path_that_could_mean_another_is_no_scope(text: str) -> None:
+    with pytest.raises(CheloniaError):
+        scope_path(text)
