@@ -1,8 +1,9 @@
 """Access control: what a Logical Name led to, and whether the caller may do what he asks there.
 
 Decisions are `core.policy.decide`, fail-closed, on the entry's own policy alone: following a path needs no right, a
-missing name answers "not found" to everybody. A token narrows (`core.scopes`), administrators too. Administrators pass, and the audit log says so. Every decision yields
-the (entry, version) it was based on; the Librarian conditions its transact on them, so a revoked right is not used.
+missing name answers "not found" to everybody. Administrators pass, and the audit log says so; a token narrows them
+too (`core.scopes`). Every decision yields the (entry, version) it was based on; the Librarian conditions its transact
+on them, so a revoked right is not used.
 
 Rights per operation (the original's, corrected): stat, list, getFile: `read` on the entry; make*, putFile: `addEntry`
 on the parent; delFile, unmake*: `delete` on the entry; replacing a file: `delete` on it; unlink and the source of a
@@ -36,7 +37,7 @@ _VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPEC
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry that a Logical Name led to. `about`: the name in it that is made or taken away, which scopes speak of."""
+    """An entry that a Logical Name led to. `about`: the name in it that is made or taken away; scopes speak of it."""
 
     ln: LogicalName
     object: StoredObject

@@ -24,6 +24,8 @@ class BartenderSettings:
         hedge_ms: a Shepherd that has not answered after so long has the next one asked beside it.
         silent_ms: one that has let somebody wait in vain is asked last for so long.
         shepherd_timeout_ms: how long a Shepherd may take to answer at all.
+        files_url: where share links lead: a plain door; empty: none is known.
+        share_lifetime_ms_max: how long a share link may be good; 0: none is given.
         fallback_grace_ms: how long getFile waits for further replicas once it has one.
     """
 
@@ -41,6 +43,8 @@ class BartenderSettings:
     silent_ms: int = 5000
     shepherd_timeout_ms: int = 3000
     fallback_grace_ms: int = 100
+    files_url: str = ""
+    share_lifetime_ms_max: int = 30 * 24 * 60 * 60 * 1000
 
     def __post_init__(self) -> None:
         """Assert what hosting promises: a real key and at least one durable copy."""

@@ -39,6 +39,8 @@ class Call(msgspec.Struct, frozen=True):
         strong: what is read for this call is the newest acknowledged, whatever replica is asked.
         carrier: who moves the bytes for this caller: the node of a door that carries them itself; never from a message.
         scopes: what a token leaves of the caller's rights; empty: all of them. Never from a message.
+        credential: serial number and issuer of the caller's certificate, for the tokens that he gives; never from a
+            message.
         via: the token that stands for the caller, for the audit log; empty: his certificate, or nothing.
     """
 
@@ -54,6 +56,7 @@ class Call(msgspec.Struct, frozen=True):
     carrier: Dn = Dn("")
     scopes: Scopes = ()
     via: str = ""
+    credential: str = ""
 
     def has(self, role: Role) -> bool:
         """Whether the registry grants `role` to this caller."""
@@ -85,4 +88,5 @@ class Call(msgspec.Struct, frozen=True):
         return Call(
             self.dn, self.roles, self.service_id, self.attributes, self.address, self.request_id, self.request_key,
             self.read_after, strong=True, carrier=self.carrier, scopes=self.scopes, via=self.via,
+            credential=self.credential,
         )  # fmt: skip

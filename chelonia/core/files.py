@@ -22,6 +22,7 @@ from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Checksums
+from chelonia.core.scopes import Share, Shared
 from chelonia.core.shepherd import ByteRange
 
 UNSET: Final = -1
@@ -407,5 +408,13 @@ class Files(Protocol):
         """Apply changes, each one transact of its own, in order where their names are related.
 
         Failures: PRECONDITION (a `When` does not hold), LOCKED (its `tokens` do not), and each change's own.
+        """
+        ...
+
+    async def share(self, call: Call, ask: Share) -> Shared:
+        """Give a token for an entry. Rights are judged again whenever it is used.
+
+        Raises: DENIED to whoever lacks them, has no certificate, or has a token himself; NOT_FOUND; BAD_REQUEST;
+        NOT_SUPPORTED where no plain door is known.
         """
         ...

@@ -225,6 +225,7 @@ FILES: Final = table(
     row(Files.list, *EVERYONE, ends=True),
     row(Files.place, *EVERYONE),
     row(Files.apply, *EVERYONE, retry=_KEYED),
+    row(Files.share, *EVERYONE),
 )
 
 TABLES: Final[Mapping[str, PortTable]] = {port.name: port for port in (AHASH, LIBRARIAN, SHEPHERD, BARTENDER, FILES)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT
+from chelonia.core.ids import ROOT, Ms
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.policy import Action
 
@@ -42,6 +42,28 @@ class Scope:
 
 
 Scopes = tuple[Scope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A token is asked for: `actions` on `place` and all below it, of those in `READING` and `CHANGING`, for
+    `lifetime_ms`. `capped`: a lifetime that is too long becomes the longest, and is not refused."""
+
+    place: LogicalName
+    actions: tuple[Action, ...] = READING
+    lifetime_ms: int = 24 * 3_600 * 1000
+    capped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A token that stands for its giver, narrowed: whoever holds it may use it at the plain door until `expires_ms`.
+    `url`: of the entry there, without the token; `link`: with it."""
+
+    token: str
+    url: str
+    link: str
+    expires_ms: Ms
 
 
 def narrowed_to(scopes: Scopes) -> str:

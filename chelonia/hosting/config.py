@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from chelonia.ahash.service import AHashSettings
 from chelonia.bartender.settings import BartenderSettings
@@ -236,6 +237,13 @@ def trusted(config: NodeConfig) -> tuple[ServiceRecord, ...]:
     ]
     admins = [ServiceRecord(Role.ADMINISTRATOR, Dn(dn), ServiceId(""), True) for dn in config.trust.administrators]
     return (*services, *admins)
+
+
+def files_url(bartender: str, listeners: Sequence[ListenSection]) -> str:
+    """Where this node's own plain door is, by the host of its Bartender's URL; "" when it has none."""
+    ports = [listener.port for listener in listeners if "files" in listener.serves]
+    host = urlsplit(bartender).hostname or ""
+    return f"https://{f'[{host}]' if ':' in host else host}:{ports[0]}/" if ports and host else ""
 
 
 def read_secret(path: Path) -> bytes:

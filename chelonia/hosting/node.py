@@ -45,7 +45,7 @@ from chelonia.hosting.ahash_replica import (
     tell,
     unready,
 )
-from chelonia.hosting.config import AHashSection, NodeConfig, read_secret, trusted
+from chelonia.hosting.config import AHashSection, NodeConfig, files_url, read_secret, trusted
 from chelonia.hosting.directory import ShepherdDirectory
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, Offered, offer
 from chelonia.hosting.doors.data_door import DataDoor
@@ -54,6 +54,7 @@ from chelonia.hosting.doors.guarded import Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpServer, Listener, ServerParts
 from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.doors.limit_notes import LimitNotes
+from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import Parts
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
@@ -312,13 +313,16 @@ class Node:
             return
         key = read_secret(Path(section.token_key_file))
         settings = BartenderSettings(self._dn, ServiceId(section.id), key, **section.tuning)
+        if not settings.files_url:
+            settings = replace(settings, files_url=files_url(section.id, self._config.listen))
         librarian = self._librarian or remote_librarian(self._link, section.librarians)
         bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
         self._metrics.count(bartender.limits)
         self._offered |= offer(BARTENDER.table, bartender) | offer(FILES, bartender.files)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
         plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT)
-        self._doors["files"] = PlainDoor(plain, self._registry, self._metrics).serve
+        bearers = Bearers(self._registry, key, self._clock, settings.share_lifetime_ms_max, self._is_revoked)
+        self._doors["files"] = PlainDoor(plain, bearers.call_of, self._metrics).serve
         call = self._own(Role.BARTENDER, section.id)
 
         async def check() -> None:
@@ -391,6 +395,9 @@ class Node:
         self._offered |= offer(SHEPHERD.table, shepherd)
         self._doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, self._parts, capacity).serve
         self._doors["turl"] = DataDoor(shepherd, self._registry, self._metrics).serve
+
+    def _is_revoked(self, credential: str) -> bool:
+        return self._tls.trust.is_revoked(credential)
 
     def _guard(self, limit_ms: Callable[[], int]) -> None:
         """Have users' connections cut when the event loop has not turned for `limit_ms`."""

@@ -32,8 +32,11 @@ from chelonia.core.bartender import (
 )
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.files import Files
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
+from chelonia.core.names import parse_ln
+from chelonia.core.scopes import ADDING, READING, Share, Shared
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.clock import SystemClock
@@ -85,6 +88,7 @@ class Client:
         *,
         retry_ms: int = RETRY_MS,
         trouble: Trouble = keep_quiet,
+        files: Files | None = None,
     ) -> None:
         """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
 
@@ -93,6 +97,7 @@ class Client:
         self.bartender = bartender
         self.http = http
         self.clock: Clock = SystemClock()
+        self._files = files
         self._retry_ms = retry_ms
         self.trouble = trouble
 
@@ -233,6 +238,15 @@ class Client:
         request = ModifyRequest("0", ln, change_type, triple.section, triple.property, triple.value)
         answer = await self.settled(lambda call: self.bartender.modify(call, (request,)))
         return _done("modify", ln, answer)
+
+    async def share(self, ln: str, lifetime_ms: int, *, upload: bool = False) -> Shared:
+        """Make a link that works without a certificate: to read an entry and all below it, `upload`: to add to it too.
+
+        Raises: DENIED, NOT_FOUND; BAD_REQUEST for a lifetime that the cluster does not give; NOT_SUPPORTED.
+        """
+        assert self._files is not None, "this client was made without the port Files"
+        actions = (*READING, *ADDING) if upload else READING
+        return await self._files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
 
     async def policy(self, ln: str, identity: str, change: Callable[[str], str]) -> str:
         """Rewrite one identity's action list through `change` (old list in, new list out); return the new list.

@@ -30,6 +30,7 @@ from chelonia.hosting.net.rpc_client import (
     open_link,
     remote_ahash,
     remote_bartender,
+    remote_files,
     remote_librarian,
     remote_shepherd,
 )
@@ -94,7 +95,8 @@ def _open(
     http = open_http(find(settings, environ).tls)
     waiting = Waiting(SystemClock(), note) if note is not None else None
     link = replace(_link(http, trace, waiting), strong=strong)
-    return Client(remote_bartender(link, bartenders), http, trouble=waiting or keep_quiet)
+    files = remote_files(link, bartenders)
+    return Client(remote_bartender(link, bartenders), http, trouble=waiting or keep_quiet, files=files)
 
 
 def _link(http: HttpClient, trace: Teller | None, waiting: Waiting | None) -> Link:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from cryptography import x509
 
+from chelonia.hosting.net.identity import subject_dn
 from tests.cluster.harness import Cluster
 from tests.cluster.load import locations, put, until_live
 
@@ -231,3 +234,33 @@ def test_doctor_and_admin(cluster: Cluster, run: Run) -> None:
     fails(run("admin", "status", who="user"), 4)
     broken = run("-b", "https://localhost:9/Bartender", "doctor")
     assert broken.returncode != 0
+
+
+async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "local").write_bytes(b"local bytes")
+    ok(run("makeCollection", "/shared", "/shared/in"))
+    ok(run("put", "local", "/shared/file"))
+    ok(run("policy", "/shared/file", "clear", "ALL"))
+    link = ok(run("share", "/shared/file")).strip()
+    assert urlsplit(link)._replace(query="").geturl() == f"{cluster.files_url}/shared/file"
+    assert cluster.request("GET", link.partition("?")[0], "anonymous").status == 403
+    assert cluster.request("GET", link, "anonymous").body == b"local bytes"
+    assert cluster.request("GET", link.replace("/shared/file", "/shared/"), "anonymous").status == 403
+    assert cluster.request("DELETE", link, "user").status == 403
+    assert cluster.request("GET", link[:-3] + "AAA", "anonymous").status == 401
+    told = json.loads(ok(run("share", "--json", "--upload", "--for", "2h", "/shared/in")))
+    box = told["results"][0]["link"].replace("/in/?", "/in/new?")
+    assert cluster.request("PUT", box, "anonymous", body=b"theirs").status == 201
+    assert cluster.request("PUT", box, "anonymous", body=b"again").status == 403
+    assert "Jane Doe" in ok(run("stat", "/shared/in/new"))
+    fails(run("share", "/shared/file", "--for", "999d"), 2, "good for 1 s to")
+    fails(run("share", "/shared/file", who="user2"), 4, "lacks read")
+    fails(run("share", "/nowhere"), 3)
+    other = x509.load_pem_x509_certificate(cluster.files("user2").cert.read_bytes())  # type: ignore[union-attr]
+    # what a right of the giver opened closes with it
+    ok(run("policy", "/shared/file", "change", subject_dn(other), "+read"))
+    theirs = ok(run("share", "/shared/file", who="user2")).strip()
+    assert cluster.request("GET", theirs, "anonymous").status == 200
+    ok(run("policy", "/shared/file", "change", subject_dn(other), "-read"))
+    refused = cluster.request("GET", theirs, "anonymous")
+    assert (refused.status, b"whose token this is" in refused.body) == (403, True)

@@ -6,6 +6,7 @@ Entries are objects with names; rights are decided by `core.policy` on the entry
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -40,15 +41,18 @@ from chelonia.core.files import (
     Want,
     Write,
 )
-from chelonia.core.ids import ROOT, BlobId, Dn, Guid
+from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, Dn, Guid, Ms
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.names import LogicalName, check_name, entry_key
 from chelonia.core.policy import Action, decide
 from chelonia.core.replicas import Checksums
+from chelonia.core.scopes import Scope, Share, Shared
 from chelonia.core.shepherd import ByteRange
+from chelonia.wire.shares import ShareToken, issue
 
 S = 1_000_000_000
+SHARE_KEY = bytes(range(32))
 
 
 @dataclass
@@ -98,6 +102,20 @@ class MemoryFiles:
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         return tuple([_tried(self._apply, call, change) for change in changes])
+
+    async def share(self, call: Call, ask: Share) -> Shared:
+        check_within(call, "share", ask.place)
+        if call.via or call.dn == ANONYMOUS:
+            raise CheloniaError(Kind.DENIED)
+        there, parent, rest = self._find(ask.place)
+        if there is None:
+            _parent(ask.place, parent, rest)
+        _require(call, Action.ADD_ENTRY if there is None else ask.actions[0], there or parent, ask.place)
+        now_ms, scope = Ms(int(time.time() * 1000)), Scope(ask.actions, ask.place.parts)
+        expires_ms = Ms(now_ms + ask.lifetime_ms)
+        token = issue(SHARE_KEY, ShareToken("link", call.dn, call.credential, scope, now_ms, expires_ms))
+        url = f"https://se:1{ask.place}"
+        return Shared(token, url, f"{url}?authz={token}", expires_ms)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

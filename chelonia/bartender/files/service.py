@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from chelonia.bartender.bulk import Operation, Turn, answer_all
-from chelonia.bartender.files import changing, reading, writing
+from chelonia.bartender.files import changing, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
@@ -34,6 +34,7 @@ from chelonia.core.files import (
     Write,
 )
 from chelonia.core.names import LogicalName, check_ln
+from chelonia.core.scopes import Share, Shared
 
 R = TypeVar("R")
 A = TypeVar("A")
@@ -73,6 +74,13 @@ class FilesService:
         )
         answers = await answer_all(self._ports, call, operation, changes)
         return await self._described(call, changes, answers)
+
+    async def share(self, call: Call, ask: Share) -> Shared:
+        """Give a token for an entry."""
+        (answer,) = await self._answered(call, "share", partial(sharing.share, self._ports), (ask,))
+        if isinstance(answer, Failure):
+            raise answer.error("share")
+        return answer
 
     async def _apply(self, turn: Turn, change: Change) -> Done | Failure:
         match change:

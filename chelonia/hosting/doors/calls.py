@@ -24,4 +24,6 @@ async def call_of(request: Request, registry: Registry) -> Call:
         request_key=parse_request_key(key) if key else RequestKey(""),
         read_after=positions.from_header(after) if after else None,
         strong=request.headers.get(STRONG_HEADER, "") == "1",
+        attributes=request.peer.attributes,
+        credential=request.peer.credential,
     )

@@ -330,7 +330,7 @@ class CompactConnection(asyncio.Protocol):
         try:
             identity = self._identify(transport.get_extra_info("ssl_object"))
             address = (transport.get_extra_info("peername") or ("",))[0]
-            self._who = Peer(identity.dn, address, identity.issuer)
+            self._who = Peer(identity.dn, address, identity.issuer, identity.serial, identity.attributes)
             self._room = await self._door.room(self._who)
         except CheloniaError as error:
             self._cut(str(error))
@@ -415,4 +415,6 @@ def _call(who: Peer, asked: compact.Asked, grant: Grant) -> Call:
         request_key=parse_request_key(asked.request_key) if asked.request_key else RequestKey(""),
         read_after=asked.read_after,
         strong=asked.strong,
+        attributes=who.attributes,
+        credential=who.credential,
     )

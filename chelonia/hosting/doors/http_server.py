@@ -302,7 +302,7 @@ class HttpServer:
         identity = self._parts.identify(transport.get_extra_info("ssl_object"))
         if identity.anonymous and self._listener.certificate_required:
             raise CheloniaError(Kind.UNTRUSTED, cause="this listener demands a client certificate")
-        peer = Peer(identity.dn, address, identity.issuer)
+        peer = Peer(identity.dn, address, identity.issuer, identity.serial, identity.attributes)
         self._acceptor.identities[id(raw.protocol)] = (peer, now)
         return peer
 

@@ -20,11 +20,19 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of the connection. `dn` is `ANONYMOUS` without a client certificate; `issuer`: its CA."""
+    """Who is at the other end of the connection. `dn` is `ANONYMOUS` without a client certificate; `issuer`: its CA,
+    `serial`: its number in hex; `attributes`: verified groups and roles."""
 
     dn: Dn = ANONYMOUS
     address: str = ""
     issuer: Dn = Dn("")
+    serial: str = ""
+    attributes: tuple[str, ...] = ()
+
+    @property
+    def credential(self) -> str:
+        """Which certificate it is, for as long as its issuer vouches for it; "" without one."""
+        return f"{self.serial} {self.issuer}" if self.serial else ""
 
 
 WhenClosed = Callable[[Hashable, Callable[[], None]], None]

@@ -100,10 +100,10 @@ _log = logging.getLogger(__name__)
 class Identity:
     """A peer whose chain has been verified, or nobody in particular.
 
-    Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` always empty until VOMS signatures are
-    verified; `issuer` the CA that issued the end-entity certificate; `limited` whether a limited proxy stands anywhere
-    in the chain; `proxy_depth` number of proxy certificates; `not_before_ms`, `not_after_ms` the window in which every
-    certificate of the chain is valid; `fingerprint` SHA-256 of the leaf's DER in hex, for logs.
+    Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` verified VOMS attributes; `issuer` the
+    CA that issued the end-entity certificate, `serial` its number in hex; `limited` whether a limited proxy stands
+    anywhere in the chain; `proxy_depth` number of proxy certificates; `not_before_ms`, `not_after_ms` the window in
+    which every certificate of the chain is valid; `fingerprint` SHA-256 of the leaf's DER in hex, for logs.
     """
 
     dn: Dn
@@ -114,6 +114,7 @@ class Identity:
     not_before_ms: Ms = Ms(0)
     not_after_ms: Ms = Ms(0)
     fingerprint: str = ""
+    serial: str = ""
 
     @property
     def anonymous(self) -> bool:
@@ -251,6 +252,7 @@ def identity_of_chain(chain: Chain) -> Identity:
         not_before_ms=max(_ms(cert.not_valid_before_utc) for cert in chain),
         not_after_ms=min(_ms(cert.not_valid_after_utc) for cert in chain),
         fingerprint=fingerprint(chain[0]).hex(),
+        serial=f"{entity.serial_number:x}",
     )
 
 

@@ -181,6 +181,11 @@ class Trust:
         pairs = [pair for pair in itertools.pairwise(chain) if proxy_language(pair[0]) is None]
         return min((self._check_one(cert, issuer, now_ms) for cert, issuer in pairs), default=FOREVER)
 
+    def is_revoked(self, credential: str) -> bool:
+        """Whether a CRL names a certificate, told as `<serial number in hex> <DN of its issuer>`."""
+        serial, _, issuer = credential.partition(" ")
+        return any(int(serial, 16) in crl.revoked for crl in self.crls.get(issuer, ()))
+
     def _check_one(self, cert: x509.Certificate, issuer: x509.Certificate, now_ms: Ms) -> Ms:
         """Check one certificate that a CA issued; return when the CRL relied on expires."""
         ca = subject_dn(issuer)

@@ -121,6 +121,13 @@ POLICY = Verb(
     ("policy /data change ALL +read", "policy /data set /DC=org/O=X/CN=Jane Doe +read +addEntry",
      "policy /data clear VOMS:atlas", "policy /data"),
 )  # fmt: skip
+SHARE = Verb(
+    "share", "[--for TIME] [--upload] <LN> [<LN> ...]", "print a link that works without a certificate",
+    "verbs.share:share", (1, -1),
+    (Flag("--for", "how long it is good: 90s, 30m, 2h, 3d (default 1d)", "", "TIME"),
+     Flag("--upload", "let whoever has it add files, too; what is there stays")), False,
+    ("share /data/run1.root", "share /data/inbox --for 7d --upload"),
+)  # fmt: skip
 CREDENTIALS = Verb(
     "credentialsDelegation", "", "delegate a credential to the Bartender", f"{_ADMIN}:delegation", (0, 0)
 )
@@ -172,7 +179,7 @@ HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), Fa
 
 VERBS: tuple[Verb, ...] = (
     LS, LIST, STAT, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, CP, CAT, MV, MOVE, LN, RM, DELETE, UNDELETE, UNLINK,
-    MODIFY, POLICY, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS, REMOVE_CREDENTIALS, WHOAMI, DOCTOR, ADMIN, COMPLETION,
+    SHARE, MODIFY, POLICY, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS, REMOVE_CREDENTIALS, WHOAMI, DOCTOR, ADMIN, COMPLETION,
     VERSION, HELP,
 )  # fmt: skip
 """In the order in which `help` shows them."""
@@ -183,8 +190,8 @@ WHOLE: dict[str, Verb] = {"ls": LS, "mv": MV, "ln": LN, "rm": RM, "cp": CP}
 THREE: dict[str, Verb] = {
     "sta": STAT, "mak": MAKE_COLLECTION, "mkd": MAKE_COLLECTION, "unm": UNMAKE_COLLECTION, "rmd": UNMAKE_COLLECTION,
     "lis": LIST, "mov": MOVE, "put": PUT, "get": GET, "del": DELETE, "mod": MODIFY, "pol": POLICY, "unl": UNLINK,
-    "und": UNDELETE, "cre": CREDENTIALS, "rem": REMOVE_CREDENTIALS, "cat": CAT, "doc": DOCTOR, "who": WHOAMI,
-    "adm": ADMIN, "com": COMPLETION, "ver": VERSION, "hel": HELP,
+    "und": UNDELETE, "sha": SHARE, "cre": CREDENTIALS, "rem": REMOVE_CREDENTIALS, "cat": CAT, "doc": DOCTOR,
+    "who": WHOAMI, "adm": ADMIN, "com": COMPLETION, "ver": VERSION, "hel": HELP,
 }  # fmt: skip
 """First three letters of everything else."""
 

@@ -170,7 +170,7 @@ class Stage:
         )  # fmt: skip
         self.librarian = LibrarianService(self.ahash, Identity(LIBRARIAN_DN, LIBRARIAN_ID), world)
         self.between = Between(self.librarian)
-        self.settings = settings or BartenderSettings(BARTENDER_DN, BARTENDER_ID, KEY)
+        self.settings = settings or BartenderSettings(BARTENDER_DN, BARTENDER_ID, KEY, files_url="https://door:1/")
         self.bartender = self.another_bartender(self.settings)
 
     def another_bartender(self, settings: BartenderSettings) -> BartenderService:

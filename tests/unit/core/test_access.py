@@ -36,7 +36,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
 """Written out a second time on purpose: a change of the table must be a change here too."""
 
 OPEN = {
-    "files": {"look", "list", "place", "apply"},
+    "files": {"look", "list", "place", "apply", "share"},
     "librarian": {"heartbeat"},
     "bartender": {
         "stat", "list", "makeCollection", "unmakeCollection", "makeMountpoint", "unmakeMountpoint", "move", "putFile",

@@ -17,7 +17,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain import pages
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.net.http_messages import Answer, error_answer
@@ -79,7 +79,12 @@ def _type(exchange: Exchange) -> str:
 def _redirects(exchange: Exchange, known: Attributes) -> bool:
     """Whether the bytes come straight from a Shepherd. Its ticket is for the caller's certificate alone."""
     agent = exchange.header("User-Agent")
-    stays = exchange.call.dn == ANONYMOUS or "proxy" in exchange.request.query or agent.startswith(STAY_HERE)
+    stays = bool(
+        exchange.call.dn == ANONYMOUS
+        or exchange.call.via
+        or "proxy" in exchange.request.query
+        or agent.startswith(STAY_HERE)
+    )
     return known.size >= REDIRECTED_BYTES_MIN and not stays
 
 
@@ -128,8 +133,9 @@ async def put(parts: Parts, exchange: Exchange) -> Answer:
     if request.path.endswith("/") or not place.parts:
         raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
     when = exchange.when
-    there = await seen(parts, exchange.call, place)
-    when.require(place, there.attributes if there else None)
+    there, hidden = await seen_or_hidden(parts, exchange.call, place)
+    if not hidden:  # else the transact alone knows
+        when.require(place, there.attributes if there else None)
     mtime = exchange.header("X-OC-Mtime")
     setting = Setting(modified_ns=_mtime(mtime)) if mtime else Setting()
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies

@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.hosting.doors.calls import call_of
-from chelonia.hosting.doors.grants import Registry
-from chelonia.hosting.doors.plain import changes, content, locks, properties
+from chelonia.hosting.doors.plain import changes, content, locks, macaroons, properties
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
 
 log = logging.getLogger("chelonia.plain")
 
+Who = Callable[[Request], Awaitable[Call]]
+"""Tells for whom a request is. Raises: BAD_TICKET, EXPIRED, UNTRUSTED when its token does not hold."""
 Handler = Callable[[Parts, Exchange], Awaitable[Answer]]
 
 METHODS: Final[dict[str, Handler]] = {
@@ -35,16 +37,19 @@ METHODS: Final[dict[str, Handler]] = {
     "PROPPATCH": properties.proppatch,
     "LOCK": locks.lock,
     "UNLOCK": locks.unlock,
+    "POST": macaroons.post,
 }
+BY_TOKEN: Final = "token"
+"""The operation that the errors of a token itself name."""
 ALLOW: Final = ", ".join((*METHODS, "OPTIONS"))
 
 
 class PlainDoor:
     """Serves the namespace at `/` of its listener."""
 
-    def __init__(self, parts: Parts, registry: Registry, metrics: Metrics) -> None:
+    def __init__(self, parts: Parts, who: Who, metrics: Metrics) -> None:
         self._parts = parts
-        self._registry = registry
+        self._who = who
         self._metrics = metrics
 
     async def serve(self, request: Request) -> Answer:
@@ -58,7 +63,7 @@ class PlainDoor:
                 "refused %s path=%r request=%s who=%r error=%s",
                 request.method, request.path, request.request_id, request.peer.dn, error,
             )  # fmt: skip
-            return error_answer(error)
+            return error_answer(error) if error.op != BY_TOKEN else _unauthorized(error)
         finally:
             method = request.method if request.method in METHODS else "other"
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)
@@ -69,7 +74,13 @@ class PlainDoor:
         handler = METHODS.get(request.method)
         if handler is None:
             return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
-        call = await call_of(request, self._registry)
+        call = await self._who(request)
         place = place_of(request.path)
         tokens = await locks.submitted(self._parts, request, call, place)
         return await handler(self._parts, Exchange(request, call, place, tokens))
+
+
+def _unauthorized(error: CheloniaError) -> Answer:
+    """RFC 6750 section 3.1: the token is refused, not what it was for."""
+    answer, told = error_answer(error), 'Bearer realm="Chelonia", error="invalid_token"'
+    return replace(answer, status=401, headers=(*answer.headers, ("WWW-Authenticate", told)))

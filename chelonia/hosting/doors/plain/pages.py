@@ -15,6 +15,8 @@ from typing import Final
 
 from chelonia.core.files import Attributes, Listing, Named
 from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.policy import Action
+from chelonia.hosting.doors.plain.bearer import query_of
 from chelonia.hosting.doors.plain.parts import Exchange, Parts
 from chelonia.hosting.net.http_messages import TEXT, Answer
 from chelonia.wire.web.conditions import NS_PER_S
@@ -42,7 +44,7 @@ function send(file){return new Promise(done=>{
  ask.upload.onprogress=e=>{bar.max=e.total;bar.value=e.loaded};
  ask.onload=()=>{row.textContent=file.name+(ask.status<300?' stored':': '+ask.responseText);done(ask.status<300)};
  ask.onerror=()=>{row.textContent=file.name+': the connection broke; nothing was stored';done(false)};
- ask.open('PUT',location.pathname.replace(/\\/?$/,'/')+encodeURIComponent(file.name));
+ ask.open('PUT',location.pathname.replace(/\\/?$/,'/')+encodeURIComponent(file.name)+location.search);
  if(!window.confirmed)ask.setRequestHeader('If-None-Match','*');
  ask.send(file)})}
 async function all(files){let good=true;for(const file of files)good=await send(file)&&good;if(good)location.reload()}
@@ -67,7 +69,8 @@ async def collection(parts: Parts, exchange: Exchange, known: Attributes) -> Ans
     """Answer a GET of a collection. Its URL ends in a slash, so that links in it are relative to it."""
     request = exchange.request
     if not request.path.endswith("/"):
-        return Answer(301, (("Location", href_of(exchange.place.parts, collection=True)),), b"", 0)
+        to = href_of(exchange.place.parts, collection=True) + query_of(request)
+        return Answer(301, (("Location", to),), b"", 0)
     page = "text/html" in exchange.header("Accept")
     kind = "text/html; charset=utf-8" if page else TEXT
     headers = (
@@ -87,9 +90,12 @@ async def _lines(parts: Parts, exchange: Exchange) -> AsyncIterator[bytes]:
 
 
 async def _page(parts: Parts, exchange: Exchange, known: Attributes) -> AsyncIterator[bytes]:
-    title = html.escape(str(exchange.place))
+    title, query = html.escape(str(exchange.place)), html.escape(query_of(exchange.request))
+    top = len(exchange.call.scopes[0].path) if exchange.call.scopes else 0
     crumbs = "".join(
-        f'/<a href="{href_of(exchange.place.parts[: n + 1], collection=True)}">{html.escape(part)}</a>'
+        f'/<a href="{href_of(exchange.place.parts[: n + 1], collection=True)}{query}">{html.escape(part)}</a>'
+        if n + 1 >= top
+        else f"/{html.escape(part)}"
         for n, part in enumerate(exchange.place.parts)
     )
     yield (
@@ -99,15 +105,11 @@ async def _page(parts: Parts, exchange: Exchange, known: Attributes) -> AsyncIte
         '<table><thead><tr><th scope="col">Name</th><th scope="col">Size</th><th scope="col">Modified (UTC)</th></tr>'
         "</thead><tbody>\n"
     ).encode()
-    if exchange.place.parts:
-        yield b'<tr><td><a href="../">..</a></td><td></td><td></td></tr>\n'
+    if len(exchange.place.parts) > top:
+        yield f'<tr><td><a href="../{query}">..</a></td><td></td><td></td></tr>\n'.encode()
     async for entries in _entries(parts, exchange):
-        yield "".join(_row(entry) for entry in entries).encode()
-    yield (
-        '</tbody></table><div id="drop" hidden><label>Add files: <input type="file" id="pick" multiple></label>'
-        '<div id="told" role="status"></div></div></main>'
-        f"<footer>{html.escape(exchange.call.dn)}</footer><script>{SCRIPT}</script></body></html>\n"
-    ).encode()
+        yield "".join(_row(entry, query) for entry in entries).encode()
+    yield f"</tbody></table>{_foot(exchange)}</body></html>\n".encode()
 
 
 async def _entries(parts: Parts, exchange: Exchange) -> AsyncIterator[tuple[Named, ...]]:
@@ -124,11 +126,24 @@ def _shown(entry: Named) -> str:
     return entry.name + ("/" if entry.attributes.type == TYPE_COLLECTION else "")
 
 
-def _row(entry: Named) -> str:
+def _foot(exchange: Exchange) -> str:
+    """Who the reader is, and where he may drop files."""
+    call = exchange.call
+    who = f"shared with you ({call.via})" if call.via else call.dn
+    footer = f"<footer>{html.escape(who)}</footer>"
+    if call.scopes and not any(scope.covers(Action.ADD_ENTRY, exchange.place) for scope in call.scopes):
+        return f"</main>{footer}"
+    return (
+        '<div id="drop" hidden><label>Add files: <input type="file" id="pick" multiple></label>'
+        f'<div id="told" role="status"></div></div></main>{footer}<script>{SCRIPT}</script>'
+    )
+
+
+def _row(entry: Named, query: str) -> str:
     known, is_collection = entry.attributes, entry.attributes.type == TYPE_COLLECTION
     href = href_of((entry.name,), collection=is_collection).removeprefix("/")
     moment = datetime.fromtimestamp(known.modified_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M")
     size = "" if is_collection else f"{known.size:,}".replace(",", "\u202f")
     # `./`: a name may look like a scheme
-    link = f'<a href="./{html.escape(href)}">{html.escape(_shown(entry))}</a>'
+    link = f'<a href="./{html.escape(href)}{query}">{html.escape(_shown(entry))}</a>'
     return f'<tr><td>{link}</td><td class="n">{size}</td><td class="n">{moment}</td></tr>\n'

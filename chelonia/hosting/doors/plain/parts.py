@@ -86,6 +86,17 @@ async def seen(parts: Parts, call: Call, place: LogicalName) -> Looked | None:
     return good(answer, "look")
 
 
+async def seen_or_hidden(parts: Parts, call: Call, place: LogicalName) -> tuple[Looked | None, bool]:
+    """What is there, as far as the caller may see it, who may have a right to write and none to look; whether it is
+    hidden from him. Raises: as `seen`, but for DENIED."""
+    try:
+        return await seen(parts, call, place), False
+    except CheloniaError as error:
+        if error.kind is not Kind.DENIED:
+            raise
+        return None, True
+
+
 async def apply(parts: Parts, call: Call, change: Change) -> Done:
     """Apply one change. Raises: as it fails."""
     (answer,) = await parts.files.apply(call, (change,))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from lxml import etree
@@ -16,12 +17,13 @@ from chelonia.core.files import Arrived, Placed
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import Parts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import Peer, Request
-from tests.support.files import MemoryFiles
+from tests.support.files import SHARE_KEY, MemoryFiles
 
 JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
 DAV = "{DAV:}"
@@ -67,8 +69,11 @@ class Bench:
         self.files = MemoryFiles(JOE)
         self.bytes = MemoryBytes(self.files)
         parts = Parts(self.files, self.bytes, Dn("/CN=front"), 2)
-        registry = Registry((), None, SystemClock())
-        self.door = PlainDoor(parts, registry, Metrics())
+        self.clock = SystemClock()
+        registry = Registry((), None, self.clock)
+        self.revoked: set[str] = set()
+        bearers = Bearers(registry, SHARE_KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
+        self.door = PlainDoor(parts, bearers.call_of, Metrics())
 
     def ask(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
         return asyncio.run(self._ask(method, path, body, dn, headers))
@@ -80,8 +85,9 @@ class Bench:
 
         path, _, query = path.partition("?")
         fields = CIMultiDict({"Host": "se:1", **{name.replace("_", "-"): value for name, value in headers.items()}})
+        asked = dict(parse_qsl(query, keep_blank_values=True))
         request = Request(
-            method, path, {query: ""} if query else {}, fields, Peer(dn), chunks(), len(body), "request"
+            method, path, asked, fields, Peer(dn), chunks(), len(body), "request"
         )  # fmt: skip
         answer = await self.door.serve(request)
         told: Any = answer.body
@@ -308,5 +314,5 @@ def test_a_page_shows_names_as_text(bench: Bench) -> None:
 
 
 def test_methods_that_there_are_not(bench: Bench) -> None:
-    assert bench.ask("POST", "/f", b"x").status == 405
+    assert bench.ask("PATCH", "/f", b"x").status == 405
     assert "PROPFIND" in bench.ask("OPTIONS", "/f").headers["Allow"]

@@ -1,0 +1,77 @@
+"""Giving tokens that stand for the caller, narrowed to one entry and some actions (`wire.shares`).
+
+A token is given only for what its giver may do now, by his own name: groups that his certificate shows do not travel
+with it. What it is good for is decided at each use, on his rights of that moment.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import msgspec
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import RIGHTS, Judge, existing, parent_of_new
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, ROOT, Ms
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.policy import Action
+from chelonia.core.scopes import CHANGING, READING, Scope, Share, Shared
+from chelonia.wire.shares import ShareToken, issue
+
+ID_BYTES = 6
+
+
+async def share(ports: Ports, turn: Turn, ask: Share) -> Shared:
+    """Give a token. Raises: DENIED, NOT_FOUND, BAD_REQUEST, NOT_SUPPORTED, TOO_LARGE."""
+    lifetime_ms = _lifetime_ms(ports, ask)
+    (walked,) = await ports.librarian.traverse(turn.service.strongly(), (ask.place,), RIGHTS)
+    _check(turn, ask)
+    judge = Judge(msgspec.structs.replace(turn.user, attributes=()), "share")
+    is_new = Action.ADD_ENTRY in ask.actions and not walked.complete
+    found = parent_of_new(ask.place, walked) if is_new else existing(ask.place, walked)
+    for action in (Action.ADD_ENTRY,) if is_new else ask.actions:
+        if is_new or found.type == TYPE_COLLECTION or action in (Action.READ, Action.MODIFY_METADATA):
+            judge.require(action, found)
+    now_ms, user = ports.clock.now_ms(), turn.user
+    scope = Scope(tuple(dict.fromkeys(ask.actions)), ask.place.parts)
+    expires_ms = Ms(now_ms + lifetime_ms)
+    token = issue(
+        ports.settings.token_key,
+        ShareToken(ports.ids.token(ID_BYTES).hex(), user.dn, user.credential, scope, Ms(now_ms), expires_ms),
+    )
+    path = "/".join(quote(part, safe="") for part in ask.place.parts)
+    url = ports.settings.files_url.rstrip("/") + "/" + path
+    if found.type == TYPE_COLLECTION and path and not is_new:
+        url += "/"
+    return Shared(token, url, f"{url}?authz={token}", expires_ms)
+
+
+def _lifetime_ms(ports: Ports, ask: Share) -> int:
+    settings = ports.settings
+    most = settings.share_lifetime_ms_max
+    if not settings.files_url:
+        cause = "no plain door is known here: [[listen]] serves = ['files'], or [bartender.tuning] files_url"
+        raise CheloniaError(Kind.NOT_SUPPORTED, subject=str(ask.place), cause=cause)
+    if not most:
+        cause = "share links are switched off here ([bartender.tuning] share_lifetime_ms_max = 0)"
+        raise CheloniaError(Kind.NOT_SUPPORTED, subject=str(ask.place), cause=cause)
+    if ask.lifetime_ms <= 0 or (ask.lifetime_ms > most and not ask.capped):
+        cause = (
+            f"a link is good for 1 s to {most // 1000} s here; ask for less ({ask.lifetime_ms // 1000} s were asked)"
+        )
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
+    return min(ask.lifetime_ms, most)
+
+
+def _check(turn: Turn, ask: Share) -> None:
+    """Raises: DENIED, BAD_REQUEST."""
+    user = turn.user
+    unknown = set(ask.actions) - {*READING, *CHANGING}
+    if not ask.actions or unknown:
+        named = ", ".join(sorted(action.value for action in unknown)) or "nothing"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=f"a token does not allow {named}")
+    if user.dn == ANONYMOUS or user.via or ask.place.start != ROOT:
+        cause = "tokens are given to who shows a certificate, for names that begin at the root"
+        raise CheloniaError(Kind.DENIED, subject=str(ask.place), cause=cause)

@@ -1,0 +1,89 @@
+"""Who a request of the plain door is: a token that it carries, else the certificate of its connection, else ANONYMOUS.
+
+A token comes as `Authorization: Bearer`, or as `authz` in the query, as links have it. One that does not hold refuses
+the request, whatever certificate there is. Tokens narrow: they never carry a role to another door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.doors.calls import call_of
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.net.http_messages import Request
+from chelonia.wire import shares
+
+AUTHZ: Final = "authz"
+"""The name of a token in a query; clients of dCache and XRootD know it too."""
+_BEARER: Final = "bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Bearers:
+    """How tokens are checked.
+
+    Args:
+        key: the Bartenders' token key; clock: this host's.
+        lifetime_ms_max: a share link is good for so long after it was given, whatever it says.
+        revoked: whether a certificate (`Call.credential`) is revoked by now.
+        other: what a token of another issuer makes of a call. Raises: UNTRUSTED, EXPIRED.
+    """
+
+    registry: Registry
+    key: bytes
+    clock: Clock
+    lifetime_ms_max: int
+    revoked: Callable[[str], bool]
+    other: Callable[[str, Call], Awaitable[Call]] | None = None
+
+    async def call_of(self, request: Request) -> Call:
+        """The context of `request`. Raises: BAD_TICKET, EXPIRED, UNTRUSTED for a token that does not hold."""
+        call, token = await call_of(request, self.registry), token_of(request)
+        if not token:
+            return call
+        nobody = msgspec.structs.replace(call, roles=(), attributes=(), credential="")
+        if "." not in token:
+            return await self._shared(token, nobody)
+        if self.other is None:
+            cause = "tokens of issuers are not taken here ([tokens] names none); use a certificate or a share link"
+            raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
+        return await self.other(token, nobody)
+
+    async def _shared(self, text: str, call: Call) -> Call:
+        """A call by a share link: its giver's, narrowed."""
+        now_ms = self.clock.now_ms()
+        token = shares.verify(self.key, text, now_ms)
+        if now_ms >= token.issued_ms + self.lifetime_ms_max:
+            cause = f"share links are good for {self.lifetime_ms_max // 1000} s here by now: ask for a new one"
+            raise CheloniaError(Kind.EXPIRED, "token", cause=cause)
+        if token.credential and self.revoked(token.credential):
+            cause = f"the certificate with which the share link {token.id} was given is revoked"
+            raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
+        issuer = Dn(token.credential.partition(" ")[2])
+        grant = await self.registry.grant(token.dn, issuer=issuer)
+        return msgspec.structs.replace(
+            call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"link {token.id}"
+        )  # fmt: skip
+
+
+def token_of(request: Request) -> str:
+    """The token that a request carries, "" for none."""
+    text = request.headers.get("Authorization", "")
+    if not text.lower().startswith(_BEARER):
+        text = request.query.get(AUTHZ, "")
+    return text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else text.strip()
+
+
+def query_of(request: Request) -> str:
+    """What links on a page that was asked for by a link need to lead anywhere; "" when the token is not of the link."""
+    token = request.query.get(AUTHZ, "")
+    return f"?{AUTHZ}={quote(token, safe='')}" if token else ""

@@ -1,0 +1,81 @@
+"""Share tokens: what the cluster lets whoever holds one do in its giver's name, signed with the Bartenders' token key.
+
+A token is base64url of: version byte (1) | msgpack array of the fields of `ShareToken`, in order | HMAC-SHA256 of
+`chelonia share 1` NUL and all before it. Any altered character is refused; comparison is in constant time.
+It grants nothing by itself: its giver's rights are judged at every use. Golden text: `docs/formats/share-token.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+import msgspec
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms
+from chelonia.core.scopes import Scope
+from chelonia.wire import armour
+from chelonia.wire.records import Format
+
+MAC_BYTES: Final = 32
+TOKEN_BYTES_MAX: Final = 8 * 1024
+"""A URL with one still fits into a request line; the name of a shared entry has some 4 KiB at most."""
+_CONTEXT: Final = b"chelonia share 1\0"
+
+
+class ShareToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a token says. The order of the fields is the format.
+
+    Args:
+        id: tells tokens apart in logs.
+        dn: its giver; credential: serial number and issuer of the certificate that he gave it with.
+        scope: what it leaves of his rights.
+        issued_ms, expires_ms: not valid at the latter and after.
+    """
+
+    id: str
+    dn: Dn
+    credential: str
+    scope: Scope
+    issued_ms: Ms
+    expires_ms: Ms
+
+
+_FORMAT: Final = Format("share token", ShareToken, 1)
+
+
+def issue(key: bytes, token: ShareToken) -> str:
+    """Sign a token. Raises: TOO_LARGE when the name that it is for does not fit."""
+    body = _FORMAT.encode(token)
+    text = armour.to_text(body + _mac(key, body))
+    if len(text) > TOKEN_BYTES_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "share", cause="the name is too long for a link; share a collection above")
+    return text
+
+
+def verify(key: bytes, text: str, now_ms: int) -> ShareToken:
+    """Read a token that this cluster signed and that is still good. Raises: BAD_TICKET, EXPIRED."""
+    raw = armour.from_text(text) if len(text) <= TOKEN_BYTES_MAX else None
+    if raw is None or len(raw) <= MAC_BYTES:
+        raise _refused("it is no token of this cluster: copy the link whole")
+    body, mac = raw[:-MAC_BYTES], raw[-MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(key, body)):
+        raise _refused("its signature is wrong: altered, or not from this cluster")
+    try:
+        token = _FORMAT.decode(body)
+    except CheloniaError as error:
+        raise _refused(error.cause) from None
+    if now_ms >= token.expires_ms:
+        cause = f"the share link {token.id} has expired {(now_ms - token.expires_ms) // 1000} s ago: ask for a new one"
+        raise CheloniaError(Kind.EXPIRED, "token", cause=cause)
+    return token
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, _CONTEXT + body, hashlib.sha256)
+
+
+def _refused(cause: str) -> CheloniaError:
+    return CheloniaError(Kind.BAD_TICKET, "token", cause=cause)

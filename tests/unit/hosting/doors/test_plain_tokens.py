@@ -1,0 +1,165 @@
+"""Tokens at the plain door: share links and macaroon requests, what they let through and how they are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from lxml import html
+
+from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.core.policy import Action
+from chelonia.core.scopes import ADDING, READING, Scope
+from chelonia.wire.shares import ShareToken, issue
+from tests.support.files import SHARE_KEY
+from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
+
+NOW_MS = 1_000 * 1_000 * 1_000 * 1_000
+"""Long ago."""
+REQUEST = "application/macaroon-request"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    for name in ("/lab", "/lab/run1", "/lab/run10"):
+        assert bench.ask("MKCOL", name).status == 201
+    for name in ("/lab/run1/f", "/lab/run10/f"):
+        assert bench.ask("PUT", name, b"bytes").status == 201
+    return bench
+
+
+def asked(bench: Bench, path: str, *caveats: str, dn: Dn = JOE, validity: str = "PT1H") -> str:
+    """The token that a client gets."""
+    body = json.dumps({"caveats": caveats, "validity": validity}).encode()
+    answer = bench.ask("POST", path, body, dn, Content_Type=REQUEST)
+    assert answer.status == 200, answer.text
+    told = json.loads(answer.body)
+    assert told["uri"]["targetWithMacaroon"].endswith(f"?authz={told['macaroon']}")
+    return str(told["macaroon"])
+
+
+def by(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def made(scope: Scope, dn: Dn = JOE, credential: str = "", issued_ms: int = 0, expires_ms: int = 2**52) -> str:
+    return issue(SHARE_KEY, ShareToken("id", dn, credential, scope, Ms(issued_ms), Ms(expires_ms)))
+
+
+def test_a_token_reads_what_it_names_and_no_more(bench: Bench) -> None:
+    token = asked(bench, "/lab/run1", "activity:DOWNLOAD,LIST")
+    for path in ("/lab/run1/f", f"/lab/run1/f?authz={token}", f"/lab/run1/f?authz=Bearer%20{token}"):
+        fields = {} if "?" in path else by(token)
+        assert bench.ask("GET", path, dn=ANONYMOUS, **fields).body == b"bytes"
+    assert bench.ask("GET", "/lab/run1/", dn=ANONYMOUS, **by(token)).text == "f\n"
+    for path in ("/lab/run10/f", "/lab/", "/", "/lab/run1/../run10/f", "/missing"):
+        refused = bench.ask("GET", path, dn=ANONYMOUS, **by(token))
+        assert refused.status in (400, 403), path
+    assert "the token allows read on /lab/run1" in bench.ask("GET", "/lab/run10/f", dn=ANONYMOUS, **by(token)).text
+    for method in ("PUT", "DELETE", "MKCOL"):
+        assert bench.ask(method, "/lab/run1/new", dn=ANONYMOUS, **by(token)).status in (403, 404), method
+    assert bench.ask("GET", "/lab/run1/new").status == 404
+
+
+def test_a_token_counts_in_place_of_the_certificate(bench: Bench) -> None:
+    token = asked(bench, "/lab/run1/f", "activity:DOWNLOAD")
+    assert bench.ask("GET", "/lab/run1/f", dn=EVE).status == 403
+    assert bench.ask("GET", "/lab/run1/f", dn=EVE, **by(token)).status == 200
+    assert bench.ask("DELETE", "/lab/run1/f", dn=JOE, **by(token)).status == 403
+
+
+def test_adding_needs_its_own_word(bench: Bench) -> None:
+    token = asked(bench, "/lab/run1", "activity:UPLOAD")
+    assert bench.ask("PUT", "/lab/run1/new", b"new", ANONYMOUS, **by(token)).status == 201
+    assert bench.ask("PUT", "/lab/run1/new", b"again", ANONYMOUS, **by(token)).status == 403
+    assert bench.ask("GET", "/lab/run1/new", dn=ANONYMOUS, **by(token)).status == 403
+    assert bench.ask("GET", "/lab/run1/new").body == b"new"
+
+
+def test_who_may_change_and_not_read_replaces(bench: Bench) -> None:
+    token = asked(bench, "/lab/run1", "activity:UPLOAD,DELETE")
+    assert bench.ask("PUT", "/lab/run1/f", b"again", ANONYMOUS, **by(token)).status == 204
+    assert bench.ask("PUT", "/lab/run1/f", b"more", ANONYMOUS, If_None_Match="*", **by(token)).status == 412
+    assert bench.ask("GET", "/lab/run1/f").body == b"again"
+
+
+def test_caveats_narrow(bench: Bench) -> None:
+    token = asked(bench, "/", "path:/lab/run1", "activity:DOWNLOAD", "activity:DOWNLOAD,UPLOAD", "before:2100-01-01")
+    assert bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **by(token)).status == 200
+    assert bench.ask("GET", "/lab/run10/f", dn=ANONYMOUS, **by(token)).status == 403
+    assert bench.ask("PUT", "/lab/run1/new", b"x", ANONYMOUS, **by(token)).status == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"caveats": ["activity:EVERYTHING"]}',
+        b'{"caveats": ["ip:10.0.0.0/8"]}',
+        b'{"caveats": ["path:/lab/run10"]}',
+        b'{"caveats": ["path:/lab/run1/../run10"]}',
+        b'{"validity": "1h"}',
+        b'{"validity": "P"}',
+        b'{"caveats": ["before:tomorrow"]}',
+    ],
+)
+def test_what_a_caveat_cannot_hold_is_refused(bench: Bench, body: bytes) -> None:
+    assert bench.ask("POST", "/lab/run1", body, Content_Type=REQUEST).status == 400
+
+
+def test_tokens_are_given_to_certificates_alone(bench: Bench) -> None:
+    assert bench.ask("POST", "/lab/run1", dn=ANONYMOUS, Content_Type=REQUEST).status == 403
+    token = asked(bench, "/lab/run1", "activity:LIST")
+    assert bench.ask("POST", "/lab/run1", dn=ANONYMOUS, Content_Type=REQUEST, **by(token)).status == 403
+    assert bench.ask("POST", "/lab/run1", Content_Type="application/x-www-form-urlencoded").status == 415
+
+
+def test_a_token_that_does_not_hold_is_refused_by_name(bench: Bench) -> None:
+    bench.revoked.add("5f /CN=CA")
+    reader = Scope(READING, ("lab",))
+    now_ms = bench.clock.now_ms()
+    refusals = {
+        made(reader, issued_ms=now_ms - 2_000, expires_ms=now_ms - 1_000): "has expired",
+        made(reader, issued_ms=now_ms - 365 * 24 * 3_600_000): "are good for 2592000 s here",
+        made(reader, credential="5f /CN=CA", issued_ms=now_ms): "is revoked",
+        made(reader, issued_ms=now_ms)[:-4] + "AAAA": "its signature is wrong",
+        "nonsense": "no token of this cluster",
+        "a.b.c": "tokens of issuers are not taken here",
+    }
+    for token, why in refusals.items():
+        answer = bench.ask("GET", "/lab/run1/f", dn=JOE, **by(token))
+        assert (answer.status, why in answer.text) == (401, True), (token, answer)
+        assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
+
+
+def test_a_givers_lost_right_is_lost_to_the_link(bench: Bench) -> None:
+    token = made(Scope(READING, ("lab",)), EVE, issued_ms=bench.clock.now_ms())
+    answer = bench.ask("GET", "/lab/run1/f", dn=JOE, **by(token))
+    assert answer.status == 403
+    assert "whose token this is (link id) lacks read" in answer.text or "lacks read" in answer.text
+
+
+def test_pages_by_link_lead_on_by_link(bench: Bench) -> None:
+    token = asked(bench, "/lab", "activity:LIST,DOWNLOAD")
+    moved = bench.ask("GET", f"/lab/run1?authz={token}", dn=ANONYMOUS)
+    assert moved.headers["Location"] == f"/lab/run1/?authz={token}"
+    page = html.fromstring(bench.ask("GET", f"/lab/run1/?authz={token}", dn=ANONYMOUS, Accept="text/html").text)
+    links = [link.get("href") for link in page.iter("a")]
+    assert links[1:] == [
+        f"/lab/?authz={token}",
+        f"/lab/run1/?authz={token}",
+        f"../?authz={token}",
+        f"./f?authz={token}",
+    ]
+    assert page.get_element_by_id("drop", None) is None
+    top = html.fromstring(bench.ask("GET", f"/lab/?authz={token}", dn=ANONYMOUS, Accept="text/html").text)
+    assert "../" not in {link.get("href") for link in top.iter("a")}
+    assert JOE not in top.text_content()
+
+
+def test_a_link_to_upload_has_a_place_to_drop(bench: Bench) -> None:
+    token = made(Scope((*READING, *ADDING), ("lab",)), issued_ms=bench.clock.now_ms())
+    page = html.fromstring(bench.ask("GET", f"/lab/?authz={token}", dn=ANONYMOUS, Accept="text/html").text)
+    assert page.get_element_by_id("drop", None) is not None
+    assert Action.DELETE not in (*READING, *ADDING)

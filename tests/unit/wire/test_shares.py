@@ -1,0 +1,60 @@
+"""Share tokens: what was signed is read, all else refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms
+from chelonia.core.policy import Action
+from chelonia.core.scopes import Scope
+from chelonia.wire.shares import ShareToken, issue, verify
+
+KEY = bytes(range(32))
+TOKEN = ShareToken(
+    "0a1b2c3d4e5f", Dn("/CN=joe"), "5f /CN=CA", Scope((Action.READ,), ("lab", "run1")), Ms(1_000), Ms(2_000)
+)
+
+
+def test_what_was_signed_is_read_until_its_end() -> None:
+    text = issue(KEY, TOKEN)
+    assert verify(KEY, text, 1_999) == TOKEN
+    with pytest.raises(CheloniaError) as late:
+        verify(KEY, text, 2_000)
+    assert late.value.kind is Kind.EXPIRED
+
+
+def test_the_layout_is_the_documents(document: str) -> None:
+    assert f"`{issue(KEY, TOKEN)}`" in document
+
+
+@pytest.fixture
+def document() -> str:
+    from pathlib import Path
+
+    return (Path(__file__).parents[3] / "docs" / "formats" / "share-token.md").read_text()
+
+
+@given(st.integers(min_value=0), st.characters(codec="ascii"))
+def test_a_changed_letter_is_refused(at: int, letter: str) -> None:
+    text = issue(KEY, TOKEN)
+    at %= len(text)
+    if text[at] == letter:
+        return
+    with pytest.raises(CheloniaError) as refused:
+        verify(KEY, text[:at] + letter + text[at + 1 :], 1_000)
+    assert refused.value.kind is Kind.BAD_TICKET
+
+
+@pytest.mark.parametrize("text", ["", "x", "A" * 40, "A" * 9000, "ö" * 60])
+def test_what_is_no_token_is_refused(text: str) -> None:
+    with pytest.raises(CheloniaError) as refused:
+        verify(KEY, text, 0)
+    assert refused.value.kind is Kind.BAD_TICKET
+
+
+def test_another_clusters_key_counts_for_nothing() -> None:
+    with pytest.raises(CheloniaError, match="not from this cluster"):
+        verify(bytes(32), issue(KEY, TOKEN), 1_000)
