@@ -14,12 +14,13 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
 from chelonia.ahash import engine, reads
+from chelonia.ahash.below import read_below
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, State, Store
@@ -38,6 +39,7 @@ from chelonia.core.ahash import (
     Walk,
     WalkOutcome,
 )
+from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
@@ -276,6 +278,12 @@ class AHashService:
             raise CheloniaError(Kind.BAD_REQUEST, "scan", object_id[:80], "a page has at least one entry")
         size = min(limit, bounds.PAGE_ENTRIES_MAX)
         return await self._read(lambda store: reads.read_page(store, object_id, section, after, size))
+
+    async def below(self, call: Call, ask: Below) -> BelowPage:
+        """See `core.ahash.AHash.below`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
+        _check_below(ask)
+        ask = replace(ask, limit=min(ask.limit, bounds.PAGE_ENTRIES_MAX))
+        return await self._read(lambda store: read_below(store, ask))
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
         """Write a record of the store's own, under a key of `layout`; returns where it stands once it is durable."""
@@ -577,6 +585,16 @@ def _check_needed(method: str, needed: Filter) -> None:
         engine.check_text(need.section, bounds.NAME_BYTES_MAX, "a section")
         if need.property:
             engine.check_text(need.property, bounds.PROPERTY_BYTES_MAX, "a property")
+
+
+def _check_below(ask: Below) -> None:
+    _check_id(ask.start)
+    _check_needed("below", ask.needed)
+    for text, what in ((ask.after, "a path"), (ask.prefix, "a prefix"), (ask.delimiter, "a delimiter")):
+        if text:
+            engine.check_text(text, bounds.LN_BYTES_MAX, what)
+    if ask.limit < 1:
+        raise CheloniaError(Kind.BAD_REQUEST, "below", ask.start[:80], "a page has at least one entry")
 
 
 def _check_walk(walk: Walk) -> None:

@@ -1,8 +1,8 @@
 """The A-Hash port: what a metadata store promises, whoever implements it.
 
 The A-Hash decides nothing about meaning: it stores objects and applies conditional changes atomically. `get` and
-`change` are the original's operations; `transact`, `walk`, `scan`, `recall` and `status` are what a transactional,
-paged namespace needs. One contract suite (`tests/contract/`) runs against every implementation.
+`change` are the original's operations; `transact`, `walk`, `scan`, `below`, `recall` and `status` are what a
+transactional, paged namespace needs. One contract suite (`tests/contract/`) runs against every implementation.
 
 Invariants: a transact applies wholly or not at all, across objects; the same request key applies once; a condition
 reads the state just before its transact; an answer is given only when the change is durable.
@@ -16,6 +16,7 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
+from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
@@ -292,6 +293,10 @@ class AHash(Protocol):
 
     async def scan(self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000) -> Page:
         """Return the page of `section` that follows the property `after` (exclusive; empty: from the start)."""
+        ...
+
+    async def below(self, call: Call, ask: Below) -> BelowPage:
+        """Return a page of what is named below an object, in byte order of path, all of one state."""
         ...
 
     async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ObjectPage:

@@ -90,8 +90,8 @@ LINKED_MAX: Final = 16
 """Objects read along with the end of one walk: the blobs of all but the longest files, which take a second call."""
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What is read for one page of a listing, about: a page of large entries ends early."""
-PAGE_FIRST: Final = 16
-"""Entries of a page that are read to see how large they are, before the rest is asked for: 2 MiB of user metadata."""
+BELOW_SCANS_MAX: Final = 3_000
+"""Seeks for one page of what is below a collection: some 30 ms in which no commit is seen; then the page ends early."""
 READ_BYTES_MAX: Final = 32 * 1024 * 1024
 """What one listing call may have read, whatever of it is shown: some 0.3 s of a processor."""
 LISTS_PER_CALLER_MAX: Final = 2

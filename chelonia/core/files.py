@@ -180,20 +180,31 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A page of a collection's entries, in byte order of name (a collection's name ends in `/` for that order).
+    """A page of what is in a collection, in byte order of path, where a collection's ends in `/`.
 
-    `after`: where the page before ended. `limit`: entries, at most `bounds.PAGE_ENTRIES_MAX`; 0: that many.
+    Args:
+        after: the path that the page follows: of the answer before, or any other.
+        limit: answers, at most `bounds.PAGE_ENTRIES_MAX`; 0: that many.
+        below: everything below the collection, else what is in it by name.
+        prefix: only paths that begin with it; a path is relative to `place`.
+        delimiter: paths that have it behind the prefix are told by what they have in common up to it, once.
     """
 
     place: LogicalName
     after: str = ""
     limit: int = 0
     want: Want = Want.NOTHING
+    below: bool = False
+    prefix: str = ""
+    delimiter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One entry of a listing. A caller without `read` on it is told its type, size and times only."""
+    """One entry of a listing; `name`: its path below the collection that is listed, without a slash at its end.
+
+    A caller without `read` on it is told its type, size and times only.
+    """
 
     name: str
     attributes: Attributes
@@ -203,10 +214,12 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of a listing. `after` continues it; "" when this is the last page."""
+    """A page of a listing. `prefixes`: what the delimiter has summed up, in order; each counts as an answer. `after`
+    continues it; "" when this is the last page."""
 
     entries: tuple[Named, ...]
     after: str = ""
+    prefixes: tuple[str, ...] = ()
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -397,7 +410,10 @@ class Files(Protocol):
         ...
 
     async def list(self, call: Call, ask: Listing) -> Listed:
-        """Return a page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
+        """Return a page of a collection: what is in those below it that the caller may not read is left out.
+
+        Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST, TOO_LARGE (one call has read so much).
+        """
         ...
 
     async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:

@@ -16,6 +16,7 @@ from typing import Annotated, Protocol
 from msgspec import Meta
 
 from chelonia.core import bounds
+from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.extents import ExtentPage
@@ -277,22 +278,6 @@ class SetWanted:
     guid: Guid
     wanted: int
     expect: Expect = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One child of a collection: its name, and what the filter asked for of its object."""
-
-    name: str
-    object: StoredObject
-
-
-@dataclass(frozen=True, slots=True)
-class EntryPage:
-    """An ordered page of a collection. `after` continues it; empty when this is the last page."""
-
-    entries: tuple[Entry, ...]
-    after: str
 
 
 # --- nodes ---------------------------------------------------------------------------------------------------------
@@ -606,8 +591,8 @@ class Librarian(Protocol):
         """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
         ...
 
-    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> EntryPage:
-        """Return a page of a collection's children in byte order of their stored keys. Raises: NOT_FOUND."""
+    async def below(self, call: Call, ask: Below) -> BelowPage:
+        """Return a page of what is below a collection, entries as readers see them. Raises: NOT_FOUND."""
         ...
 
     async def recall(self, call: Call) -> str | None:

@@ -130,6 +130,7 @@ AHASH: Final = table(
     row(AHash.recall, _L),
     row(AHash.walk, _L, _A, brief=True),
     row(AHash.scan, _L, _A, brief=True),
+    row(AHash.below, _L, _A, brief=True),
     row(AHash.objects, _L, _A, brief=True),
     row(AHash.backup, _A, retry=Retry.ONCE),
     row(AHash.regroup, _A, retry=Retry.ONCE),
@@ -158,7 +159,7 @@ LIBRARIAN: Final = table(
     row(Librarian.trash, _B, _A, ends=True),
     row(Librarian.set_wanted, _B, retry=_KEYED),
     row(Librarian.change_entry, _B, retry=_KEYED),
-    row(Librarian.entries, _B, _A, ends=True),
+    row(Librarian.below, _B, _A, ends=True),
     row(Librarian.recall, _B),
     row(Librarian.heartbeat, *EVERYONE),  # an unknown identity is recorded as waiting for approval
     row(Librarian.hearing, _L, _A),

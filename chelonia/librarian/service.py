@@ -268,7 +268,7 @@ class LibrarianService:
     trash = _in(lambda parts: parts.names.trash)
     set_wanted = _in(lambda parts: parts.contents.set_wanted)
     change_entry = _in(lambda parts: parts.names.change_entry)
-    entries = _in(lambda parts: parts.names.entries)
+    below = _in(lambda parts: parts.names.below)
 
     async def recall(self, call: Call) -> str | None:
         """The memo of an operation that applied under this request key, or None."""

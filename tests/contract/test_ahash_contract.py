@@ -23,6 +23,7 @@ from chelonia.core.ahash import (
     Unmet,
     Walk,
 )
+from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey
@@ -425,6 +426,27 @@ async def test_a_walk_follows_narrow_sections_too(ahash: AHash) -> None:
     assert dict(walked.last.sections) == {"s": {"p": "v"}}
 
 
+async def test_what_is_below_an_object_comes_in_one_page_of_one_state(ahash: AHash) -> None:
+    await apply(ahash, put("0", "entries", "a/", "A"), put("0", "entries", "a.", "F"), put("A", "entries", "x-1", "X"))
+    await apply(ahash, put("A", "entries", "x-2", "Y"), put("A", "entries", "z", "Z"), put("Z", "s", "p", "v"))
+    page = await ahash.below(LIBRARIAN, Below(ObjectId("0"), limit=3, needed=(Needed("s"),)))
+    assert [leaf.path for leaf in page.leaves] == ["a.", "a/", "a/x-1"]
+    assert (page.after, page.crossed) == ("a/x-1", ())
+    rest = await ahash.below(LIBRARIAN, Below(ObjectId("0"), page.after, delimiter="-", needed=(Needed("s"),)))
+    assert [(leaf.path, leaf.object and dict(leaf.object.sections)) for leaf in rest.leaves] == [
+        ("a/z", {"s": {"p": "v"}})
+    ]
+    assert ([leaf.path for leaf in rest.crossed], rest.after) == (["a/"], "")
+    summed = await ahash.below(LIBRARIAN, Below(ObjectId("0"), prefix="a/", delimiter="-"))
+    assert [(leaf.path, leaf.object is None) for leaf in summed.leaves] == [
+        ("a/", False), ("a/x-", True), ("a/z", False),
+    ]  # fmt: skip
+    for wrong in (Below(ObjectId("0"), limit=0), Below(ObjectId("0"), "a\0"), Below(ObjectId("0"), prefix="\ud800")):
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.below(LIBRARIAN, wrong)
+        assert caught.value.kind is Kind.BAD_REQUEST
+
+
 async def test_a_walk_through_a_cycle_ends_with_its_steps(ahash: AHash) -> None:
     await apply(ahash, put("0", "entries", "a/", "0"))
     (walked,) = await ahash.walk(LIBRARIAN, (Walk(ObjectId("0"), (("a/",),) * 64),), (Needed("entry"),))
@@ -622,6 +644,7 @@ OPERATIONS: dict[str, Callable[[AHash, Call], Awaitable[object]]] = {
     "recall": lambda a, c: a.recall(c, RequestKey("k")),
     "walk": lambda a, c: a.walk(c, ()),
     "scan": lambda a, c: a.scan(c, ObjectId("o"), "entries"),
+    "below": lambda a, c: a.below(c, Below(ObjectId("o"))),
     "objects": lambda a, c: a.objects(c),
     "regroup": regroup_nobody,
     "backup": backup_nowhere,

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import (
     UNSET,
@@ -387,6 +388,79 @@ def test_a_listing_of_what_is_no_collection(play: Play) -> None:
             with pytest.raises(CheloniaError) as caught:
                 await world.files.list(JOE, Listing(at(name)))
             assert caught.value.kind is kind
+
+    play(scenario)
+
+
+TREE = ("/a", "/a/b", "/a/b/c", "/a/d", "/z", "/z/é")
+LEAVES = ("/a.x", "/a/b/f", "/a/f", "/f", "/z/g", "/z/h")
+IN_ORDER = ["a.x", "a", "a/b", "a/b/c", "a/b/f", "a/d", "a/f", "f", "z", "z/g", "z/h", "z/é"]
+
+
+async def grow(world: World) -> None:
+    for name in TREE:
+        await collection(world, name)
+    for name in LEAVES:
+        await write(world, name)
+
+
+async def walked(world: World, call: Call = JOE, **ask: object) -> tuple[list[str], list[str]]:
+    """All entries and prefixes of a listing of everything below, page by page; each page's are in order."""
+    entries, prefixes, after = list[str](), list[str](), str(ask.pop("after", ""))
+    while True:
+        page = await world.files.list(call, Listing(at("/"), after, below=True, **ask))  # type: ignore[arg-type]
+        assert not ask.get("limit") or len(page.entries) + len(page.prefixes) <= int(str(ask["limit"]))
+        entries += [entry.name for entry in page.entries]
+        prefixes += page.prefixes
+        after = page.after
+        if not after:
+            return entries, prefixes
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 12])
+def test_all_below_a_collection_comes_in_byte_order_of_path(play: Play, limit: int) -> None:
+    async def scenario(world: World) -> None:
+        await grow(world)
+        assert await walked(world, limit=limit) == (IN_ORDER, [])
+        assert (await walked(world, limit=limit, prefix="a/b"))[0] == ["a/b", "a/b/c", "a/b/f"]
+        assert (await walked(world, limit=limit, prefix="a/b/f"))[0] == ["a/b/f"]
+        assert (await walked(world, limit=limit, prefix="nobody/x"))[0] == []
+        assert (await walked(world, limit=limit, after="a/b/zzz"))[0] == IN_ORDER[5:]
+        assert (await walked(world, limit=limit, after="a"))[0] == IN_ORDER, "`a.x` comes before `a/`"
+        assert (await walked(world, limit=limit, after="a/", prefix="z/"))[0] == ["z", "z/g", "z/h", "z/é"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_a_delimiter_sums_up_what_follows_it(play: Play, limit: int) -> None:
+    async def scenario(world: World) -> None:
+        await grow(world)
+        assert await walked(world, limit=limit, delimiter="/") == (["a.x", "f"], ["a/", "z/"])
+        assert await walked(world, limit=limit, delimiter="/", prefix="a/") == (["a", "a/f"], ["a/b/", "a/d/"])
+        assert await walked(world, limit=limit, delimiter="b/f") == (
+            [name for name in IN_ORDER if name != "a/b/f"],
+            ["a/b/f"],
+        )
+        assert await walked(world, limit=limit, delimiter=".") == (IN_ORDER[1:], ["a."])
+        assert await walked(world, limit=limit, delimiter="/", after="a/") == (["f"], ["z/"])
+        names = [entry.name for entry in (await world.files.list(JOE, Listing(at("/z"), prefix="h"))).entries]
+        assert names == ["h"]
+
+    play(scenario)
+
+
+def test_a_listing_of_everything_does_not_tell_what_may_not_be_read(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await grow(world)
+        for name in ("/", "/z", "/a/b"):
+            await done(world, Set(at(name), policy={EVE.dn: "+read"}))
+        for limit in (0, 1, 2):
+            told = ["a.x", "a", "f", "z", "z/g", "z/h", "z/é"]
+            assert await walked(world, EVE, limit=limit) == (told, [])
+            assert await walked(world, EVE, limit=limit, after="a/b/c/") == (told[2:], [])
+            assert await walked(world, EVE, limit=limit, prefix="a/b/f") == ([], [])
+            assert await walked(world, EVE, limit=limit, delimiter="b/") == (told, [])
 
     play(scenario)
 

@@ -44,7 +44,7 @@ from chelonia.core.files import (
 from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, Dn, Guid, Ms
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.locks import Lock, check_beside, check_held, check_new
-from chelonia.core.names import LogicalName, check_name, entry_key
+from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
 from chelonia.core.policy import Action, decide
 from chelonia.core.replicas import Checksums
 from chelonia.core.scopes import Scope, Share, Shared
@@ -159,15 +159,35 @@ class MemoryFiles:
         if node.type != TYPE_COLLECTION:
             kind = Kind.IN_MOUNTPOINT if node.type == TYPE_MOUNTPOINT else Kind.NOT_A_COLLECTION
             raise CheloniaError(kind, subject=str(ask.place))
-        keys = {entry_key(n, self.nodes[g].type == TYPE_COLLECTION): (n, self.nodes[g]) for n, g in node.inside.items()}
-        order = [key for key in sorted(keys, key=str.encode) if not ask.after or key.encode() > ask.after.encode()]
+        known = {path: self.nodes[guid] for path, guid in self._paths(call, node, ask)}
+        summed: dict[str, bool] = {}
+        for path in sorted(known, key=str.encode):
+            rest = path.removeprefix(ask.prefix)
+            head, found, _ = rest.partition(ask.delimiter) if ask.delimiter else (rest, "", "")
+            answer = ask.prefix + head + found if found else path
+            if path.startswith(ask.prefix) and answer.encode() > ask.after.encode():
+                summed[answer] = bool(found)
+        order = list(summed)
         page = order[: ask.limit or bounds.PAGE_ENTRIES_MAX]
-        entries = [self._named(call, *keys[key], ask) for key in page]
-        return Listed(tuple(entries), page[-1] if len(order) > len(page) else "")
+        entries = [self._named(call, entry_name(path), known[path], ask) for path in page if not summed[path]]
+        prefixes = tuple(path for path in page if summed[path])
+        return Listed(tuple(entries), page[-1] if len(order) > len(page) else "", prefixes)
+
+    def _paths(self, call: Call, node: Node, ask: Listing, above: str = "") -> list[tuple[str, Guid]]:
+        """Every path below a collection that the caller may know of."""
+        found = []
+        for name, guid in node.inside.items():
+            child = self.nodes[guid]
+            path = above + entry_key(name, child.type == TYPE_COLLECTION)
+            found.append((path, guid))
+            enters = ask.below and child.type == TYPE_COLLECTION
+            if enters and _may(call, Action.READ, child, _inside(ask.place, path)):
+                found += self._paths(call, child, ask, path)
+        return found
 
     def _named(self, call: Call, name: str, node: Node, ask: Listing) -> Named:
         known = self._described(node)
-        if not _may(call, Action.READ, node, ask.place.child(name)):
+        if not _may(call, Action.READ, node, _inside(ask.place, name)):
             public = Attributes(known.guid, known.type, known.version, Dn(""), known.size)
             times = {t: getattr(known, t) for t in ("modified_ns", "changed_ns", "accessed_ns", "created_ns")}
             return Named(name, replace(public, **times))
@@ -476,6 +496,10 @@ def _may(call: Call, action: Action, node: Node, place: LogicalName) -> bool:
         return False
     decision = decide(action, call.dn, call.attributes, owner=node.attributes.owner, policy=node.policy)
     return call.has(Role.ADMINISTRATOR) or decision.allowed
+
+
+def _inside(place: LogicalName, path: str) -> LogicalName:
+    return LogicalName(place.start, (*place.parts, *path.removesuffix("/").split("/")))
 
 
 def _require(call: Call, action: Action, node: Node, place: LogicalName) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import AHash
+from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
 from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
@@ -21,7 +22,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.limits import Limits
 from chelonia.core.metadata import StoredObject
-from chelonia.core.names import parse_ln
+from chelonia.core.names import entry_name, parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
 from chelonia.core.timing.clock import Clock
 from chelonia.core.uploads import BeginPut, CommitFile, Splice
@@ -154,8 +155,8 @@ class Bench:
         return {key.split(" ")[0]: state for key, state in found.items()}
 
     async def names(self, guid: Guid = ROOT) -> dict[str, str]:
-        page = await self.service.entries(BARTENDER, guid, "", 0)
-        return {entry.name: entry.object.id for entry in page.entries}
+        page = await self.service.below(BARTENDER, Below(guid, deep=False))
+        return {entry_name(leaf.path): Guid(leaf.object.id) for leaf in page.leaves if leaf.object}
 
 
 def keyed(key: str, call: Call = BARTENDER) -> Call:

@@ -42,6 +42,7 @@ from chelonia.core.ahash import (
     Walk,
     WalkOutcome,
 )
+from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
@@ -145,6 +146,11 @@ class ReplicatedAHash:
     ) -> Page:
         """See `core.ahash.AHash.scan`."""
         page: Page = await self._read(Asked("scan", call, (object_id, section, after, limit)))
+        return page
+
+    async def below(self, call: Call, ask: Below) -> BelowPage:
+        """See `core.ahash.AHash.below`."""
+        page: BelowPage = await self._read(Asked("below", call, (ask,)))
         return page
 
     async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:

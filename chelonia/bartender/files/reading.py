@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from chelonia.bartender.below import Walk
 from chelonia.bartender.bulk import Turn
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, checksums_of, user_triples
 from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import Found, Judge, existing, is_visible
+from chelonia.bartender.rights import Found, Judge, existing
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
+from chelonia.core.below import Below
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
 from chelonia.core.files import UNSET, Attributes, Listed, Listing, Look, Looked, Named, Want
 from chelonia.core.ids import BlobId, Dn, Ms, ObjectId
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Entry, Traversal
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Traversal
 from chelonia.core.locks import Lock
 from chelonia.core.metadata import Filter, Needed, StoredObject
-from chelonia.core.names import LogicalName
+from chelonia.core.names import LogicalName, entry_name
 from chelonia.core.policy import Action
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.core.shepherd import ByteRange
@@ -69,19 +71,23 @@ async def listed(ports: Ports, turn: Turn, ask: Listing) -> Listed:
     if found.type != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ask.place), cause=f"it is a {found.type}")
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
-    page = await ports.librarian.entries(turn.service, found.guid, ask.after, limit, _filter(ask.want))
-    turn.room.read(entry.object for entry in page.entries)
+    walk = Walk(ports, turn, judge, found)
+    below = Below(
+        ObjectId(found.guid), ask.after, False, ask.prefix, ask.delimiter, ask.below, limit, _filter(ask.want)
+    )
+    leaves, after = await walk.page(below)
     now = ports.clock.now_ms()
-    return Listed(tuple(_named(turn, judge, ask, e, now) for e in page.entries if is_visible(e.object)), page.after)
+    entries = tuple(_named(walk, ask, leaf.path, leaf.object, now) for leaf in leaves if leaf.object is not None)
+    return Listed(entries, after, tuple(leaf.path for leaf in leaves if leaf.object is None))
 
 
-def _named(turn: Turn, judge: Judge, ask: Listing, entry: Entry, now: Ms) -> Named:
-    child, attributes = Found(ask.place.child(entry.name), entry.object), attributes_of(entry.object)
-    if not judge.may(Action.READ, child):
-        return Named(entry.name, _public(attributes))
+def _named(walk: Walk, ask: Listing, path: str, stored: StoredObject, now: Ms) -> Named:
+    child, attributes, name = walk.found(path, stored), attributes_of(stored), entry_name(path)
+    if not walk.judge.may(Action.READ, child):
+        return Named(name, _public(attributes))
     user = dict(child.section("metadata")) if Want.USER in ask.want else {}
-    turn.room.take(1, user_triples(user))
-    return Named(entry.name, attributes, user, locks_of(entry.object, now, child.ln) if Want.LOCKS in ask.want else ())
+    walk.turn.room.take(1, user_triples(user))
+    return Named(name, attributes, user, locks_of(stored, now, child.ln) if Want.LOCKS in ask.want else ())
 
 
 def _public(known: Attributes) -> Attributes:

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
@@ -151,6 +152,10 @@ class Records:
         """Read a page of a wide section."""
         own = self._identity.call(call)
         return await self._ask(lambda: self._ahash.scan(own, object_id, section, after, limit))
+
+    async def below(self, call: Call, ask: Below) -> BelowPage:
+        """Read a page of what is below an object."""
+        return await self._ask(lambda: self._ahash.below(self._identity.call(call), ask))
 
     async def objects(self, call: Call, after: str, limit: int) -> ObjectPage:
         """A page of the ids of all objects."""

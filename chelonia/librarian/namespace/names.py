@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Linked, Walk, WalkOutcome
+from chelonia.core.below import Below, BelowPage, Leaf
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Over
@@ -35,8 +37,6 @@ from chelonia.core.librarian import (
     TYPE_TRASHED,
     ChangeEntry,
     Delete,
-    Entry,
-    EntryPage,
     MakeEntry,
     ModifyOutcome,
     ModifyRequest,
@@ -110,31 +110,21 @@ class Names:
             ends[n] = end
         return ends
 
-    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> EntryPage:
-        """A page of a collection's children, in byte order of their stored keys."""
-        limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
-        page, parent = await asyncio.gather(
-            self._records.scan(call, entry_id(guid), "entries", after, limit),
-            self._records.one(call, entry_id(guid), tree.ENTRY),
+    async def below(self, call: Call, ask: Below) -> BelowPage:
+        """A page of what is below a collection, in byte order of path."""
+        asked = replace(ask, start=entry_id(Guid(ask.start)), needed=view.stored_filter(ask.needed))
+        page, top = await asyncio.gather(
+            self._records.below(call, asked), self._records.one(call, asked.start, tree.ENTRY)
         )
-        if not tree.visible(parent):
-            raise CheloniaError(Kind.NOT_FOUND, "entries", guid, "no such collection")
-        children = await self._children(call, [Guid(child) for _, child in page.items], needed)
-        entries = [Entry(entry_name(key), child) for (key, _), child in zip(page.items, children, strict=False)]
-        whole = len(children) == len(page.items)
-        return EntryPage(tuple(entries), "" if whole and not page.more else page.items[len(children) - 1][0])
+        if not tree.visible(top):
+            raise CheloniaError(Kind.NOT_FOUND, "below", ask.start, "no such collection")
+        crossed = await self._leaves(call, page.crossed, ask.needed)
+        return BelowPage(await self._leaves(call, page.leaves, ask.needed), crossed, page.after)
 
-    async def _children(self, call: Call, guids: list[Guid], needed: Filter) -> list[StoredObject]:
-        """The first of these entries: all, or some `bounds.PAGE_BYTES_MAX` of them."""
-        out: list[StoredObject] = []
-        size, step = 0, bounds.PAGE_FIRST
-        while len(out) < len(guids) and size < bounds.PAGE_BYTES_MAX:
-            some = await self.get(call, guids[len(out) : len(out) + step], needed)
-            out += some
-            size += sum(child.weight for child in some)
-            fitting = (bounds.PAGE_BYTES_MAX - size) * len(out) // max(size, 1)
-            step = max(fitting, bounds.PAGE_FIRST)
-        return out
+    async def _leaves(self, call: Call, leaves: Sequence[Leaf], needed: Filter) -> tuple[Leaf, ...]:
+        entries = [leaf.object for leaf in leaves if leaf.object is not None]
+        shown = iter(await self._shown(call, entries, needed, {}))
+        return tuple(leaf if leaf.object is None else Leaf(leaf.path, next(shown)) for leaf in leaves)
 
     async def _shown(
         self, call: Call, entries: Sequence[StoredObject], needed: Filter, linked: Mapping[ObjectId, StoredObject]

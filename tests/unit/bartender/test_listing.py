@@ -7,6 +7,7 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
+from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
@@ -287,11 +288,11 @@ async def test_a_page_of_large_entries_ends_early_and_a_listing_goes_on(stage: S
     await fat(stage)
     service = stage.bartender._ports.settings
     call = JOE.as_service(service.dn, Role.BARTENDER, service.service_id)
-    page = await stage.librarian.entries(call, ROOT, "", 40, ())
-    assert bounds.PAGE_FIRST <= len(page.entries) < 40
-    assert page.after == page.entries[-1].name
-    rest = await stage.librarian.entries(call, ROOT, page.after, 40, ())
-    assert rest.entries[0].name > page.after
+    page = await stage.librarian.below(call, Below(ROOT, limit=40, deep=False))
+    assert 16 <= len(page.leaves) < 40
+    assert page.after == page.leaves[-1].path
+    rest = await stage.librarian.below(call, Below(ROOT, page.after, limit=40, deep=False))
+    assert rest.leaves[0].path > page.after
     (outcome,) = await stage.bartender.list(JOE, (ListRequest("1", "/", "", limit),), (Needed("entry"),), False)
     assert [entry.name for entry in outcome.entries] == [f"f{n:04}" for n in range(limit or 40)]
     assert outcome.after == (f"f{limit - 1:04}" if limit else "")
@@ -319,14 +320,14 @@ async def test_a_policy_has_so_many_rules_and_larger_ones_of_before_may_only_shr
 async def test_a_caller_has_so_many_listings_at_work_and_no_other_waits_for_them(stage: Stage) -> None:
     await grow(stage)
     release, begun = asyncio.Event(), list[str]()
-    ends = stage.librarian.entries
+    ends = stage.librarian.below
 
     async def slow(call: Call, *args: Any) -> Any:
         begun.append(call.request_id)
         await release.wait()
         return await ends(call, *args)
 
-    stage.librarian.entries = slow  # type: ignore[method-assign]
+    stage.librarian.below = slow  # type: ignore[method-assign]
     lists = [asyncio.ensure_future(stage.list("/")) for _ in range(5)]
     await asyncio.sleep(1)
     assert len(begun) == bounds.LISTS_PER_CALLER_MAX

@@ -13,6 +13,7 @@ L, B, S, A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
 EXPECTED: dict[str, dict[str, set[Role]]] = {
     "ahash": {
         "get": {L, A}, "change": {L}, "transact": {L}, "recall": {L}, "walk": {L, A}, "scan": {L, A}, "status": {L, A},
+        "below": {L, A},
         "objects": {L, A}, "regroup": {A}, "backup": {A},
     },
     "librarian": {
@@ -20,7 +21,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B},
         "splice": {B}, "extents": {B, A}, "unlink": {B}, "delete": {B},
         "undelete": {B}, "trash": {B, A}, "rebuild": {A},
-        "unmake": {B}, "move": {B}, "setWanted": {B}, "changeEntry": {B}, "entries": {B, A}, "recall": {B},
+        "unmake": {B}, "move": {B}, "setWanted": {B}, "changeEntry": {B}, "below": {B, A}, "recall": {B},
         "hearing": {L, A}, "consider": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A},
         "approve": {A}, "maintenance": {A}, "drain": {A}, "forget": {A},
         "drill": {L, A}, "drillStatus": {L, A},

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from msgspec import structs
 
+from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, ServiceId
@@ -203,14 +204,14 @@ async def test_listing_pages_in_stored_order_and_filters() -> None:
     async with bench() as b:
         for name in ("b", "a", "a.txt", "c"):
             await b.collection(name)
-        page = await b.service.entries(BARTENDER, ROOT, "", 3, (Needed("entry", "type"),))
-        assert [entry.name for entry in page.entries] == ["a.txt", "a", "b"]
-        assert page.entries[0].object.sections == {"entry": {"type": "collection"}}
-        rest = await b.service.entries(BARTENDER, ROOT, page.after, 3)
-        assert [entry.name for entry in rest.entries] == ["c"]
+        page = await b.service.below(BARTENDER, Below(ROOT, limit=3, deep=False, needed=(Needed("entry", "type"),)))
+        assert [leaf.path for leaf in page.leaves] == ["a.txt/", "a/", "b/"]
+        assert page.leaves[0].object.sections == {"entry": {"type": "collection"}}
+        rest = await b.service.below(BARTENDER, Below(ROOT, page.after, limit=3, deep=False))
+        assert [leaf.path for leaf in rest.leaves] == ["c/"]
         assert rest.after == ""
         with fails(Kind.NOT_FOUND):
-            await b.service.entries(BARTENDER, NOWHERE, "", 3)
+            await b.service.below(BARTENDER, Below(NOWHERE))
 
 
 # --- closed collections ----------------------------------------------------------------------------------------------

@@ -1,0 +1,140 @@
+"""Reading what is named below an object: one ordered page over many collections, of one state. Pure, over a `Reader`.
+
+What a delimiter sums up, and what is before the page or beyond the prefix, is passed over by a seek and not read.
+Invariants: paths rise; each row that is read is an answer, or belongs to a chunk that a seek has cut short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.ahash.reads import read_object
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.port import Reader
+from chelonia.core import bounds
+from chelonia.core.below import Below, BelowPage, Leaf, beyond, common_prefix, lowest
+from chelonia.core.ids import ObjectId
+
+CHUNK_FIRST: Final = 16
+"""Rows of a collection read at first, and after a seek; then twice as many each time."""
+_SECTION: Final = "entries"
+_SLASH: Final = b"/"
+
+
+@dataclass(slots=True)
+class _Level:
+    """One collection on the way: its path below the start, and the rows of it that are read and not told yet."""
+
+    path: bytes
+    head: bytes
+    start: bytes
+    end: bytes
+    rows: list[tuple[bytes, bytes]] = field(default_factory=list)
+    at: int = 0
+    chunk: int = CHUNK_FIRST
+    ended: bool = False
+
+
+def read_below(reader: Reader, ask: Below) -> BelowPage:
+    """Read one page."""
+    return _Walk(reader, ask).page()
+
+
+class _Walk:
+    """One page on its way."""
+
+    def __init__(self, reader: Reader, ask: Below) -> None:
+        self._reader, self._ask = reader, ask
+        self._prefix, self._low = ask.prefix.encode(), lowest(ask)
+        self._levels = [self._level(b"", ask.start)]
+        self._leaves: list[Leaf] = []
+        self._crossed: list[Leaf] = []
+        self._weight = 0
+        self._scans = 0
+
+    def page(self) -> BelowPage:
+        """Go through the tree until the page is full, or there is no more."""
+        more = False
+        while self._levels:
+            row = self._next(self._levels[-1])
+            if row is None:
+                self._levels.pop()
+                continue
+            path, child = self._levels[-1].path + row[0], ObjectId(layout.decode_value(row[1]))
+            if path < self._low:  # a collection in which the page begins
+                self._enter(path, child, told=False)
+            elif not path.startswith(self._prefix) or (more := self._full()):
+                break
+            else:
+                self._tell(path, child)
+        return BelowPage(tuple(self._leaves), tuple(self._crossed), self._leaves[-1].path if more else "")
+
+    def _full(self) -> bool:
+        """Whether no more is told; of something that is large, or far down, one is told in any case."""
+        told = len(self._leaves)
+        costly = self._weight >= bounds.PAGE_BYTES_MAX or self._scans >= bounds.BELOW_SCANS_MAX
+        return told >= self._ask.limit or (costly and told > 0)
+
+    def _tell(self, path: bytes, child: ObjectId) -> None:
+        text = path.decode()
+        common = common_prefix(text, self._ask.prefix, self._ask.delimiter)
+        if common:
+            self._leaves.append(Leaf(common))
+            self._skip(common.encode(), beyond(common))
+            return
+        leaf = Leaf(text, read_object(self._reader, child, self._ask.needed))
+        self._weigh(leaf)
+        self._leaves.append(leaf)
+        self._enter(path, child, told=True)
+
+    def _enter(self, path: bytes, child: ObjectId, *, told: bool) -> None:
+        if not self._ask.deep or not path.endswith(_SLASH) or len(self._levels) >= bounds.LN_DEPTH_MAX:
+            return
+        if not told:
+            crossed = Leaf(path.decode(), read_object(self._reader, child, self._ask.needed))
+            self._weigh(crossed)
+            self._crossed.append(crossed)
+        self._levels.append(self._level(path, child))
+
+    def _weigh(self, leaf: Leaf) -> None:
+        assert leaf.object is not None, "what is read is an object"
+        self._weight += leaf.object.weight
+
+    def _skip(self, common: bytes, low: bytes) -> None:
+        """Go on above everything that begins so."""
+        self._low = low
+        while self._levels and self._levels[-1].path.startswith(common):
+            self._levels.pop()
+        if self._levels:
+            level = self._levels[-1]
+            edge = level.head + low[len(level.path) :]
+            while level.at < len(level.rows) and level.rows[level.at][0] < edge:
+                level.at += 1
+            level.start, level.chunk = max(level.start, edge), CHUNK_FIRST
+
+    def _level(self, path: bytes, child: ObjectId) -> _Level:
+        """A collection, from where the page begins in it."""
+        head, end = layout.wide_range(child, _SECTION)
+        start = head
+        if self._low.startswith(path):
+            rest = self._low[len(path) :]
+            name, slash, _ = rest.partition(_SLASH)
+            start += name + slash if self._ask.deep else rest
+        return _Level(path, head, start, end)
+
+    def _next(self, level: _Level) -> tuple[bytes, bytes] | None:
+        """The next row, its key below the collection and what it holds; None: there is none."""
+        if level.at >= len(level.rows):
+            if level.ended:
+                return None
+            self._scans += 1
+            level.rows, level.at = self._reader.scan(level.start, level.end, level.chunk), 0
+            level.ended = len(level.rows) < level.chunk
+            if not level.rows:
+                return None
+            level.start = level.rows[-1][0] + b"\0"
+            level.chunk = min(level.chunk * 2, bounds.PAGE_ENTRIES_MAX)
+        key, value = level.rows[level.at]
+        level.at += 1
+        return key[len(level.head) :], value

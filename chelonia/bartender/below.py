@@ -1,0 +1,102 @@
+"""What a caller may know of what is below a collection: pages of the Librarian's `below`, without what he may not read.
+
+A name is known to who may read the collection that it is in, and all those between it and the top; a collection that he
+may not read is told like any other entry, and not entered. What is below it is passed over by asking again behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import Found, Judge, is_visible
+from chelonia.core import bounds
+from chelonia.core.below import Below, Leaf
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.policy import Action
+
+_WARY: Final = 16
+"""Answers asked for behind what could not be entered: its neighbours are often such, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A listing of what is below `top`, for one caller."""
+
+    ports: Ports
+    turn: Turn
+    judge: Judge
+    top: Found
+    open: dict[str, bool] = field(default_factory=lambda: {"": True})
+    """Of each collection met, by path: whether the caller may know what is in it."""
+
+    async def page(self, ask: Below) -> tuple[list[Leaf], str]:
+        """The next answers, and the path to go on after; "" at the end.
+
+        `ask.needed` has at least `rights.RIGHTS`. Raises: TOO_LARGE once too much was read; BAD_REQUEST.
+        """
+        check_after(ask)
+        found: list[Leaf] = []
+        step = ask.limit
+        while True:
+            wanted = ask.limit - len(found)
+            page = await self.ports.librarian.below(self.turn.service, replace(ask, limit=min(step, wanted)))
+            self.turn.room.read(leaf.object for leaf in (*page.crossed, *page.leaves) if leaf.object is not None)
+            for leaf in page.crossed:
+                self._meet(leaf)
+            hidden = self._take(page.leaves, found)
+            if hidden:
+                ask, step = replace(ask, after=hidden, past=True), _WARY
+            elif not page.after or len(found) >= ask.limit:
+                return found, page.after
+            else:
+                ask, step = replace(ask, after=page.after, past=False), min(step * 4, ask.limit)
+
+    def found(self, path: str, stored: StoredObject) -> Found:
+        """An entry of the listing, by its path."""
+        ln = self.top.ln
+        return Found(LogicalName(ln.start, (*ln.parts, *path.removesuffix("/").split("/"))), stored)
+
+    def _take(self, leaves: Sequence[Leaf], found: list[Leaf]) -> str:
+        """Keep what the caller may know of, up to the first collection that he may not look into: its path, or ""."""
+        for leaf in leaves:
+            above = leaf.path[: leaf.path.rfind("/", 0, -1) + 1]
+            if not self.open[above]:
+                return self._closed(above)
+            if leaf.object is None:
+                found.append(leaf)
+            elif is_visible(leaf.object):
+                self._meet(leaf)
+                found.append(leaf)
+        return ""
+
+    def _meet(self, leaf: Leaf) -> None:
+        if leaf.path.endswith("/"):
+            assert leaf.object is not None, "a collection is an object"
+            above = leaf.path[: leaf.path.rfind("/", 0, -1) + 1]
+            self.open[leaf.path] = self.open[above] and self._may_enter(leaf.path, leaf.object)
+
+    def _may_enter(self, path: str, stored: StoredObject) -> bool:
+        is_collection = is_visible(stored) and stored.value("entry", "type") == TYPE_COLLECTION
+        return is_collection and self.judge.may(Action.READ, self.found(path, stored))
+
+    def _closed(self, path: str) -> str:
+        """The uppermost of the collections on a path that is not open."""
+        end = path.find("/") + 1
+        while self.open[path[:end]]:
+            end = path.find("/", end) + 1
+        return path[:end]
+
+
+def check_after(ask: Below) -> None:
+    """Refuse what is no path of an earlier answer, or could not be one. Raises: BAD_REQUEST."""
+    for text, what in ((ask.after, "after"), (ask.prefix, "prefix"), (ask.delimiter, "delimiter")):
+        long = len(text.encode("utf-8", "surrogatepass")) > bounds.LN_BYTES_MAX
+        if "\0" in text or long or text.count("/") > bounds.LN_DEPTH_MAX:
+            raise CheloniaError(Kind.BAD_REQUEST, subject=what, cause=f"not the `{what}` of a path that can be")
