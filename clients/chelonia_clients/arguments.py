@@ -6,8 +6,10 @@ whose operands may begin with `-` (policy, modify) take short options only befor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -68,6 +70,39 @@ class UsageError(CheloniaError):
         super().__init__(Kind.BAD_REQUEST, cause=cause)
 
 
+_UNIT_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_rate(text: str) -> int:
+    """Bytes per second of `0`, `500K`, `50M`, `50M/s`, `1G`. Raises: UsageError."""
+    rate = _amount(text.removesuffix("/s"))
+    if rate >= 0:
+        return rate
+    raise UsageError(f"a rate is like 500K, 50M or 1G (bytes per second), or 0 for no limit; not {text!r}")
+
+
+def parse_size(text: str, flag: str) -> int:
+    """Bytes of `100`, `500K`, `50M`, `1G`, `2T`. Raises: UsageError."""
+    size = _amount(text)
+    if size < 0:
+        raise UsageError(f"{flag} takes a size like 100, 500K, 50M or 1G, not {text!r}")
+    return size
+
+
+def _amount(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)(?:i?B)?", text)
+    return int(match[1]) * _UNIT_BYTES[match[2]] if match else -1
+
+
+def parse_duration(text: str, flag: str = "--for") -> int:
+    """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if match is None:
+        raise UsageError(f"{flag} takes a time like 90s, 30m, 2h or 3d, not {text!r}")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
 def split_verb(words: Sequence[str]) -> tuple[Arguments, str, tuple[str, ...]]:
     """Take the options before the verb off. Returns: them, the verb ("" when there is none), and all after it.
 
@@ -90,14 +125,14 @@ def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[
     Returns: the verb's arguments, and the global options among them. Raises: UsageError.
     """
     own_help = next(flag for flag in GLOBAL if flag.name == "--help")
-    reader = _Reader((*own, *GLOBAL), shorts=(*own, own_help))
+    reader = _Reader((*own, *GLOBAL), shorts=(own_help, *own))
     rest, operands = list(words), list[str]()
     while rest:
         word = rest[0]
         if word == "--":
             operands.extend(rest[1:])
             break
-        is_operand = not word.startswith("-") or word == "-" or _is_negative_number(word)
+        is_operand = not word.startswith("-") or word == "-" or (_is_negative_number(word) and not reader.knows(word))
         if is_operand or (literal and operands and not reader.knows(word)):
             operands.append(rest.pop(0))
         else:
@@ -124,8 +159,8 @@ class _Reader:
         self.flags: dict[str, tuple[str, ...]] = {}
 
     def knows(self, word: str) -> bool:
-        """Whether `word` is a long option."""
-        return word.startswith("--") and word.partition("=")[0] in self._known
+        """Whether `word` is a long option, or a digit that is an option."""
+        return word.partition("=")[0] in self._known and (word.startswith("--") or word[1:].isdigit())
 
     def option(self, rest: list[str]) -> None:
         """Read one word of options, and its value. Raises: UsageError."""

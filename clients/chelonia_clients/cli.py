@@ -18,7 +18,8 @@ from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, par
 from chelonia_clients.local_files import local_error
 from chelonia_clients.output import AnswerLost, Output, answering, describe
 from chelonia_clients.session import Session
-from chelonia_clients.verbs.table import VERBS, Verb, find_verb
+from chelonia_clients.verbs.finding import find_verb, suggest
+from chelonia_clients.verbs.table import VERBS, Verb
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -85,7 +86,7 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
         return 0
     verb = find_verb(word)
     if verb is None:
-        raise UsageError(f"there is no verb {word!r}; `chelonia help` lists them")
+        raise UsageError(f"there is no verb {word!r}.{suggest(word)}")
     arguments, after = parse(rest, verb.flags, literal=verb.literal)
     options = merge(before, after)
     out.as_json = options.has("--json")
@@ -109,7 +110,7 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
     act: Act = getattr(importlib.import_module(f"chelonia_clients.{module}"), name)
     out = session.out
     try:
-        _loop(act, session, arguments)
+        _loop(act, verb, session, arguments)
     except (BrokenPipeError, AnswerLost):
         raise
     except UsageError as error:
@@ -140,10 +141,12 @@ def _failed(error: Exception, verb: Verb, out: Output) -> None:
             out.failure(CheloniaError(Kind.INTERNAL, verb.name, cause=cause))
 
 
-def _loop(act: Act, session: Session, arguments: Arguments) -> None:
+def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
     async def whole() -> None:
         try:
-            await act(session, arguments)
+            known = await session.expand(arguments, verb.patterns)
+            if known.operands or not arguments.operands:
+                await act(session, known)
         finally:
             await session.close()
 
@@ -174,7 +177,7 @@ def usage() -> list[str]:
     for flag in GLOBAL:
         spelled = ", ".join(part for part in (flag.short, flag.name) if part) + (f" {flag.value}" if flag.value else "")
         lines.append(f"  {spelled:<22} {flag.help}")
-    lines += ["", "`chelonia help <verb>` shows a verb; its first three letters suffice."]
+    lines += ["", "`chelonia help <verb>` shows a verb. Three letters suffice, but for verbs that remove something."]
     lines += ["Exit codes: 0 ok, 1 other, 2 usage, 3 not found, 4 denied, 5 conflict, 6 quota, 7 network, 8 checksum."]
     return lines
 
@@ -219,7 +222,7 @@ async def help_(session: Session, arguments: Arguments) -> None:
         return
     verb = find_verb(arguments.operands[0])
     if verb is None:
-        raise UsageError(f"there is no verb {arguments.operands[0]!r}")
+        raise UsageError(f"there is no verb {arguments.operands[0]!r}.{suggest(arguments.operands[0])}")
     session.out.say(*usage_of(verb))
 
 

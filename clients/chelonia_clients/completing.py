@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia_clients.arguments import GLOBAL, Flag
-from chelonia_clients.verbs.table import VERBS, Verb, find_verb
+from chelonia_clients.verbs.finding import find_verb
+from chelonia_clients.verbs.table import VERBS, Verb
 
-ALIASES: Final = ("del", "get", "make", "makemount", "mkdir", "put", "rmdir", "unmake", "unmount")
+ALIASES: Final = ("get", "make", "makemount", "mkdir", "put", "rmdir", "unmake", "unmount")
 """Other words for verbs that people type."""
 VALUES: Final = {"--as": ("user", "user2", "admin", "service", "anonymous")}
 """Values of options, where they are known."""

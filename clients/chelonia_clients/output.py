@@ -53,11 +53,16 @@ class Output:
     def say(self, *lines: str) -> None:
         """Lines of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
         if not self.as_json:
-            self._write("".join(_printable(line) + "\n" for line in lines))
+            self._write("".join(printable(line) + "\n" for line in lines))
+
+    def emit(self, text: str) -> None:
+        """Text for programs, to the letter. Raises: AnswerLost, BrokenPipeError."""
+        if not self.as_json:
+            self._write(text)
 
     def tell(self, *lines: str) -> None:
         """Lines about the work, for people."""
-        self.stderr.write("".join(_printable(line) + "\n" for line in lines))
+        self.stderr.write("".join(printable(line) + "\n" for line in lines))
         self.stderr.flush()
 
     def result(self, **facts: Any) -> None:
@@ -153,7 +158,7 @@ def _width(text: str) -> int:
     )
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """Names may hold anything but control characters, values and service ids anything: a terminal gets no escape
     sequence from them, and a reader no line that somebody else wrote."""
     if line.isprintable():

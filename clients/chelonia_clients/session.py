@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
-from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.arguments import Arguments, UsageError, parse_rate
+from chelonia_clients.choosing import Choice, is_pattern
 from chelonia_clients.output import Output
 from chelonia_clients.settings import Files, Settings, Wish, parse_replicas, settle
 
@@ -92,6 +93,34 @@ class Session:
         parse_ln(name)
         return name
 
+    async def expand(self, arguments: Arguments, patterns: str) -> Arguments:
+        """The arguments, with the names that fit in place of patterns: of "all" operands, or of all but the "last" of
+        several. What fits nothing is a failure of its own, and left out.
+        """
+        texts = list(arguments.operands)
+        kept = texts[-1:] if patterns == "last" and len(texts) > 1 else []
+        found: list[str] = []
+        for text in texts[: len(texts) - len(kept)] if patterns else ():
+            if not is_pattern(text) or (patterns == "last" and not text.startswith(("/", *REMOTE))):
+                found.append(text)
+                continue
+            from chelonia_clients.paths import expand
+
+            mark = "chelonia:" if text.startswith(REMOTE) else ""
+            try:
+                found += [mark + name for name in await expand(self.client(), [self.ln(text)])]
+            except CheloniaError as error:
+                self.out.failure(error, ln=text)
+        return replace(arguments, operands=(*found, *kept)) if patterns else arguments
+
+    def limit(self, arguments: Arguments) -> None:
+        """Heed --limit, for all that this command moves. Raises: UsageError."""
+        if arguments.has("--limit") and (rate := parse_rate(arguments.value("--limit"))):
+            from chelonia_clients.throttle import limited
+
+            client = self.client()
+            client.http = limited(client.http, rate, client.clock)
+
     async def is_collection(self, ln: str) -> bool:
         """Whether a Logical Name leads to a collection; one that the user may not look at counts as none."""
         try:
@@ -151,3 +180,8 @@ def parallel_of(arguments: Arguments, default: int) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 64):
         raise UsageError(f"-j takes a number from 1 to 64, not {text!r}")
     return int(text)
+
+
+def choice_of(arguments: Arguments) -> Choice:
+    """What --include and --exclude ask for."""
+    return Choice(arguments.flags.get("--include", ()), arguments.flags.get("--exclude", ()))

@@ -20,8 +20,10 @@ from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client
 from chelonia_clients.local_sources import file_source
+from chelonia_clients.removal import remove_tree
 from chelonia_clients.settings import Wish
-from chelonia_clients.transfers import Done, TreeOptions, get_tree, put_tree, remove_tree
+from chelonia_clients.steps import Done
+from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -1,8 +1,9 @@
 """Whole trees: uploaded, downloaded, copied and removed, several files at once, each with a result of its own.
 
 Results come in the order of the walk, whatever finishes first. One file's failure is its own result and the rest goes
-on; only a collection that cannot be made takes what is below it along. Modification times are kept, empty directories
-too; symbolic links and special files are skipped with a note. At most `parallel` files move at a time and a bounded
+on; only a collection that cannot be made takes what is below it along. A file that is there already is not moved again,
+so a tree that broke off is gone on with by the same call. Modification times are kept, empty directories too; symbolic
+links and special files are skipped with a note. At most `parallel` files move at a time and a bounded
 number of results wait, so a tree of any size takes little memory.
 """
 
@@ -10,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -19,42 +19,39 @@ from pathlib import Path
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import Triple
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import UploadOptions, stream_source, upload
+from chelonia_clients.choosing import EVERYTHING, Choice
 from chelonia_clients.client import SHORT, Client, Listed
+from chelonia_clients.comparing import Verdict, compare
 from chelonia_clients.local_files import Found, Sort, local_error, printable, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import file_source
-
-PARALLEL = 6
-"""Files moved at a time: enough to hide the latency of small ones."""
-AHEAD = 8
-"""Results kept waiting for their turn, for each file moved at a time."""
+from chelonia_clients.steps import PARALLEL, Done, Job, in_order, known
 
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions:
-    """How to move files. `replace`: overwrite what is there; `progress`: as for one file, called for all of them."""
+    """How to move files.
+
+    Args:
+        parallel: files at a time.
+        replicas: copies to ask for of an upload.
+        replace: overwrite what is there and differs.
+        progress: as for one file, called for all of them.
+        choice: what of a tree is meant.
+        checksum: compare what is there by its bytes, whatever its time says.
+        dry_run: move nothing, only say what would be moved.
+    """
 
     parallel: int = PARALLEL
     replicas: int = bounds.REPLICAS_DEFAULT
     replace: bool = False
     progress: Progress | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of one name. `type`: file or collection; `note` says why it was skipped; `error` why it failed."""
-
-    type: str
-    source: str
-    target: str
-    size: int = 0
-    note: str = ""
-    error: CheloniaError | None = None
-
-
-Job = Callable[[], Awaitable[Done]]
+    choice: Choice = EVERYTHING
+    checksum: bool = False
+    dry_run: bool = False
 
 
 async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) -> Done:
@@ -95,7 +92,7 @@ async def copy_file(client: Client, source: str, target: str, options: TreeOptio
 
 async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Done, None]:
     """Upload a directory as the collection `ln`, which is made when it is not there."""
-    async with aclosing(_in_order(_uploads(client, source, ln, options), options.parallel)) as results:
+    async with aclosing(in_order(_uploads(client, source, ln, options), options.parallel)) as results:
         async for done in results:
             yield done
 
@@ -105,14 +102,14 @@ async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) 
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
     """
-    async with aclosing(_in_order(_downloads(client, ln, target, options), options.parallel)) as results:
+    async with aclosing(in_order(_downloads(client, ln, target, options), options.parallel)) as results:
         async for done in results:
             yield done
 
 
 async def copy_tree(client: Client, source: str, target: str, options: TreeOptions) -> AsyncGenerator[Done, None]:
     """Copy a collection inside the cluster. Raises: as `get_tree`."""
-    async with aclosing(_in_order(_copies(client, source, target, options), options.parallel)) as results:
+    async with aclosing(in_order(_copies(client, source, target, options), options.parallel)) as results:
         async for done in results:
             yield done
 
@@ -134,107 +131,147 @@ async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[int, None]:
                 yield entry.size
 
 
-async def remove_tree(
-    client: Client, ln: str, *, all_names: bool, parallel: int = PARALLEL
-) -> AsyncGenerator[Done, None]:
-    """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too.
-
-    Raises: as `get_tree`.
-    """
-    collections = [ln]
-    failed = False
-    async with aclosing(_in_order(_removals(client, ln, collections, all_names), parallel)) as results:
-        async for done in results:
-            failed = failed or done.error is not None
-            yield done
-    for each in reversed(collections):
-        done = await _removed(client.unmake_collection, "collection", each)
-        if not (failed and done.error is not None and done.error.kind is Kind.NOT_EMPTY):
-            yield done
-
-
 # --- the walks ---
 
 
 async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Job, None]:
-    waiting = [(source, ln)]
+    waiting: list[tuple[Path, str, tuple[str, ...]]] = [(source, ln, ())]
     while waiting:
-        directory, collection = waiting.pop()
+        directory, collection, names = waiting.pop()
         try:
-            await _ensure_collection(client, collection)
+            there = await _entries(client, collection, make=not options.dry_run)
             found = await asyncio.to_thread(scan, directory)
         except (CheloniaError, OSError) as error:
-            yield _known(_failed("collection", directory, collection, error))
+            yield known(_failed("collection", directory, collection, error))
             continue
-        yield _known(Done("collection", printable(str(directory)), collection))
-        below: list[tuple[Path, str]] = []
+        yield known(Done("collection", printable(str(directory)), collection))
+        below: list[tuple[Path, str, tuple[str, ...]]] = []
         for each in found:
-            path = directory / each.name
+            path, inner = directory / each.name, (*names, each.name)
+            if not options.choice.takes(inner, collection=each.sort is Sort.DIRECTORY):
+                continue
             try:
                 target = to_ln(collection, [each.name])
             except CheloniaError as error:
                 refused = CheloniaError(error.kind, "put", printable(str(path)), error.cause)
-                yield _known(Done(_type_of(each), printable(str(path)), collection, error=refused))
+                yield known(Done(_type_of(each), printable(str(path)), collection, error=refused))
                 continue
             if each.sort is Sort.DIRECTORY:
-                below.append((path, target))
+                below.append((path, target, inner))
             elif each.sort is Sort.FILE:
-                yield partial(put_file, client, path, target, options)
+                yield partial(_upload_needed, client, path, target, there.get(each.name), options)
             else:
-                yield _known(Done("file", printable(str(path)), target, note=f"{each.sort.value}: skipped"))
+                yield known(Done("file", printable(str(path)), target, note=f"{each.sort.value}: skipped"))
         waiting.extend(reversed(below))
+
+
+async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Listed]:
+    """What is in a collection, which is made when it is not there. Raises: as `Client.make_collection`."""
+    try:
+        return {entry.name: entry async for entry in client.list(ln, needed=SHORT)}
+    except CheloniaError as error:
+        if error.kind not in (Kind.NOT_FOUND, Kind.DENIED):
+            raise
+        if make:  # of one that may not be looked into, the files say what may be done with them
+            await _ensure_collection(client, ln)
+        return {}
+
+
+async def _upload_needed(client: Client, path: Path, ln: str, there: Listed | None, options: TreeOptions) -> Done:
+    """Upload a file unless it is there already."""
+    source = printable(str(path))
+    try:
+        verdict = await compare(path, there, checksum=options.checksum) if there is not None else Verdict.OTHER
+        size = (await asyncio.to_thread(os.stat, path)).st_size
+    except OSError as error:
+        return Done("file", source, ln, error=local_error(error, "put", path))
+    if verdict is Verdict.OTHER and there is not None and there.type == "file" and not options.replace:
+        return Done("file", source, ln, error=_differs("put", ln, source))
+    if verdict is Verdict.OTHER:
+        planned = Done("file", source, ln, size, over=there is not None)
+        return planned if options.dry_run else await put_file(client, path, ln, options)
+    if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
+        modified = f"{(await asyncio.to_thread(os.stat, path)).st_mtime:.3f}"
+        try:
+            await client.modify(ln, "set", Triple("timestamps", "modified", modified))
+        except CheloniaError as error:
+            return Done("file", source, ln, error=error)
+    _counted(size, options)
+    return Done("file", source, ln, size, same=True)
 
 
 async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[Job, None]:
     top = True
     async for entry in client.list(ln, recursive=True, needed=SHORT):
         if top:
-            yield _known(await _directory(ln, target))
+            yield known(await _directory(ln, target, options))
             top = False
-        source = to_ln(ln, entry.name.split("/"))
+        names = entry.name.split("/")
+        if not options.choice.takes_below(names, collection=entry.type == "collection"):
+            continue
+        source = to_ln(ln, names)
         try:
             path = to_local(target, entry.name)
         except CheloniaError as error:
-            yield _known(Done(entry.type, source, printable(str(target)), error=error))
+            yield known(Done(entry.type, source, printable(str(target)), error=error))
             continue
         yield await _download_job(client, entry, source, path, options)
     if top:
-        yield _known(await _directory(ln, target))
+        yield known(await _directory(ln, target, options))
 
 
 async def _download_job(client: Client, entry: Listed, source: str, path: Path, options: TreeOptions) -> Job:
     match entry.type:
         case "collection":
-            return _known(await _directory(source, path))
+            return known(await _directory(source, path, options))
         case "file":
-            return partial(get_file, client, source, path, options, entry.modified_s)
+            return partial(_download_needed, client, entry, source, path, options)
         case other:
-            return _known(Done("file", source, printable(str(path)), note=f"{other}: skipped"))
+            return known(Done("file", source, printable(str(path)), note=f"{other}: skipped"))
+
+
+async def _download_needed(client: Client, entry: Listed, source: str, path: Path, options: TreeOptions) -> Done:
+    """Download a file unless it is there already."""
+    target = printable(str(path))
+    try:
+        verdict = await compare(path, entry, checksum=options.checksum)
+    except OSError:  # it is not there, or the download says what is wrong
+        verdict = Verdict.OTHER
+    if verdict is Verdict.OTHER and not options.replace and await asyncio.to_thread(os.path.lexists, path):
+        return Done("file", source, target, error=_differs("get", target, source))
+    if verdict is Verdict.OTHER and options.dry_run:
+        return Done("file", source, target, entry.size)
+    if verdict is Verdict.OTHER:
+        return await get_file(client, source, path, options, entry.modified_s)
+    if verdict is Verdict.RETIMED and options.replace and not options.dry_run and entry.modified_s is not None:
+        try:
+            await asyncio.to_thread(os.utime, path, (entry.modified_s, entry.modified_s))
+        except OSError as error:
+            return Done("file", source, target, error=local_error(error, "get", path))
+    _counted(entry.size, options)
+    return Done("file", source, target, entry.size, same=True)
+
+
+def _differs(op: str, target: str, source: str) -> CheloniaError:
+    return CheloniaError(Kind.EXISTS, op, target, f"it is there, and differs from {source}; -f overwrites it")
+
+
+def _counted(size: int, options: TreeOptions) -> None:
+    """What is there already counts as moved."""
+    if options.progress is not None:
+        options.progress(size)
 
 
 async def _copies(client: Client, source: str, target: str, options: TreeOptions) -> AsyncGenerator[Job, None]:
-    yield _known(await _copied_collection(client, source, target))
+    yield known(await _copied_collection(client, source, target))
     async for entry in client.list(source, recursive=True, needed=SHORT):
         old, new = to_ln(source, entry.name.split("/")), to_ln(target, entry.name.split("/"))
         if entry.type == "collection":
-            yield _known(await _copied_collection(client, old, new))
+            yield known(await _copied_collection(client, old, new))
         elif entry.type == "file":
             yield partial(copy_file, client, old, new, options, entry.modified_s)
         else:
-            yield _known(Done("file", old, new, note=f"{entry.type}: skipped"))
-
-
-async def _removals(client: Client, ln: str, collections: list[str], all_names: bool) -> AsyncGenerator[Job, None]:
-    drop = client.del_file if all_names else client.unlink
-    async for entry in client.list(ln, recursive=True, needed=SHORT):
-        name = to_ln(ln, entry.name.split("/"))
-        match entry.type:
-            case "collection":
-                collections.append(name)
-            case "mountpoint":
-                yield partial(_removed, client.unmake_mountpoint, "mountpoint", name)
-            case _:
-                yield partial(_removed, drop, "file", name)
+            yield known(Done("file", old, new, note=f"{entry.type}: skipped"))
 
 
 # --- single steps ---
@@ -256,20 +293,13 @@ async def _copied_collection(client: Client, source: str, target: str) -> Done:
         return Done("collection", source, target, error=error)
 
 
-async def _directory(ln: str, path: Path) -> Done:
+async def _directory(ln: str, path: Path, options: TreeOptions) -> Done:
     try:
-        await asyncio.to_thread(path.mkdir, exist_ok=True)
+        if not options.dry_run:
+            await asyncio.to_thread(path.mkdir, exist_ok=True)
         return Done("collection", ln, printable(str(path)))
     except OSError as error:
         return _failed("collection", path, ln, error)
-
-
-async def _removed(drop: Callable[[str], Awaitable[str]], kind: str, ln: str) -> Done:
-    try:
-        await drop(ln)
-        return Done(kind, ln, "")
-    except CheloniaError as error:
-        return Done(kind, ln, "", error=error)
 
 
 def _failed(kind: str, path: Path, ln: str, error: CheloniaError | OSError) -> Done:
@@ -280,36 +310,6 @@ def _failed(kind: str, path: Path, ln: str, error: CheloniaError | OSError) -> D
 
 def _type_of(found: Found) -> str:
     return "collection" if found.sort is Sort.DIRECTORY else "file"
-
-
-def _known(done: Done) -> Job:
-    async def job() -> Done:
-        return done
-
-    return job
-
-
-async def _in_order(jobs: AsyncGenerator[Job, None], parallel: int) -> AsyncGenerator[Done, None]:
-    """Run jobs, at most `parallel` at a time, and yield their results in the order of the jobs."""
-    gate = asyncio.Semaphore(parallel)
-    waiting: deque[asyncio.Task[Done]] = deque()
-
-    async def run(job: Job) -> Done:
-        async with gate:
-            return await job()
-
-    try:
-        async with aclosing(jobs):
-            async for job in jobs:
-                waiting.append(asyncio.create_task(run(job)))
-                while waiting and (waiting[0].done() or len(waiting) > AHEAD * parallel):
-                    yield await waiting.popleft()
-        while waiting:
-            yield await waiting.popleft()
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def facts_of(client: Client, ln: str) -> Listed:

@@ -142,8 +142,8 @@ def test_first_three_letters_are_enough(run: Run, tmp_path: Path) -> None:
     ok(run("unmount", "/three/m"))
     ok(run("mod", "/three/g", "set", "metadata", "k", "v"))
     assert "k" in ok(run("sta", "/three/g"))
-    ok(run("del", "/three/g"))
-    ok(run("unm", "/three"))
+    ok(run("delFile", "/three/g"))
+    ok(run("unmake", "/three"))
     fails(run("sta", "/three"), 3)
 
 

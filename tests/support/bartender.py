@@ -369,12 +369,18 @@ class FakeBartender:
 
     def _begin(self, op: str, call: Call, ln: str) -> Path:
         self._note(op, call)
-        path = parse_ln(ln).parts
+        path = self._path(ln)
         if ln in self.deny:
             raise CheloniaError(Kind.DENIED, cause="nobody may")
         if path not in self.entries:
             raise CheloniaError(Kind.NOT_FOUND, cause="there is no such name")
         return path
+
+    def _path(self, ln: str) -> Path:
+        """Where a name leads that may begin with a GUID."""
+        name = parse_ln(ln)
+        start = next((path for path, entry in self.entries.items() if entry.guid == name.start), (name.start,))
+        return (*start, *name.parts)
 
     def _new(self, op: str, call: Call, ln: str, entry: Entry) -> None:
         self._note(op, call)
@@ -393,6 +399,8 @@ class FakeBartender:
         entry = self.entries[path]
         shown = {section: dict(properties) for section, properties in entry.metadata.items()}
         shown["entry"] = {"type": entry.type, "GUID": entry.guid, "owner": "/CN=Owner"}
+        names = [name for name, other in self.entries.items() if other is entry and name]
+        shown["parents"] = {f"{self.entries[name[:-1]].guid}/{name[-1]}": "parent" for name in names}
         if entry.type == "file":
             data = self.store.blobs[entry.blob]
             facts = {"size": str(len(data)), "checksum": hashlib.sha256(data).hexdigest(), "checksumType": "sha256"}

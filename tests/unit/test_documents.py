@@ -23,7 +23,8 @@ from chelonia.core.errors import Kind
 from chelonia.hosting.cheloniad import _parser as cheloniad_parser
 from chelonia.hosting.config import parse_config
 from chelonia_clients.arguments import GLOBAL
-from chelonia_clients.verbs.table import ADMIN, VERBS, Verb, find_verb
+from chelonia_clients.verbs.finding import find_verb
+from chelonia_clients.verbs.table import ADMIN, VERBS, Verb
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE_LINES_MAX = 300

@@ -20,11 +20,10 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.timing.clock import stamp
 from chelonia_clients import curve
 from chelonia_clients.administrator import Administrator
-from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.curve import Curve, Point
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
-from chelonia_clients.verbs.nodes import parse_duration
 
 LOOK_MS: Final = 200
 """Between two looks at a drill, at first; later a part of the time that it has taken, so that the curve stays small."""

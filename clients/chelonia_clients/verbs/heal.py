@@ -6,20 +6,18 @@ The figures are the repair leader's, whichever Librarian is asked.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any, Final
 
 from chelonia.core.healing import KEEP, Endangered, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
 from chelonia.core.timing.clock import stamp
 from chelonia.wire.snapshots import parse_snapshot_name
-from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.arguments import Arguments, UsageError, parse_rate
 from chelonia_clients.output import human_size, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 
 WATCH_S: Final = 0.5
 """Pause between two looks of `--watch`."""
-_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 async def heal(session: Session, arguments: Arguments, words: list[str]) -> None:
@@ -45,14 +43,6 @@ async def _rate(session: Session, arguments: Arguments, rate: list[str]) -> None
         raise UsageError(f"--copies takes a number, not {copies!r}")
     order = HealOrder(HealAction.RATE, parse_rate(rate[0]) if rate else KEEP, int(copies) if copies else KEEP)
     _told(session, await session.administrator().heal_order(order))
-
-
-def parse_rate(text: str) -> int:
-    """Bytes per second of `0`, `500K`, `50M`, `50M/s`, `1G`. Raises: UsageError."""
-    match = re.fullmatch(r"([0-9]{1,12})([KMG]?)(?:i?B)?(?:/s)?", text)
-    if match is None:
-        raise UsageError(f"a rate is like 500K, 50M or 1G (bytes per second), or 0 for no limit; not {text!r}")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def _told(session: Session, status: HealStatus) -> None:

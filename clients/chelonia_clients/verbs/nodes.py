@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,12 +11,11 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
 from chelonia.core.timing.clock import stamp
-from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.output import human_size, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.heal import held_drain, held_facts
 
-_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LOOK_MS: Final = 1_000
 """Between two looks at a drain."""
 _STILL_MS: Final = 600_000
@@ -89,14 +87,6 @@ async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> 
     until = await session.administrator().maintenance(shepherd, duration)
     session.out.say(f"{shepherd}: in maintenance until {stamp(until)}" if until else f"{shepherd}: back in service")
     session.out.result(shepherd=shepherd, maintenance_until_ms=until)
-
-
-def parse_duration(text: str, flag: str = "--for") -> int:
-    """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
-    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if match is None:
-        raise UsageError(f"{flag} takes a time like 90s, 30m, 2h or 3d, not {text!r}")
-    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 async def _known(session: Session, op: str, shepherd: str) -> NodeView:

@@ -17,12 +17,11 @@ from chelonia.core.placement import NODE_ALIVE, NODE_WAITING
 from chelonia.core.replicas import ReplicaState, parse_location
 from chelonia.core.shepherd import RECORDS_ASIDE, Damaged, ReplicaRecord, ScrubOrder
 from chelonia_clients.administrator import Administrator
-from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.client import new_call
 from chelonia_clients.output import human_size, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
-from chelonia_clients.verbs.nodes import parse_duration
 
 DAMAGE_FOUND = 1
 """Exit code of a scrub that has found damage: it is being repaired, and is worth knowing."""

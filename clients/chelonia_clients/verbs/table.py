@@ -1,7 +1,5 @@
 """Every verb of the command line: how it is called, what it takes, where it is implemented.
-
-The original's rule: the first three letters of a method count, in any case, and `mount` anywhere in a word that begins
-with `mak` or `unm` selects the mount variant. Our own verbs follow the same rule.
+Which word means which verb: `finding`.
 """
 
 from __future__ import annotations
@@ -15,12 +13,28 @@ FORCE = Flag("--force", "overwrite what is there, atomically", "-f")
 REPLICAS = Flag("--replicas", "copies to keep (default: ARC_NEEDED_REPLICAS, else 3)", "", "N")
 PARALLEL = Flag("--parallel", "files moved at a time (default 6)", "-j", "N")
 LONG = Flag("--long", "size, replicas and time too", "-l")
+YES = Flag("--yes", "do not ask, also at a terminal", "-y")
+DRY_RUN = Flag("--dry-run", "only show what would be done", "-n")
+LIMIT = Flag("--limit", "move at most so much a second, like 500K or 10M", "", "RATE")
+HUMAN = Flag("--human", "sizes as 1.5 MiB", "-h")
+ONE = Flag("--one", "names alone, one a line", "-1")
+NUL = Flag("--nul", "names alone, each with a NUL after it, for xargs -0", "-0")
+FORMAT = Flag("--format", "a line of each: {name} {path} {type} {size} {copies} {wanted} {time} {guid}", "", "TEXT")
+INCLUDE = Flag("--include", "of files only those that fit this pattern (may be repeated)", "", "PATTERN")
+EXCLUDE = Flag("--exclude", "leave out what fits this pattern (may be repeated)", "", "PATTERN")
+CHECKSUM = Flag("--checksum", "compare what is there by its bytes, not by size and time", "-c")
 PARENTS = Flag("--parents", "make what is missing above it; no error when it is there", "-p")
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb. `operands`: least and most (-1: any number) it takes; `literal`: operands may begin with `-`."""
+    """One verb.
+
+    Args:
+        operands: least and most (-1: any number) it takes.
+        literal: operands may begin with `-`.
+        patterns: which operands may be patterns of names in the cluster: "all", all but the "last", or none.
+    """
 
     name: str
     synopsis: str
@@ -30,14 +44,15 @@ class Verb:
     flags: tuple[Flag, ...] = ()
     literal: bool = False
     examples: tuple[str, ...] = ()
+    patterns: str = ""
 
 
-_TRASH = "verbs.trash"
+_TRASH, _REMOVES, _LOOKS, _TREES, _SYNC = "verbs.trash", "verbs.removing", "verbs.listing", "verbs.trees", "verbs.sync"
 _NAMES, _MOVES, _RULES, _ADMIN = "verbs.namespace", "verbs.transfer", "verbs.policy", "verbs.admin"
 
 STAT = Verb(
-    "stat", "<LN> [<LN> ...]", "show all metadata of entries", f"{_NAMES}:stat", (1, -1), (), False,
-    ("stat /data/run1.root", "stat --json /data/run1.root"),
+    "stat", "<LN> [<LN> ...]", "show all metadata of entries", f"{_LOOKS}:stat", (1, -1), (), False,
+    ("stat /data/run1.root", "stat --json /data/run1.root"), "all",
 )  # fmt: skip
 MAKE_COLLECTION = Verb(
     "makeCollection", "[-p] <LN> [<LN> ...]", "make collections (also: make, mkdir)",
@@ -56,12 +71,44 @@ UNMAKE_MOUNT = Verb(
     False, ("unmount /old",),
 )  # fmt: skip
 LIST = Verb(
-    "list", "[-r] [-l] <LN> [<LN> ...]", "list collections", f"{_NAMES}:list_", (1, -1), (RECURSIVE, LONG), False,
-    ("list /", "list -r -l /data"),
+    "list", "[-r] [-l] [-h] [-1] [-0] [--format TEXT] <LN> [<LN> ...]", "list collections", f"{_LOOKS}:list_", (1, -1),
+    (RECURSIVE, LONG, HUMAN, ONE, NUL, FORMAT), False, ("list /", "list -r -l /data"), "all",
 )  # fmt: skip
 LS = Verb(
-    "ls", "[-r] [-l] [<LN> ...]", "list collections; files show themselves", f"{_NAMES}:ls", (0, -1),
-    (RECURSIVE, LONG), False, ("ls /", "ls -l /data/run1.root"),
+    "ls", "[-r] [-l] [-h] [-1] [-0] [--format TEXT] [<LN> ...]", "list collections; files show themselves",
+    f"{_LOOKS}:ls", (0, -1), (RECURSIVE, LONG, HUMAN, ONE, NUL, FORMAT), False,
+    ("ls /", "ls -lh '/data/*.root'", "ls -r --format '{size} {path}' /data"), "all",
+)  # fmt: skip
+DU = Verb(
+    "du", "[-s] [-h] [<LN> ...]", "bytes and files below each collection", f"{_TREES}:du", (0, -1),
+    (Flag("--summary", "only the names given, not what is below them", "-s"), HUMAN), False, ("du -h /data",), "all",
+)  # fmt: skip
+FIND = Verb(
+    "find", "[<LN> ...] [--name PATTERN] [--type T] [--larger SIZE] [--smaller SIZE] [--newer TIME] [--older TIME] "
+    "[-0] [--format TEXT]",
+    "names below collections that fit all conditions", f"{_TREES}:find", (0, -1),
+    (Flag("--name", "the last name fits this pattern", "", "PATTERN"),
+     Flag("--type", "file, collection or mountpoint", "", "T"),
+     Flag("--larger", "files of more than SIZE, like 500K or 10M", "", "SIZE"),
+     Flag("--smaller", "files of less than SIZE", "", "SIZE"),
+     Flag("--newer", "modified less than TIME ago, like 90s, 30m, 2h or 3d", "", "TIME"),
+     Flag("--older", "modified more than TIME ago", "", "TIME"), NUL, FORMAT), False,
+    ("find /data --name '*.root' --larger 1G", "find /data --older 30d -0 | xargs -0 chelonia rm"), "all",
+)  # fmt: skip
+TREE = Verb(
+    "tree", "[-h] [<LN> ...]", "draw what is below collections", f"{_TREES}:tree", (0, -1), (HUMAN,), False,
+    ("tree /data",), "all",
+)  # fmt: skip
+DIFF = Verb(
+    "diff", "[-c] [--include PATTERN] [--exclude PATTERN] <directory> <LN>",
+    "how a local directory and a collection differ; exit code 1 where they do", f"{_SYNC}:diff", (2, 2),
+    (CHECKSUM, INCLUDE, EXCLUDE), False, ("diff results /data/results", "diff -c results /data/results"),
+)  # fmt: skip
+WATCH = Verb(
+    "watch", "[--every TIME] [--for TIME] [<LN> ...]", "say what appears, changes and goes below collections",
+    f"{_TREES}:watch", (0, -1),
+    (Flag("--every", "look again after TIME (2s)", "", "TIME"), Flag("--for", "end after TIME", "", "TIME")), False,
+    ("watch /data/incoming",),
 )  # fmt: skip
 MOVE = Verb(
     "move", "<source LN> <target LN> [preserve]", "rename or move; preserve keeps the old name too (hard link)",
@@ -69,38 +116,54 @@ MOVE = Verb(
 )  # fmt: skip
 MV = Verb(
     "mv", "<source LN> ... <target LN>", "rename, or move into a collection", f"{_NAMES}:mv", (2, -1), (), False,
-    ("mv /data/a /data/b /archive",),
+    ("mv /data/a /data/b /archive", "mv '/data/*.root' /archive"), "last",
 )  # fmt: skip
 LN = Verb(
     "ln", "<LN> <new LN>", "give a file another name (hard link)", f"{_NAMES}:link", (2, 2), (), False,
     ("ln /data/a /mine/a",),
 )  # fmt: skip
 PUT = Verb(
-    "putFile", "[-r] [-f] [--replicas N] [-j N] <source> ... <target LN> [<number of replicas>]",
+    "putFile", "[-r] [-f] [-n] [--replicas N] [-j N] [--limit RATE] [--include PATTERN] [--exclude PATTERN] "
+    "<source> ... <target LN> [<number of replicas>]",
     "upload files or directories; - is stdin (also: put)", f"{_MOVES}:put", (2, -1),
-    (RECURSIVE, FORCE, REPLICAS, PARALLEL), False,
-    ("put run1.root /data/", "put -r results /data --replicas 2", "tar c . | chelonia put - /data/all.tar"),
+    (RECURSIVE, FORCE, REPLICAS, PARALLEL, LIMIT, DRY_RUN, INCLUDE, EXCLUDE), False,
+    ("put run1.root /data/", "put run1.root chelonia:/data/", "put -r results /data --replicas 2",
+     "tar c . | chelonia put - /data/all.tar"),
 )  # fmt: skip
 GET = Verb(
-    "getFile", "[-r] [-f] [-j N] <source LN> ... [<target>]", "download a file or collection; - is stdout (also: get)",
-    f"{_MOVES}:get", (1, -1), (RECURSIVE, FORCE, PARALLEL), False,
-    ("get /data/run1.root", "get -r /data copy", "get /data/all.tar - | tar t"),
+    "getFile", "[-r] [-f] [-n] [-j N] [--limit RATE] [--include PATTERN] [--exclude PATTERN] <source LN> ... [<target>]",
+    "download a file or collection; - is stdout (also: get)", f"{_MOVES}:get", (1, -1),
+    (RECURSIVE, FORCE, PARALLEL, LIMIT, DRY_RUN, INCLUDE, EXCLUDE), False,
+    ("get /data/run1.root", "get '/data/*.root' .", "get -r /data copy", "get /data/all.tar - | tar t"), "last",
+)  # fmt: skip
+SYNC = Verb(
+    "sync", "[-n] [--delete] [-c] [--include PATTERN] [--exclude PATTERN] [--replicas N] [-j N] [--limit RATE] "
+    "<source> <target>",
+    "make a collection the same as a directory, or the other way; the one in the cluster is written chelonia:/path",
+    f"{_SYNC}:sync", (2, 2),
+    (DRY_RUN, Flag("--delete", "remove from the target what is not at the source"), CHECKSUM, INCLUDE, EXCLUDE,
+     REPLICAS, PARALLEL, LIMIT), False,
+    ("sync results chelonia:/data/results", "sync -n --delete chelonia:/data/results results",
+     "sync --exclude '*.tmp' --exclude build/ . chelonia:/work"),
 )  # fmt: skip
 CP = Verb(
-    "cp", "[-r] [-f] [--replicas N] [-j N] <source> ... <target>",
+    "cp", "[-r] [-f] [--replicas N] [-j N] [--limit RATE] <source> ... <target>",
     "copy from, to and inside the cluster; names in the cluster are written chelonia:/path or arc:///path",
-    f"{_MOVES}:cp", (2, -1), (RECURSIVE, FORCE, REPLICAS, PARALLEL), False,
-    ("cp run1.root chelonia:/data/", "cp -r chelonia:/data .", "cp chelonia:/data/a chelonia:/data/b"),
+    f"{_MOVES}:cp", (2, -1), (RECURSIVE, FORCE, REPLICAS, PARALLEL, LIMIT), False,
+    ("cp run1.root chelonia:/data/", "cp -r chelonia:/data .", "cp chelonia:/data/a chelonia:/data/b"), "last",
 )  # fmt: skip
-CAT = Verb("cat", "<LN> [<LN> ...]", "print files", f"{_MOVES}:cat", (1, -1), (), False, ("cat /data/readme.txt",))
+CAT = Verb(
+    "cat", "<LN> [<LN> ...]", "print files", f"{_MOVES}:cat", (1, -1), (), False, ("cat /data/readme.txt",), "all"
+)
 DELETE = Verb(
-    "delFile", "[-r] [-j N] <LN> [<LN> ...]", "remove files under all their names (also: del)", f"{_NAMES}:delete",
-    (1, -1), (RECURSIVE, PARALLEL), False, ("delFile /data/a", "del -r /data/old"),
+    "delFile", "[-r] [-n] [-y] [-j N] <LN> [<LN> ...]", "remove files under all their names", f"{_REMOVES}:delete",
+    (1, -1), (RECURSIVE, DRY_RUN, YES, PARALLEL), False, ("delFile /data/a", "delFile -r /data/old"), "all",
 )  # fmt: skip
 RM = Verb(
-    "rm", "[-r] [-f] [-j N] <LN> [<LN> ...]", "drop single names; the last name takes the file along",
-    f"{_NAMES}:remove", (1, -1), (RECURSIVE, Flag("--force", "what is not there is no error", "-f"), PARALLEL), False,
-    ("rm /data/a", "rm -r /data/old"),
+    "rm", "[-r] [-f] [-n] [-y] [-j N] <LN> [<LN> ...]", "drop single names; the last name takes the file along",
+    f"{_REMOVES}:remove", (1, -1),
+    (RECURSIVE, Flag("--force", "do not ask, and what is not there is no error", "-f"), DRY_RUN, YES, PARALLEL), False,
+    ("rm /data/a", "rm -r /data/old", "rm -n '/data/*.tmp'"), "all",
 )  # fmt: skip
 UNDELETE = Verb(
     "undelete", "[--list] [<LN> [<new LN>]]", "bring a deleted file back, or --list what is kept", f"{_TRASH}:undelete",
@@ -108,7 +171,7 @@ UNDELETE = Verb(
     ("undelete /data/a", "undelete --list /data", "undelete 5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f11 /data/a.old"),
 )  # fmt: skip
 UNLINK = Verb(
-    "unlink", "<LN> [<LN> ...]", "drop single names", f"{_NAMES}:unlink", (1, -1), (), False, ("unlink /mine/a",)
+    "unlink", "<LN> [<LN> ...]", "drop single names", f"{_REMOVES}:unlink", (1, -1), (), False, ("unlink /mine/a",)
 )
 MODIFY = Verb(
     "modify", "[-r] <LN> set|unset|add <section> <property> [<value>]",
@@ -178,31 +241,8 @@ VERSION = Verb("version", "", "print the version", f"{_ADMIN}:version", (0, 0))
 HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), False, ("help put",))
 
 VERBS: tuple[Verb, ...] = (
-    LS, LIST, STAT, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, CP, CAT, MV, MOVE, LN, RM, DELETE, UNDELETE, UNLINK,
-    SHARE, MODIFY, POLICY, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS, REMOVE_CREDENTIALS, WHOAMI, DOCTOR, ADMIN, COMPLETION,
-    VERSION, HELP,
+    LS, LIST, STAT, TREE, FIND, DU, WATCH, DIFF, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, SYNC, CP, CAT, MV, MOVE,
+    LN, RM, DELETE, UNDELETE, UNLINK, SHARE, MODIFY, POLICY, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS, REMOVE_CREDENTIALS,
+    WHOAMI, DOCTOR, ADMIN, COMPLETION, VERSION, HELP,
 )  # fmt: skip
 """In the order in which `help` shows them."""
-
-WHOLE: dict[str, Verb] = {"ls": LS, "mv": MV, "ln": LN, "rm": RM, "cp": CP}
-"""Words that count as they are, because they have no three letters."""
-
-THREE: dict[str, Verb] = {
-    "sta": STAT, "mak": MAKE_COLLECTION, "mkd": MAKE_COLLECTION, "unm": UNMAKE_COLLECTION, "rmd": UNMAKE_COLLECTION,
-    "lis": LIST, "mov": MOVE, "put": PUT, "get": GET, "del": DELETE, "mod": MODIFY, "pol": POLICY, "unl": UNLINK,
-    "und": UNDELETE, "sha": SHARE, "cre": CREDENTIALS, "rem": REMOVE_CREDENTIALS, "cat": CAT, "doc": DOCTOR,
-    "who": WHOAMI, "adm": ADMIN, "com": COMPLETION, "ver": VERSION, "hel": HELP,
-}  # fmt: skip
-"""First three letters of everything else."""
-
-
-def find_verb(word: str) -> Verb | None:
-    """The verb a word means, or None."""
-    lower = word.lower()
-    if lower in WHOLE:
-        return WHOLE[lower]
-    if "mount" in lower:
-        mounts = {"mak": MAKE_MOUNT, "unm": UNMAKE_MOUNT}
-        if lower[:3] in mounts:
-            return mounts[lower[:3]]
-    return THREE.get(lower[:3])

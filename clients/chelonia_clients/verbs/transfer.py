@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,10 +23,9 @@ from chelonia_clients.local_files import local_error, printable, to_ln
 from chelonia_clients.local_sources import expected_size, pipe_source
 from chelonia_clients.output import answering
 from chelonia_clients.progress import Bar, counting
-from chelonia_clients.session import Session, is_remote, parallel_of, replicas_of
+from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
+from chelonia_clients.steps import PARALLEL, Done
 from chelonia_clients.transfers import (
-    PARALLEL,
-    Done,
     TreeOptions,
     copy_file,
     copy_tree,
@@ -45,13 +44,16 @@ class Wishes:
     """What the options ask for."""
 
     recursive: bool
-    replace: bool
-    replicas: int
-    parallel: int
+    tree: TreeOptions
+
+    @property
+    def would(self) -> str:
+        """Stands before what a dry run says of a file."""
+        return "would be " if self.tree.dry_run else ""
 
     def options(self, bar: Bar) -> TreeOptions:
         """As the transfers take them."""
-        return TreeOptions(self.parallel, self.replicas, self.replace, bar.advance)
+        return replace(self.tree, progress=bar.advance)
 
 
 async def put(session: Session, arguments: Arguments) -> None:
@@ -140,17 +142,20 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
         if is_directory:
             async with counting(bar, local_sizes(source)):
                 async for done in put_tree(session.client(), source, ln, options):
-                    _uploaded(session, done)
+                    _uploaded(session, done, wishes.would)
             return
-        done = await put_file(session.client(), source, ln, options)
-    _uploaded(session, done)
+        if options.dry_run:
+            done = Done("file", printable(str(source)), ln, max(0, total))
+        else:
+            done = await put_file(session.client(), source, ln, options)
+    _uploaded(session, done, wishes.would)
 
 
 async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
     if ln.endswith("/"):
         raise UsageError("what comes from stdin needs a whole name, not a collection")
     with Bar("stdin", enabled=_bars(session)) as bar:
-        wish = UploadOptions(wishes.replicas, wishes.replace, progress=bar.advance)
+        wish = UploadOptions(wishes.tree.replicas, wishes.tree.replace, progress=bar.advance)
         try:
             stored = await upload(session.client(), pipe_source(_stdin), ln, wish)
             done = Done("file", "-", ln, stored.size)
@@ -163,8 +168,8 @@ def _stdin() -> BinaryIO:
     return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
 
 
-def _uploaded(session: Session, done: Done) -> None:
-    _report(session, done, f"'{done.source}' ({done.size} bytes) uploaded to '{done.target}'.")
+def _uploaded(session: Session, done: Done, would: str = "") -> None:
+    _report(session, done, f"'{done.source}' ({done.size} bytes) {would}uploaded to '{done.target}'.")
 
 
 # --- down ---
@@ -200,10 +205,14 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         with Bar(name or "/", enabled=_bars(session)) as bar:
             async with counting(bar, listed_sizes(client, ln)):
                 async for done in get_tree(client, ln, path, wishes.options(bar)):
-                    _downloaded(session, done)
+                    _downloaded(session, done, wishes.would)
         return
     if not name:
         raise CheloniaError(Kind.NOT_A_FILE, "get", ln, "it is a collection; -r downloads it with all below it")
+    if wishes.would:
+        found = Listed(ln, "", await client.stat(ln))
+        _downloaded(session, Done("file", ln, printable(str(path)), max(0, found.size)), wishes.would)
+        return
     with Bar(name, enabled=_bars(session)) as bar:
         facts = asyncio.create_task(facts_of(client, ln))
         facts.add_done_callback(lambda task: None if task.cancelled() else bar.expect(task.result().size))
@@ -227,8 +236,8 @@ async def _print_file(session: Session, ln: str) -> None:
         sys.stdout.buffer.flush()
 
 
-def _downloaded(session: Session, done: Done) -> None:
-    _report(session, done, f"'{done.source}' ({done.size} bytes) downloaded as '{done.target}'.")
+def _downloaded(session: Session, done: Done, would: str = "") -> None:
+    _report(session, done, f"'{done.source}' ({done.size} bytes) {would}downloaded as '{done.target}'.")
 
 
 # --- inside the cluster ---
@@ -278,19 +287,22 @@ def _report(session: Session, done: Done, line: str) -> None:
         session.out.tell(f"chelonia: {done.source}: {done.note}")
         session.out.result(**facts, skipped=done.note)
     elif done.type == "file":
-        session.out.say(line)
-        session.out.result(**facts, size=done.size)
+        session.out.say(f"'{done.source}' is there already." if done.same else line)
+        session.out.result(**facts, size=done.size, **({"skipped": "it is there already"} if done.same else {}))
     else:
         session.out.result(**facts)
 
 
 def _wishes(session: Session, arguments: Arguments, replicas: str = "") -> Wishes:
-    return Wishes(
-        recursive=arguments.has("--recursive"),
-        replace=arguments.has("--force"),
-        replicas=replicas_of(session, arguments, replicas),
-        parallel=parallel_of(arguments, PARALLEL),
+    session.limit(arguments)
+    options = TreeOptions(
+        parallel_of(arguments, PARALLEL),
+        replicas_of(session, arguments, replicas),
+        arguments.has("--force"),
+        choice=choice_of(arguments),
+        dry_run=arguments.has("--dry-run"),
     )
+    return Wishes(arguments.has("--recursive"), options)
 
 
 def _name_of(source: str) -> str:

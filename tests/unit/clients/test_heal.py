@@ -28,12 +28,11 @@ from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary, NodeView
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect
-from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.arguments import Arguments, UsageError, parse_rate
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import heal as verbs_heal
 from chelonia_clients.verbs.admin import admin
-from chelonia_clients.verbs.heal import parse_rate
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import administrator_on, client_on
 

@@ -48,7 +48,7 @@ def test_an_exception(
     async def broken(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("chelonia_clients.verbs.namespace.stat", broken)
+    monkeypatch.setattr("chelonia_clients.verbs.listing.stat", broken)
     ran = chelonia("stat", "/", "--json")
     said = json.loads(ran.out)
     assert (ran.code, said["exit_code"], said["error"]["kind"]) == (code, code, kind.value)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.arguments import parse_duration
 from chelonia_clients.cli import main, run
 from chelonia_clients.output import Output, table
 from chelonia_clients.verbs.doctor import cure_of
-from chelonia_clients.verbs.nodes import parse_duration
 from tests.unit.clients.faking import Command
 from tests.unit.hosting.grid import Grid
 
@@ -115,7 +115,7 @@ def test_an_error_of_the_program_itself_is_one_line(chelonia: Command, monkeypat
     async def broken(*_: object) -> None:
         raise RuntimeError("oops")
 
-    monkeypatch.setattr("chelonia_clients.verbs.namespace.stat", broken)
+    monkeypatch.setattr("chelonia_clients.verbs.listing.stat", broken)
     ran = chelonia("stat", "/")
     assert ran.code == 1
     assert "RuntimeError('oops')" in ran.err

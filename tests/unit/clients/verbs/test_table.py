@@ -8,7 +8,8 @@ import pytest
 
 from chelonia_clients.arguments import GLOBAL, Flag, UsageError, parse, split_verb
 from chelonia_clients.cli import usage
-from chelonia_clients.verbs.table import THREE, VERBS, WHOLE, find_verb
+from chelonia_clients.verbs.finding import ORIGINAL, REMOVING, WHOLE, find_verb, suggest
+from chelonia_clients.verbs.table import VERBS
 
 RECURSIVE, NUMBER = Flag("--recursive", "", "-r"), Flag("--parallel", "", "-j", "N")
 
@@ -19,22 +20,25 @@ RECURSIVE, NUMBER = Flag("--recursive", "", "-r"), Flag("--parallel", "", "-j", 
         ("stat STA status", "stat"),
         ("makeCollection make mak MKDIR mkd makecoll", "makeCollection"),
         ("makeMountPoint makemount MAKEMOUNTPOINT makmount", "makeMountPoint"),
-        ("unmakeCollection unmake rmdir unm", "unmakeCollection"),
-        ("unmakeMountPoint unmount unmmount", "unmakeMountPoint"),
+        ("unmakeCollection unmake rmdir UNMAKECOLLECTION", "unmakeCollection"),
+        ("unmakeMountPoint unmount", "unmakeMountPoint"),
         ("list lis listing LIST", "list"),
         ("ls LS", "ls"),
         ("move mov", "move"),
         ("mv", "mv"),
         ("putFile put PUTFILE", "putFile"),
         ("getFile get getx", "getFile"),
-        ("delFile del delete", "delFile"),
+        ("delFile delfile", "delFile"),
         ("rm", "rm"),
         ("modify mod", "modify"),
         ("policy pol", "policy"),
-        ("unlink unl", "unlink"),
+        ("unlink UNLINK", "unlink"),
         ("credentialsDelegation cre", "credentialsDelegation"),
-        ("removeCredentials rem remove", "removeCredentials"),
+        ("removeCredentials", "removeCredentials"),
         ("doctor doc", "doctor"),
+        ("undelete und undel", "undelete"),
+        ("find fin", "find"),
+        ("sync", "sync"),
     ],
 )
 def test_three_letters_in_any_case_choose_the_verb(words: str, name: str) -> None:
@@ -44,16 +48,39 @@ def test_three_letters_in_any_case_choose_the_verb(words: str, name: str) -> Non
         assert verb.name == name
 
 
-@pytest.mark.parametrize("word", ["", "x", "pu", "frobnicate", "mountmake"])
+@pytest.mark.parametrize("word", ["", "x", "pu", "frobnicate", "mountmake", "compare", "dock", "synchronise"])
 def test_other_words_are_no_verbs(word: str) -> None:
     assert find_verb(word) is None
 
 
 def test_every_verb_is_reached_by_its_own_name_and_stands_in_the_usage() -> None:
-    assert {verb.name for verb in (*THREE.values(), *WHOLE.values())} <= {verb.name for verb in VERBS}
+    assert {verb.name for verb in (*ORIGINAL.values(), *WHOLE.values())} <= {verb.name for verb in VERBS}
+    assert {verb.name for verb in VERBS} >= REMOVING
     for verb in VERBS:
         assert find_verb(verb.name) is verb
         assert verb.name in "\n".join(usage())
+
+
+@pytest.mark.parametrize("word", ["del", "delete", "remove", "rem", "unl", "unm", "unmmount", "delfil", "rmd"])
+def test_a_verb_that_removes_takes_its_whole_name(word: str) -> None:
+    assert find_verb(word) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("fsck", "admin fsck"), ("copy", "cp"), ("chmod", "policy"), ("lss", "ls"), ("drill", "admin drill"),
+        ("delete", "rm (one name) or delFile (a file with all its names)"), ("unl", "unlink"),
+        ("remov", "removeCredentials"), ("mkdri", "mkdir"), ("mirror", "sync"), ("getfile", "getFile"),
+        ("tre", "tree"),
+    ],
+)  # fmt: skip
+def test_what_is_no_verb_may_have_been_meant_as_one(word: str, meant: str) -> None:
+    assert suggest(word) == f" Did you mean {meant}?"
+
+
+def test_what_is_like_nothing_is_told_as_such() -> None:
+    assert suggest("xyzzy") == ""
 
 
 def test_options_before_the_verb_are_global_and_the_rest_is_left_alone() -> None:

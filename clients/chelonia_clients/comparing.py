@@ -1,0 +1,58 @@
+"""Whether a local file and a file in the cluster are the same, so that what is there need not be sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import hashlib
+import os
+import stat
+import zlib
+from pathlib import Path
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia_clients.client import Listed
+
+TIME_S: Final = 0.002
+"""Times this near are the same: they are kept to the millisecond."""
+
+
+class Verdict(enum.Enum):
+    """How two files compare. `RETIMED`: the same bytes with another modification time."""
+
+    SAME = "same"
+    RETIMED = "retimed"
+    OTHER = "other"
+
+
+async def compare(path: Path, entry: Listed, *, checksum: bool) -> Verdict:
+    """Compare a local file with an entry of the cluster that was listed with its states and times.
+
+    Size and modification time decide, or the checksum where the times differ; `checksum`: always the checksum.
+    Raises: OSError from the local file.
+    """
+    found = await asyncio.to_thread(os.stat, path)
+    if entry.type != "file" or not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
+        return Verdict.OTHER
+    timed = entry.modified_s is not None and abs(entry.modified_s - found.st_mtime) < TIME_S
+    if timed and not checksum:
+        return Verdict.SAME
+    states = entry.metadata.get("states", {})
+    measured = await asyncio.to_thread(measure, path, states.get("checksumType", ""))
+    if not measured or measured != states.get("checksum"):
+        return Verdict.OTHER
+    return Verdict.SAME if timed else Verdict.RETIMED
+
+
+def measure(path: Path, kind: str) -> str:
+    """A local file's checksum as the cluster writes it; "" for a kind that is not known here. Raises: OSError."""
+    with path.open("rb", buffering=0) as file:
+        if kind == "adler32":
+            value = 1
+            while chunk := file.read(bounds.CHUNK_BYTES):
+                value = zlib.adler32(chunk, value)
+            return f"{value:08x}"
+        if kind not in hashlib.algorithms_available:
+            return ""
+        return hashlib.file_digest(file, kind).hexdigest()

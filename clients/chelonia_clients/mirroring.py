@@ -1,0 +1,134 @@
+"""Makes a collection the same as a local directory, or a directory the same as a collection.
+
+Only what differs is moved, so a broken `sync` is gone on with by the next one. What is no longer at the source goes
+from the target with `delete`, and only when everything else went well; what the choice leaves out stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.client import Client
+from chelonia_clients.local_files import Sort, local_error, printable, scan, to_ln
+from chelonia_clients.removal import removed
+from chelonia_clients.steps import Done, Job, in_order, known
+from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
+
+Emptied = list[Job]
+"""Removals of what is empty when all files are gone, the topmost first."""
+
+
+async def sync_up(
+    client: Client, source: Path, ln: str, options: TreeOptions, *, delete: bool = False
+) -> AsyncGenerator[Done, None]:
+    """Make the collection `ln` the same as the directory `source`; results of removals have an empty `target`."""
+    emptied: Emptied = []
+    work = put_tree(client, source, ln, replace(options, replace=True))
+    extras = _extra_names(client, source, ln, options, emptied) if delete else None
+    async with aclosing(_both(work, extras, emptied, options)) as results:
+        async for done in results:
+            yield done
+
+
+async def sync_down(
+    client: Client, ln: str, target: Path, options: TreeOptions, *, delete: bool = False
+) -> AsyncGenerator[Done, None]:
+    """Make the directory `target` the same as the collection `ln`; results of removals have an empty `target`.
+
+    Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
+    """
+    emptied: Emptied = []
+    work = get_tree(client, ln, target, replace(options, replace=True))
+    extras = _extra_files(client, ln, target, options, emptied) if delete else None
+    async with aclosing(_both(work, extras, emptied, options)) as results:
+        async for done in results:
+            yield done
+
+
+async def _both(
+    work: AsyncGenerator[Done, None], extras: AsyncGenerator[Job, None] | None, emptied: Emptied, options: TreeOptions
+) -> AsyncGenerator[Done, None]:
+    failed = False
+    async with aclosing(work):
+        async for done in work:
+            failed = failed or done.error is not None
+            yield done
+    if extras is None or failed:
+        return
+    async with aclosing(in_order(extras, options.parallel)) as results:
+        async for done in results:
+            yield done
+    for job in reversed(emptied):
+        done = await job()
+        if done.error is None or done.error.kind is not Kind.NOT_EMPTY:  # what is left out keeps its collection
+            yield done
+
+
+async def _extra_names(
+    client: Client, source: Path, ln: str, options: TreeOptions, emptied: Emptied
+) -> AsyncGenerator[Job, None]:
+    """Removals of what is in the collection and not in the directory; of one that is to be made there is none."""
+    try:
+        async for entry in client.list(ln, recursive=True):
+            names, is_collection = entry.name.split("/"), entry.type == "collection"
+            if not options.choice.takes_below(names, collection=is_collection):
+                continue
+            if await asyncio.to_thread(os.path.lexists, source.joinpath(*names)):
+                continue
+            drop = {"collection": client.unmake_collection, "mountpoint": client.unmake_mountpoint}
+            job: Job = partial(removed, drop.get(entry.type, client.unlink), entry.type, to_ln(ln, names))
+            job = known(Done(entry.type, to_ln(ln, names), "")) if options.dry_run else job
+            if is_collection:
+                emptied.append(job)
+            else:
+                yield job
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_FOUND:
+            raise
+
+
+async def _extra_files(
+    client: Client, ln: str, target: Path, options: TreeOptions, emptied: Emptied
+) -> AsyncGenerator[Job, None]:
+    """Removals of what is in the directory and not in the collection."""
+    there = {entry.name async for entry in client.list(ln, recursive=True)}
+    waiting: list[tuple[Path, tuple[str, ...]]] = [(target, ())]
+    while waiting:
+        directory, above = waiting.pop()
+        try:
+            found = await asyncio.to_thread(scan, directory)
+        except FileNotFoundError:  # a dry run has not made it
+            continue
+        for each in found:
+            names, path, is_directory = (*above, each.name), directory / each.name, each.sort is Sort.DIRECTORY
+            if not options.choice.takes(names, collection=is_directory):
+                continue
+            if is_directory:
+                waiting.append((path, names))
+            if "/".join(names) in there:
+                continue
+            done = Done("collection" if is_directory else "file", printable(str(path)), "")
+            remove = Path.rmdir if is_directory else Path.unlink
+            job = known(done) if options.dry_run else partial(_gone, path, remove, done)
+            if is_directory:
+                emptied.append(job)
+            else:
+                yield job
+
+
+async def _gone(path: Path, remove: Callable[[Path], None], done: Done) -> Done:
+    try:
+        await asyncio.to_thread(remove, path)
+        return done
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            return replace(done, error=CheloniaError(Kind.NOT_EMPTY, "sync", done.source))
+        return replace(done, error=local_error(error, "sync", path))

@@ -1,0 +1,110 @@
+"""What a removal takes along, and the removal of whole trees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import Filter, Needed
+from chelonia_clients.client import SHORT, Client
+from chelonia_clients.local_files import to_ln
+from chelonia_clients.paths import Paths
+from chelonia_clients.steps import PARALLEL, Done, Job, in_order
+
+WITH_PARENTS: Filter = (*SHORT, Needed("parents"))
+
+
+@dataclass(slots=True)
+class Doomed:
+    """What the removal of one name would take along.
+
+    Args:
+        names: of files, as they lie below what is removed.
+        collections: their names, the topmost first.
+        elsewhere: other names of these files, which would go too.
+        size: bytes of the files.
+    """
+
+    names: list[str] = field(default_factory=list)
+    collections: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+async def foresee(client: Client, ln: str, *, all_names: bool) -> Doomed:
+    """Say what `remove_tree`, or the removal of one file, would take along; `all_names` as there.
+
+    Raises: NOT_FOUND, DENIED.
+    """
+    metadata, paths, doomed = await client.stat(ln), Paths(client), Doomed()
+    if metadata.get("entry", {}).get("type") != "collection":
+        doomed.names.append(ln)
+        doomed.size = int(metadata.get("states", {}).get("size", "0") or 0)
+        doomed.elsewhere = await other_names(client, ln, metadata.get("parents", {})) if all_names else []
+        return doomed
+    doomed.collections.append(ln)
+    shared: list[str] = []
+    async for entry in client.list(ln, recursive=True, needed=WITH_PARENTS):
+        name = to_ln(ln, entry.name.split("/"))
+        if entry.type == "collection":
+            doomed.collections.append(name)
+            continue
+        doomed.names.append(name)
+        doomed.size += max(0, entry.size)
+        if all_names and len(entry.metadata.get("parents", {})) > 1:
+            shared += await paths.all_of(entry.metadata)
+    doomed.elsewhere = sorted(set(shared) - set(doomed.names))
+    return doomed
+
+
+async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[str]:
+    """The full names of a file but the one it is called by, from its parents `<GUID>/<name>`."""
+    pairs = list(parents)
+    if len(pairs) < 2:
+        return []
+    names = await Paths(client).all_of({"parents": dict.fromkeys(pairs, "")})
+    return [name for name in names if name != ln] if ln in names else names[1:]
+
+
+async def remove_tree(
+    client: Client, ln: str, *, all_names: bool, parallel: int = PARALLEL
+) -> AsyncGenerator[Done, None]:
+    """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too.
+
+    Raises: as `get_tree`.
+    """
+    collections = [ln]
+    failed = False
+    async with aclosing(in_order(_removals(client, ln, collections, all_names), parallel)) as results:
+        async for done in results:
+            failed = failed or done.error is not None
+            yield done
+    for each in reversed(collections):
+        done = await removed(client.unmake_collection, "collection", each)
+        if not (failed and done.error is not None and done.error.kind is Kind.NOT_EMPTY):
+            yield done
+
+
+async def _removals(client: Client, ln: str, collections: list[str], all_names: bool) -> AsyncGenerator[Job, None]:
+    drop = client.del_file if all_names else client.unlink
+    async for entry in client.list(ln, recursive=True, needed=SHORT):
+        name = to_ln(ln, entry.name.split("/"))
+        match entry.type:
+            case "collection":
+                collections.append(name)
+            case "mountpoint":
+                yield partial(removed, client.unmake_mountpoint, "mountpoint", name)
+            case _:
+                yield partial(removed, drop, "file", name)
+
+
+async def removed(drop: Callable[[str], Awaitable[str]], kind: str, ln: str) -> Done:
+    """Remove one name; a failure is in the result."""
+    try:
+        await drop(ln)
+        return Done(kind, ln, "")
+    except CheloniaError as error:
+        return Done(kind, ln, "", error=error)

@@ -1,0 +1,71 @@
+"""Many small jobs at a time, their results in the order in which the jobs were given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from chelonia.core.errors import CheloniaError
+
+PARALLEL = 6
+"""Files moved at a time: enough to hide the latency of small ones."""
+AHEAD = 8
+"""Results kept waiting for their turn, for each file moved at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one name.
+
+    Args:
+        type: file, collection or mountpoint.
+        note: why it was skipped; error: why it failed.
+        same: it was there already; over: another file was there.
+    """
+
+    type: str
+    source: str
+    target: str
+    size: int = 0
+    note: str = ""
+    error: CheloniaError | None = None
+    same: bool = False
+    over: bool = False
+
+
+Job = Callable[[], Awaitable[Done]]
+
+
+def known(done: Done) -> Job:
+    """A job whose result is there."""
+
+    async def job() -> Done:
+        return done
+
+    return job
+
+
+async def in_order(jobs: AsyncGenerator[Job, None], parallel: int) -> AsyncGenerator[Done, None]:
+    """Run jobs, at most `parallel` at a time, and yield their results in the order of the jobs."""
+    gate = asyncio.Semaphore(parallel)
+    waiting: deque[asyncio.Task[Done]] = deque()
+
+    async def run(job: Job) -> Done:
+        async with gate:
+            return await job()
+
+    try:
+        async with aclosing(jobs):
+            async for job in jobs:
+                waiting.append(asyncio.create_task(run(job)))
+                while waiting and (waiting[0].done() or len(waiting) > AHEAD * parallel):
+                    yield await waiting.popleft()
+        while waiting:
+            yield await waiting.popleft()
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

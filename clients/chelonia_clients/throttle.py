@@ -1,0 +1,71 @@
+"""A limit on the bytes that files take each second, for all transfers of one client together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final, cast
+
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.pacing import Pace
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Streaming
+
+PIECE: Final = 64 * 1024
+"""Bytes that go at once: a slow line is not idle for long."""
+
+
+def limited(http: HttpClient, bytes_per_s: int, clock: Clock) -> HttpClient:
+    """The same connections, over which files take at most so many bytes a second, up and down together."""
+    return cast(HttpClient, _Limited(http, bytes_per_s, clock))
+
+
+class _Limited:
+    """The part of `HttpClient` that transfers use."""
+
+    def __init__(self, http: HttpClient, bytes_per_s: int, clock: Clock) -> None:
+        self._http = http
+        self._pace = Pace(bytes_per_s)
+        self._clock = clock
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def request(self, sending: Sending) -> Received:
+        """Send, a streamed body at the pace. Raises: as `HttpClient.request`."""
+        if sending.body is None or isinstance(sending.body, bytes):
+            return await self._http.request(sending)
+        return await self._http.request(replace(sending, body=self._paced(sending.body)))
+
+    @asynccontextmanager
+    async def stream(self, sending: Sending) -> AsyncIterator[Streaming]:
+        """Receive, at the pace. Raises: as `HttpClient.stream`."""
+        async with self._http.stream(sending) as answer:
+            yield cast(Streaming, _LimitedAnswer(answer, self._paced))
+
+    async def _paced(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            for start in range(0, len(chunk), PIECE):
+                piece = chunk[start : start + PIECE]
+                if wait := self._pace.wait_ms(self._clock.monotonic_ms()):
+                    await self._clock.sleep(wait)
+                self._pace.spend(len(piece), self._clock.monotonic_ms())
+                yield piece
+
+
+class _LimitedAnswer:
+    """The part of `Streaming` that downloads use."""
+
+    def __init__(self, answer: Streaming, paced: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]) -> None:
+        self._answer = answer
+        self._paced = paced
+        self.status, self.headers = answer.status, answer.headers
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises: as `Streaming.chunks`."""
+        return self._paced(self._answer.chunks())
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body. Raises: as `Streaming.read`."""
+        return await self._answer.read(limit)

@@ -1,0 +1,227 @@
+"""Verbs that look: stat, list, ls. The original's lines to the letter, and forms for programs beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, ExitCode, Kind
+from chelonia.core.metadata import Needed
+from chelonia.core.replicas import PROVEN, ReplicaState
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.client import SHORT, Listed, modified_s
+from chelonia_clients.output import human_size, original_status, printable, table
+from chelonia_clients.session import Session
+
+WHY: Final = {
+    " LOST": "no good copy is left anywhere; an administrator may know of a disk that has one (what-was-lost.md)",
+    " unreachable": "it is not lost, all Shepherds with a good copy are away now",
+}
+LINES_AT_ONCE = 1000
+"""Entries aligned together: a long listing starts to show before it is whole."""
+
+Show = Callable[[Sequence[Listed]], None]
+
+
+async def stat(session: Session, arguments: Arguments) -> None:
+    """The verb `stat`."""
+    out = session.out
+    for text in arguments.operands:
+        try:
+            metadata = await session.client().stat(session.ln(text))
+        except CheloniaError as error:
+            out.failure(error, _original_line(text, error), ln=text)
+            continue
+        out.say(f"'{text}': found")
+        for section in sorted(metadata):
+            out.say(f"  {section}")
+            for name, value in sorted(metadata[section].items()):
+                out.say(f"    {name}: {value}" + (_readable(value) if section == "timestamps" else ""))
+        if why := unreadable(metadata):
+            out.tell(f"'{text}':{why}: {WHY[why]}")
+        out.result(ln=text, **facts_of(Listed(text, metadata.get("entry", {}).get("GUID", ""), metadata)))
+
+
+def _original_line(text: str, error: CheloniaError) -> str:
+    """What the original says of this; nothing where its words would hide the cause."""
+    if error.kind is Kind.NOT_FOUND:
+        return f"'{text}': not found"
+    return "" if error.meaning.exit_code is ExitCode.NETWORK else f"'{text}': {original_status('stat', error)}"
+
+
+def _readable(seconds: str) -> str:
+    try:
+        return f"  ({time_text(float(seconds))} UTC)"
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+async def list_(session: Session, arguments: Arguments) -> None:
+    """The verb `list`."""
+    for text in arguments.operands:
+        try:
+            await _list_one(session, arguments, text)
+        except CheloniaError as error:
+            session.out.failure(error, f"'{text}': {original_status('list', error)}", ln=text)
+
+
+async def ls(session: Session, arguments: Arguments) -> None:
+    """The verb `ls`: like `list`, but what is no collection shows itself, and without a name the root is meant."""
+    for text in arguments.operands or ("/",):
+        try:
+            await _list_one(session, arguments, text)
+        except CheloniaError as error:
+            if error.kind not in (Kind.NOT_A_COLLECTION, Kind.IN_MOUNTPOINT):
+                session.out.failure(error, ln=text)
+                continue
+            await _list_itself(session, arguments, text)
+
+
+async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
+    ln, out = session.ln(text), session.out
+    needed = (*SHORT, Needed("locations")) if arguments.has("--long") or arguments.has("--format") else SHORT
+    show, plain = shower(session, arguments, text)
+    facts: list[dict[str, object]] = []
+    waiting: list[Listed] = []
+    headed = plain
+    async for entry in session.client().list(ln, recursive=arguments.has("--recursive"), needed=needed):
+        if not headed:
+            out.say(f"'{text}': collection")
+            headed = True
+        if out.as_json:
+            facts.append({"name": entry.name, **facts_of(entry)})
+            continue
+        waiting.append(entry)
+        if len(waiting) >= LINES_AT_ONCE:
+            show(waiting)
+            waiting = []
+    if not headed:
+        out.say(f"'{text}': collection")
+        out.say("    empty.")
+    show(waiting)
+    out.result(ln=text, type="collection", entries=facts)
+
+
+async def _list_itself(session: Session, arguments: Arguments, text: str) -> None:
+    try:
+        metadata = await session.client().stat(session.ln(text))
+    except CheloniaError as error:
+        session.out.failure(error, ln=text)
+        return
+    entry = Listed(text, metadata.get("entry", {}).get("GUID", ""), metadata)
+    show, _ = shower(session, arguments, "")
+    show([entry])
+    session.out.result(ln=text, type=entry.type, entries=[{"name": entry.name, **facts_of(entry)}])
+
+
+def shower(session: Session, arguments: Arguments, top: str) -> tuple[Show, bool]:
+    """How entries below `top` are shown, by the options, and whether that is for programs (without a head line).
+
+    Raises: UsageError for a format that names what there is not.
+    """
+    out, form = session.out, arguments.value("--format")
+    if form:
+        line = _formatter(form, arguments, top)
+        return (lambda entries: out.emit("".join(line(entry) for entry in entries))), True
+    if arguments.has("--nul"):
+        return (lambda entries: out.emit("".join(path_of(top, entry.name) + "\0" for entry in entries))), True
+    if arguments.has("--one"):
+        return (lambda entries: out.say(*(entry.name for entry in entries))), True
+    return (lambda entries: _show(session, arguments, entries)), False
+
+
+def _formatter(form: str, arguments: Arguments, top: str) -> Callable[[Listed], str]:
+    template = form.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
+    human = arguments.has("--human")
+
+    def line(entry: Listed) -> str:
+        shown = {name: printable(value) for name, value in _columns(entry, top, human=human).items()}
+        return template.format_map(shown) + ("" if template.endswith(("\n", "\0")) else "\n")
+
+    try:
+        line(Listed("", "", {}))
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        known = " ".join(f"{{{name}}}" for name in _columns(Listed("", "", {}), top, human=human))
+        raise UsageError(f"--format takes text with {known}, not {form!r}") from error
+    return line
+
+
+def _columns(entry: Listed, top: str, *, human: bool) -> dict[str, str]:
+    return {
+        "name": entry.name.rpartition("/")[2],
+        "path": path_of(top, entry.name),
+        "type": entry.type,
+        "size": _size(entry, human=human),
+        "copies": str(_alive(entry)) if entry.type == "file" else "-",
+        "wanted": entry.metadata.get("states", {}).get("neededReplicas", "-"),
+        "time": _time(entry).replace(" ", "T"),
+        "guid": entry.guid,
+    }
+
+
+def path_of(top: str, name: str) -> str:
+    """The whole name of what is listed as `name` below `top` ("": the name is whole)."""
+    return f"{top.rstrip('/')}/{name}" if top else name
+
+
+def _show(session: Session, arguments: Arguments, entries: Sequence[Listed]) -> None:
+    if not entries:
+        return
+    if arguments.has("--long"):
+        human = arguments.has("--human")
+        lines = table([_long(entry, human=human) for entry in entries], frozenset({0, 1}))
+    else:
+        lines = table([(entry.name, f"<{entry.type}>") for entry in entries])
+    for line in lines:
+        session.out.say(f"  {line}")
+
+
+def _long(entry: Listed, *, human: bool) -> tuple[str, ...]:
+    states = entry.metadata.get("states", {})
+    copies = f"{_alive(entry)}/{states.get('neededReplicas', '?')}{unreadable(entry.metadata)}"
+    return (
+        _size(entry, human=human),
+        copies if entry.type == "file" else "-",
+        _time(entry),
+        f"<{entry.type}>",
+        entry.name,
+    )
+
+
+def _alive(entry: Listed) -> int:
+    return sum(state == "alive" for state in entry.metadata.get("locations", {}).values())
+
+
+def _size(entry: Listed, *, human: bool) -> str:
+    if entry.type != "file" or entry.size < 0:
+        return "-"
+    return human_size(entry.size) if human else str(entry.size)
+
+
+def _time(entry: Listed) -> str:
+    return "-" if entry.modified_s is None else time_text(entry.modified_s)
+
+
+def time_text(seconds: float) -> str:
+    """A time as people read it, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def unreadable(metadata: Mapping[str, Mapping[str, str]]) -> str:
+    """` LOST` or ` unreachable` for a file that nobody can read now, by the states of its copies; else ""."""
+    states = set(metadata.get("locations", {}).values())
+    if metadata.get("entry", {}).get("type") != "file" or states & {state.value for state in PROVEN}:
+        return ""
+    return " unreachable" if ReplicaState.OFFLINE.value in states else " LOST"
+
+
+def facts_of(entry: Listed) -> dict[str, object]:
+    """An entry for programs: numbers as numbers, and all `metadata` as the cluster keeps it, which is text."""
+    return {
+        "type": entry.type,
+        "guid": entry.guid,
+        "size": entry.size if entry.size >= 0 else None,
+        "modified": modified_s(entry.metadata),
+        "metadata": entry.metadata,
+    }

@@ -1,0 +1,155 @@
+"""Verbs that remove: rm, delFile, unlink. What a removal takes along is shown before, at a terminal, and after.
+
+At a terminal one is asked before more than the single named entry goes; scripts are not asked, nor is who says --yes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.client import Client, Metadata
+from chelonia_clients.output import human_size, original_status
+from chelonia_clients.removal import Doomed, foresee, other_names, remove_tree
+from chelonia_clients.session import Session, parallel_of
+from chelonia_clients.steps import PARALLEL
+from chelonia_clients.verbs.namespace import each_name
+
+SHOWN: Final = 20
+"""Names shown before a removal, beside their number."""
+ask = input
+"""Asks a person at the terminal."""
+
+
+async def unlink(session: Session, arguments: Arguments) -> None:
+    """The verb `unlink`."""
+
+    async def drop(ln: str) -> str:
+        return await session.client().unlink(ln)
+
+    await each_name(session, arguments.operands, "unlink", "Unlinking '{}': {}", drop)
+
+
+async def delete(session: Session, arguments: Arguments) -> None:
+    """The verb `delFile`."""
+    for text in arguments.operands:
+        try:
+            if await _may(session, arguments, text, all_names=True):
+                await _delete_one(session, arguments, text)
+        except CheloniaError as error:
+            session.out.failure(error, f"{text}: {original_status('delFile', error)}.", ln=text)
+
+
+async def _delete_one(session: Session, arguments: Arguments, text: str) -> None:
+    ln, client, out = session.ln(text), session.client(), session.out
+    metadata = await _seen(client, ln)
+    if arguments.has("--recursive") and metadata.get("entry", {}).get("type") == "collection":
+        await _whole(session, arguments, ln, all_names=True)
+        return
+    others = await other_names(client, ln, metadata.get("parents", {}))
+    word = await client.del_file(ln)
+    out.say(f"{text}: {word}.", *(f"{name}: {word}, it was the same file." for name in others))
+    out.result(ln=text, status=word, **({"other_names": others} if others else {}))
+
+
+async def remove(session: Session, arguments: Arguments) -> None:
+    """The verb `rm`."""
+    for text in arguments.operands:
+        try:
+            if await _may(session, arguments, text, all_names=False):
+                await _remove_one(session, arguments, text)
+        except CheloniaError as error:
+            if not (error.kind is Kind.NOT_FOUND and arguments.has("--force")):
+                session.out.failure(error, ln=text)
+
+
+async def _remove_one(session: Session, arguments: Arguments, text: str) -> None:
+    """Drop a name, or a collection with all below it. Raises: NOT_A_FILE for a collection without -r."""
+    ln, client = session.ln(text), session.client()
+    if (await _seen(client, ln)).get("entry", {}).get("type") == "collection":
+        if not arguments.has("--recursive"):
+            raise CheloniaError(Kind.NOT_A_FILE, "rm", ln, "it is a collection; -r removes it with all below it")
+        await _whole(session, arguments, ln, all_names=False)
+        return
+    await client.unlink(ln)
+    session.out.say(f"{text}: deleted.")
+    session.out.result(ln=text, status="deleted")
+
+
+async def _seen(client: Client, ln: str) -> Metadata:
+    """What is known of an entry; nothing of one that may be removed without being read. Raises: NOT_FOUND."""
+    try:
+        return await client.stat(ln)
+    except CheloniaError as error:
+        if error.kind is not Kind.DENIED:
+            raise
+        return {}
+
+
+async def _whole(session: Session, arguments: Arguments, ln: str, *, all_names: bool) -> None:
+    _refuse_root(ln)
+    client, out, parallel = session.client(), session.out, parallel_of(arguments, PARALLEL)
+    elsewhere = (await foresee(client, ln, all_names=True)).elsewhere if all_names else []
+    async for done in remove_tree(client, ln.rstrip("/"), all_names=all_names, parallel=parallel):
+        if done.error is not None:
+            out.failure(done.error, ln=done.source, type=done.type)
+            continue
+        out.say(f"{done.source}: deleted.")
+        out.result(ln=done.source, type=done.type, status="deleted")
+    for name in elsewhere:
+        out.say(f"{name}: deleted, it was the same file as one of these.")
+        out.result(ln=name, type="file", status="deleted", elsewhere=True)
+
+
+def _refuse_root(ln: str) -> None:
+    if ln.strip("/") == "":
+        raise UsageError("the root is not removed; name what is in it")
+
+
+# --- before ---
+
+
+async def _may(session: Session, arguments: Arguments, text: str, *, all_names: bool) -> bool:
+    """Whether a removal goes on: asked of a person, who is shown what it takes along; --dry-run only shows it."""
+    recursive, dry = arguments.has("--recursive"), arguments.has("--dry-run")
+    told = arguments.has("--yes") or arguments.has("--force") or session.out.as_json or not _at_a_terminal()
+    if not dry and (told or not (all_names or recursive)):
+        return True
+    ln = session.ln(text)
+    if recursive:
+        _refuse_root(ln)
+    doomed = await foresee(session.client(), ln, all_names=all_names)
+    names = [*doomed.names, *reversed(doomed.collections)]
+    if not dry and (len(names) + len(doomed.elsewhere) <= 1 or (doomed.collections and not recursive)):
+        return True  # one name, and that is the one that was given; or what will be refused
+    if dry:
+        session.out.say(*names, *_elsewhere(doomed))
+        session.out.result(ln=text, would_remove=names, other_names=doomed.elsewhere)
+        return False
+    session.out.tell(*names[:SHOWN], *([f"... and {len(names) - SHOWN} more"] if len(names) > SHOWN else ()))
+    session.out.tell(*_elsewhere(doomed))
+    if (await asyncio.to_thread(ask, f"Remove {_counts(doomed)}? [y/N] ")).strip().lower() in ("y", "yes"):
+        return True
+    raise CheloniaError(Kind.CANCELLED, "rm", ln, "nothing was removed")
+
+
+def _elsewhere(doomed: Doomed) -> list[str]:
+    return [f"{name}  (another name of one of these files)" for name in doomed.elsewhere]
+
+
+def _counts(doomed: Doomed) -> str:
+    parts = [f"{_plural(len(doomed.names), 'file')} ({human_size(doomed.size)})"]
+    for names, what in ((doomed.collections, "collection"), (doomed.elsewhere, "other name")):
+        parts += [_plural(len(names), what)] if names else []
+    return ", ".join(parts)
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()

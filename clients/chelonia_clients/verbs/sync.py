@@ -1,0 +1,128 @@
+"""Verbs that compare a local tree with one in the cluster: sync, diff."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.mirroring import sync_down, sync_up
+from chelonia_clients.output import human_size
+from chelonia_clients.progress import Bar, counting
+from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
+from chelonia_clients.steps import PARALLEL, Done
+from chelonia_clients.transfers import TreeOptions, listed_sizes, local_sizes
+
+
+async def sync(session: Session, arguments: Arguments) -> None:
+    """The verb `sync`."""
+    source, target = arguments.operands
+    if is_remote(source) == is_remote(target):
+        both = "both sides are in the cluster, use cp -r" if is_remote(source) else "one side must be in the cluster"
+        raise UsageError(f"{both}; names in the cluster are written chelonia:/path")
+    session.limit(arguments)
+    up = is_remote(target)
+    local, ln = (Path(source), session.ln(target)) if up else (Path(target), session.ln(source))
+    ln = ln.rstrip("/") or "/"
+    if up:
+        await _check_directory(local)
+    client, delete, tally = session.client(), arguments.has("--delete"), _Tally(dry=arguments.has("--dry-run"))
+    bars = not (session.out.as_json or session.options.has("--no-progress") or tally.dry)
+    with Bar(local.name or str(local), enabled=bars) as bar:
+        options = _options(session, arguments, bar)
+        sizes = local_sizes(local) if up else listed_sizes(client, ln)
+        work = partial(sync_up, client, local, ln) if up else partial(sync_down, client, ln, local)
+        async with counting(bar, sizes):
+            async for done in work(options, delete=delete):
+                _report(session, done, tally, "uploaded" if up else "downloaded")
+    session.out.say(tally.line("uploaded" if up else "downloaded"))
+
+
+async def _check_directory(path: Path) -> None:
+    if not await asyncio.to_thread(path.is_dir):
+        raise CheloniaError(Kind.NOT_FOUND, "sync", str(path), "there is no such local directory")
+
+
+def _options(session: Session, arguments: Arguments, bar: Bar) -> TreeOptions:
+    return TreeOptions(
+        parallel_of(arguments, PARALLEL),
+        replicas_of(session, arguments),
+        True,
+        bar.advance,
+        choice_of(arguments),
+        arguments.has("--checksum"),
+        arguments.has("--dry-run"),
+    )
+
+
+class _Tally:
+    """How many of each there were."""
+
+    def __init__(self, *, dry: bool) -> None:
+        self.dry = dry
+        self.moved = self.bytes = self.same = self.removed = self.skipped = self.failed = 0
+
+    def line(self, word: str) -> str:
+        """All of it in a line."""
+        would = "would be " if self.dry else ""
+        parts = [f"{self.moved} {would}{word} ({human_size(self.bytes)})", f"{self.same} unchanged"]
+        parts += [f"{self.removed} {would}removed"] if self.removed else []
+        parts += [f"{self.skipped} skipped"] if self.skipped else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        return ", ".join(parts)
+
+
+def _report(session: Session, done: Done, tally: _Tally, word: str) -> None:
+    out, would = session.out, "would be " if tally.dry else ""
+    facts: dict[str, Any] = {
+        "type": done.type, "source": done.source, "target": done.target, "dry_run": tally.dry,
+    }  # fmt: skip
+    if done.error is not None:
+        tally.failed += 1
+        out.failure(done.error, **facts)
+    elif done.note:
+        tally.skipped += 1
+        out.tell(f"chelonia: {done.source}: {done.note}")
+        out.result(**facts, action="skipped", skipped=done.note)
+    elif not done.target:
+        tally.removed += 1
+        out.say(f"'{done.source}' {would}removed.")
+        out.result(**facts, action="removed")
+    elif done.type != "file":
+        out.result(**facts, action="kept")
+    elif done.same:
+        tally.same += 1
+        out.result(**facts, size=done.size, action="unchanged")
+    else:
+        tally.moved, tally.bytes = tally.moved + 1, tally.bytes + done.size
+        out.say(
+            f"'{done.source}' ({done.size} bytes) {would}{word} {'to' if word == 'uploaded' else 'as'} '{done.target}'."
+        )
+        out.result(**facts, size=done.size, action=word)
+
+
+async def diff(session: Session, arguments: Arguments) -> None:
+    """The verb `diff`: what is only here, only there, or differs. Exit code 1 when anything is."""
+    local, ln = Path(arguments.operands[0]), session.ln(arguments.operands[1]).rstrip("/") or "/"
+    await _check_directory(local)
+    if not await session.is_collection(ln):
+        raise CheloniaError(Kind.NOT_FOUND, "diff", ln, "there is no such collection")
+    options = TreeOptions(replace=True, choice=choice_of(arguments), checksum=arguments.has("--checksum"), dry_run=True)
+    differing = 0
+    async for done in sync_up(session.client(), local, ln, options, delete=True):
+        if done.error is not None:
+            session.out.failure(done.error, source=done.source, target=done.target)
+            continue
+        if done.same or done.note or (done.target and done.type != "file"):
+            continue
+        differing += 1
+        sign, where = ("-", "cluster") if not done.target else ("~", "both") if done.over else ("+", "local")
+        session.out.say(f"{sign} {done.source}")
+        session.out.result(where=where, source=done.source, target=done.target, type=done.type)
+    if differing:
+        session.out.exit_code = session.out.exit_code or 1
+    elif not session.out.exit_code:
+        session.out.say("no difference")

@@ -1,0 +1,158 @@
+"""Verbs that look at whole trees: du, find, tree, watch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Final
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.metadata import Needed
+from chelonia_clients.arguments import Arguments, UsageError, parse_duration, parse_size
+from chelonia_clients.choosing import name_fits
+from chelonia_clients.client import SHORT, Listed
+from chelonia_clients.output import human_size
+from chelonia_clients.session import Session
+from chelonia_clients.verbs.listing import facts_of, path_of, shower
+
+EVERY_MS: Final = 2_000
+"""How often `watch` looks."""
+TYPES: Final = ("file", "collection", "mountpoint")
+Fits = Callable[[Listed], bool]
+
+
+async def du(session: Session, arguments: Arguments) -> None:
+    """The verb `du`: sums are of files' own bytes, not of their copies; a file with two names below counts twice."""
+    human, out = arguments.has("--human"), session.out
+    async for text, entries in _each_tree(session, arguments):
+        sums: dict[str, list[int]] = {"": [0, 0]}
+        async for entry in entries:
+            above = [*_collections_of(entry.name)]
+            if entry.type == "collection":
+                sums.setdefault(entry.name, [0, 0])
+            for name in above if entry.type == "file" else ():
+                size, files = sums.setdefault(name, [0, 0])
+                sums[name] = [size + max(0, entry.size), files + 1]
+        names = [] if arguments.has("--summary") else sorted(sums, key=lambda name: f"{name}/")[1:]
+        for name in (*names, ""):
+            size, files = sums[name]
+            where = path_of(text, name) if name else text
+            out.say(f"{human_size(size) if human else size}\t{files}\t{where}".expandtabs(12))
+            out.result(ln=where, size=size, files=files)
+
+
+def _collections_of(name: str) -> list[str]:
+    """The collections above a listed name, the top as ""."""
+    parts = name.split("/")[:-1]
+    return ["", *("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))]
+
+
+async def find(session: Session, arguments: Arguments) -> None:
+    """The verb `find`."""
+    fits = _conditions(arguments)
+    async for text, entries in _each_tree(session, arguments, locations=arguments.has("--format")):
+        show, plain = shower(session, arguments, text)
+        async for entry in entries:
+            if not fits(entry):
+                continue
+            if plain:
+                show([entry])
+            else:
+                session.out.say(path_of(text, entry.name))
+            session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
+
+
+def _conditions(arguments: Arguments) -> Fits:
+    """All that the options ask of an entry. Raises: UsageError."""
+    asked: list[Fits] = []
+    if name := arguments.value("--name"):
+        asked.append(lambda entry: name_fits(entry.name.rpartition("/")[2], name))
+    if kind := arguments.value("--type"):
+        whole = next((each for each in TYPES if each.startswith(kind)), "collection" if kind == "d" else "")
+        if not whole:
+            raise UsageError(f"--type takes {', '.join(TYPES)}, not {kind!r}")
+        asked.append(lambda entry: entry.type == whole)
+    if larger := arguments.value("--larger"):
+        least = parse_size(larger, "--larger")
+        asked.append(lambda entry: entry.type == "file" and entry.size > least)
+    if smaller := arguments.value("--smaller"):
+        most = parse_size(smaller, "--smaller")
+        asked.append(lambda entry: entry.type == "file" and 0 <= entry.size < most)
+    if newer := arguments.value("--newer"):
+        after = time.time() - parse_duration(newer, "--newer") / 1000
+        asked.append(lambda entry: entry.modified_s is not None and entry.modified_s > after)
+    if older := arguments.value("--older"):
+        before = time.time() - parse_duration(older, "--older") / 1000
+        asked.append(lambda entry: entry.modified_s is not None and entry.modified_s < before)
+    return lambda entry: all(fits(entry) for fits in asked)
+
+
+async def tree(session: Session, arguments: Arguments) -> None:
+    """The verb `tree`."""
+    files = collections = 0
+    async for text, entries in _each_tree(session, arguments):
+        below: dict[str, list[Listed]] = {}
+        async for entry in entries:
+            below.setdefault(entry.name.rpartition("/")[0], []).append(entry)
+            files += entry.type == "file"
+            collections += entry.type == "collection"
+            session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
+        session.out.say(text)
+        _draw(session, below, "", "", human=arguments.has("--human"))
+    session.out.say("", f"{collections} collections, {files} files")
+
+
+def _draw(session: Session, below: dict[str, list[Listed]], top: str, indent: str, *, human: bool) -> None:
+    entries = below.get(top, [])
+    for entry in entries:
+        last = entry is entries[-1]
+        size = f"  [{human_size(entry.size)}]" if human and entry.size >= 0 else ""
+        end = "/" if entry.type == "collection" else ""
+        session.out.say(f"{indent}{'└── ' if last else '├── '}{entry.name.rpartition('/')[2]}{end}{size}")
+        _draw(session, below, entry.name, indent + ("    " if last else "│   "), human=human)
+
+
+async def watch(session: Session, arguments: Arguments) -> None:
+    """The verb `watch`: until it is interrupted, or --for is over."""
+    every = parse_duration(arguments.value("--every"), "--every") if arguments.has("--every") else EVERY_MS
+    ends = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
+    clock = session.client().clock
+    began = clock.monotonic_ms()
+    before = await _seen(session, arguments)
+    while not ends or clock.monotonic_ms() - began < ends:
+        await clock.sleep(every)
+        now = await _seen(session, arguments)
+        _tell_changes(session, before, now)
+        before = now
+
+
+async def _seen(session: Session, arguments: Arguments) -> dict[str, tuple[str, str, int, float | None]]:
+    return {
+        path_of(text, entry.name): (entry.type, entry.guid, entry.size, entry.modified_s)
+        async for text, entries in _each_tree(session, arguments)
+        async for entry in entries
+    }
+
+
+def _tell_changes(session: Session, before: Mapping[str, object], now: Mapping[str, object]) -> None:
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            sign, word = ("+", "new") if name not in before else ("-", "gone") if name not in now else ("~", "changed")
+            session.out.say(f"{sign} {name}")
+            session.out.result(ln=name, change=word)
+    session.out.stdout.flush()
+
+
+async def _each_tree(
+    session: Session, arguments: Arguments, *, locations: bool = False
+) -> AsyncGenerator[tuple[str, AsyncGenerator[Listed, None]], None]:
+    """Each operand with all that is below it; a file, or what cannot be listed, is told as a failure."""
+    needed = (*SHORT, Needed("locations")) if locations else SHORT
+    for text in arguments.operands or ("/",):
+        try:
+            ln = session.ln(text)
+            async with aclosing(session.client().list(ln, recursive=True, needed=needed)) as entries:
+                yield ln, entries
+        except CheloniaError as error:
+            session.out.failure(error, ln=text)

@@ -1,0 +1,88 @@
+"""Looking at trees, for people and for pipes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chelonia.core.errors import Kind
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import Command
+
+
+@pytest.fixture
+def tree(fake: FakeBartender) -> FakeBartender:
+    for ln in ("/d", "/d/c", "/d/c/e"):
+        fake.add_collection(ln)
+    fake.add_file("/d/big", b"x" * 3000, "1000")
+    fake.add_file("/d/c/small file", b"x", "2000")
+    fake.entries[("d", "big")].metadata["locations"] = {"https://s1/S r": "alive", "https://s2/S r": "offline"}
+    return fake
+
+
+def test_du_sums_below_each_collection(chelonia: Command, tree: FakeBartender) -> None:
+    assert [line.split() for line in chelonia("du", "/d").lines] == [
+        ["1", "1", "/d/c"], ["0", "0", "/d/c/e"], ["3001", "2", "/d"]
+    ]  # fmt: skip
+    assert chelonia("du", "-sh", "/d").lines == ["2.9 KiB     2           /d"]
+    assert json.loads(chelonia("--json", "du", "-s", "/d").out)["results"] == [
+        {"ok": True, "ln": "/d", "size": 3001, "files": 2}
+    ]
+
+
+def test_find_takes_what_fits_all_conditions(chelonia: Command, tree: FakeBartender) -> None:
+    assert chelonia("find", "/d", "--type", "file").lines == ["/d/big", "/d/c/small file"]
+    assert chelonia("find", "/d", "--name", "s*").lines == ["/d/c/small file"]
+    assert chelonia("find", "/d", "--larger", "1K").lines == ["/d/big"]
+    assert chelonia("find", "/d", "--smaller", "1K", "--older", "1d").lines == ["/d/c/small file"]
+    assert chelonia("find", "/d", "--newer", "1d").lines == []
+    assert chelonia("find", "/d", "--type", "f", "-0").out == "/d/big\0/d/c/small file\0"
+    assert chelonia("find", "/d", "--type", "nonsense").code == 2
+    assert chelonia("find", "/none").code == 3
+
+
+def test_tree_draws(chelonia: Command, tree: FakeBartender) -> None:
+    assert chelonia("tree", "/d").lines == [
+        "/d", "├── big", "└── c/", "    ├── e/", "    └── small file", "", "2 collections, 2 files"
+    ]  # fmt: skip
+
+
+def test_ls_for_pipes(chelonia: Command, tree: FakeBartender) -> None:
+    assert chelonia("ls", "-1", "/d").lines == ["big", "c"]
+    assert chelonia("ls", "-r0", "/d").out == "/d/big\0/d/c\0/d/c/e\0/d/c/small file\0"
+    assert chelonia("ls", "--format", "{size}\\t{copies}/{wanted}\\t{path}", "/d").lines == [
+        "3000\t1/2\t/d/big", "-\t-/-\t/d/c"
+    ]  # fmt: skip
+    assert chelonia("ls", "--format", "{time} {name}", "/d/big").lines == ["1970-01-01T00:16:40 big"]
+    assert chelonia("ls", "--format", "{nope}", "/d").code == 2
+    assert "2.9 KiB" in chelonia("ls", "-lh", "/d").out
+
+
+def test_stat_shows_times_as_people_read_them_and_numbers_for_programs(chelonia: Command, tree: FakeBartender) -> None:
+    assert "    modified: 1000  (1970-01-01 00:16:40 UTC)" in chelonia("stat", "/d/big").lines
+    [told] = json.loads(chelonia("--json", "stat", "/d/big").out)["results"]
+    assert (told["size"], told["modified"], told["type"]) == (3000, 1000.0, "file")
+
+
+def test_what_keeps_from_looking_stands_alone(chelonia: Command, fake: FakeBartender) -> None:
+    fake.failures = [Kind.UNAVAILABLE]
+    ran = chelonia("stat", "/d")
+    assert (ran.code, ran.out) == (7, "")
+
+
+def test_watch_tells_what_comes_changes_and_goes(
+    chelonia: Command, tree: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.unit.clients.faking import QuickClock
+
+    steps = [lambda: tree.add_file("/d/new", b""), lambda: tree.entries.pop(("d", "big"))]
+    sleep = QuickClock.sleep
+
+    async def change(self: QuickClock, duration_ms: int) -> None:
+        await sleep(self, duration_ms)
+        if steps:
+            steps.pop(0)()
+
+    monkeypatch.setattr(QuickClock, "sleep", change)
+    assert chelonia("watch", "/d", "--every", "1s", "--for", "5s").lines == ["+ /d/new", "- /d/big"]

@@ -1,0 +1,110 @@
+"""No surprises: what a removal takes along is shown before and after, and a slip removes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chelonia_clients.verbs import removing
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import Command
+
+
+@pytest.fixture
+def linked(fake: FakeBartender) -> FakeBartender:
+    """`/t/f` is `/u/other` too; `/t/g` has one name."""
+    for ln in ("/t", "/t/c", "/u"):
+        fake.add_collection(ln)
+    fake.add_file("/t/f", b"one")
+    fake.add_file("/t/c/g", b"two")
+    fake.entries[("u", "other")] = fake.entries[("t", "f")]
+    return fake
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """At a terminal, where the next answer is the first of these, and the question takes its place."""
+    answers: list[str] = []
+
+    def ask(question: str) -> str:
+        answer = answers.pop(0)
+        answers.append(question)
+        return answer
+
+    monkeypatch.setattr(removing, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(removing, "ask", ask)
+    return answers
+
+
+def test_all_names_that_went_are_told_afterwards(chelonia: Command, linked: FakeBartender) -> None:
+    assert chelonia("delFile", "/t/f").lines == ["/t/f: deleted.", "/u/other: deleted, it was the same file."]
+    assert linked.names() == ["/t", "/t/c", "/t/c/g", "/u"]
+
+
+def test_of_a_tree_too_also_for_programs(chelonia: Command, linked: FakeBartender) -> None:
+    told = json.loads(chelonia("--json", "delFile", "-r", "/t").out)
+    assert [(each["ln"], each.get("elsewhere", False)) for each in told["results"]] == [
+        ("/t/c/g", False), ("/t/f", False), ("/t/c", False), ("/t", False), ("/u/other", True),
+    ]  # fmt: skip
+    assert linked.names() == ["/u"]
+
+
+def test_rm_takes_one_name_and_leaves_the_others(chelonia: Command, linked: FakeBartender) -> None:
+    assert chelonia("rm", "/t/f").lines == ["/t/f: deleted."]
+    assert "/u/other" in linked.names()
+
+
+def test_at_a_terminal_one_is_asked_and_no_leaves_all_as_it_is(
+    chelonia: Command, linked: FakeBartender, asked: list[str]
+) -> None:
+    asked.append("n")
+    refused = chelonia("rm", "-r", "/t")
+    assert asked == ["Remove 2 files (6 B), 2 collections? [y/N] "]
+    assert refused.code != 0
+    assert {"/t/f", "/t/c/g", "/t/c", "/t"} <= set(refused.err.split())
+    assert "/t/f" in linked.names()
+    asked[:] = [""]
+    assert chelonia("delFile", "/t/f").code != 0
+    assert asked == ["Remove 1 file (3 B), 1 other name? [y/N] "]
+    assert "/t/f" in linked.names()
+    asked[:] = ["y"]
+    assert chelonia("delFile", "/t/f").code == 0
+    assert "/u/other" not in linked.names()
+
+
+@pytest.mark.parametrize("line", ["rm -r -y /t", "rm -rf /t", "rm /t/f", "delFile /t/c/g"])
+def test_who_says_yes_or_names_one_name_is_not_asked(
+    chelonia: Command, linked: FakeBartender, asked: list[str], line: str
+) -> None:
+    assert chelonia(*line.split()).code == 0
+    assert asked == []
+
+
+def test_a_dry_run_shows_all_and_removes_nothing(chelonia: Command, linked: FakeBartender) -> None:
+    before = linked.names()
+    assert chelonia("rm", "-nr", "/t").lines == ["/t/c/g", "/t/f", "/t/c", "/t"]
+    assert chelonia("delFile", "-n", "/t/f").lines == ["/t/f", "/u/other  (another name of one of these files)"]
+    assert linked.names() == before
+
+
+def test_patterns_name_what_fits_and_a_name_with_such_signs_means_itself(
+    chelonia: Command, fake: FakeBartender
+) -> None:
+    for ln in ("/a1", "/a2", "/b1", "/a*"):
+        fake.add_file(ln, b"")
+    assert chelonia("rm", "/a*").lines == ["/a*: deleted."]
+    assert chelonia("rm", "/a?", "/none*").lines == ["/a1: deleted.", "/a2: deleted."]
+    assert chelonia("rm", "/none*").code == 3
+    assert fake.names() == ["/b1"]
+
+
+def test_patterns_over_collections(chelonia: Command, fake: FakeBartender) -> None:
+    for ln in ("/d", "/d/x", "/d/x/y"):
+        fake.add_collection(ln)
+    for ln in ("/d/f.a", "/d/x/f.a", "/d/x/y/f.a", "/d/x/y/f.b"):
+        fake.add_file(ln, b"1")
+    assert chelonia("ls", "-1", "/d/*/f.a").lines == ["/d/x/f.a"]
+    assert chelonia("ls", "-1", "/d/**/f.a").lines == ["/d/f.a", "/d/x/f.a", "/d/x/y/f.a"]
+    assert chelonia("cat", "/d/x/y/*").out == ""
+    assert chelonia("get", "chelonia:/d/x/y/f.*", ".").code == 0
