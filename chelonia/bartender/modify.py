@@ -134,7 +134,8 @@ async def _set_wanted(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:
         return await _unmet(ports, turn, request)
     expect = versions(found) if request.change_type != SET else asked.expect
     await ports.librarian.set_wanted(turn.service, SetWanted(found.guid, int(text), expect))
-    return Outcome(request.change_id, status.success("modify"))
+    note = await ports.shepherds.shortage(turn.service, int(text))
+    return Outcome(request.change_id, status.success("modify"), cause=note)
 
 
 async def _close(ports: Ports, turn: Turn, judge: Judge, asked: _Asked) -> Outcome:

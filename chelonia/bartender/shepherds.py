@@ -90,6 +90,14 @@ class Shepherds:
             self._fetched_ms = now_ms
         return self._nodes
 
+    async def shortage(self, call: Call, wanted: int) -> str:
+        """A note for who wants more copies of a file than there are Shepherds to hold them; "" else."""
+        nodes = sum(node.state != "waiting" and not node.drain for node in await self.nodes(call))
+        if wanted <= nodes:
+            return ""
+        there = "is 1 Shepherd" if nodes == 1 else f"are {nodes} Shepherds"
+        return f"{wanted} copies are wanted, and there {there}: more are made when there are more"
+
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
         """Choose Shepherds for new bytes, best first. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
         chosen = await self._chosen(call, demand)

@@ -92,7 +92,8 @@ async def start_put(ports: Ports, turn: Turn, request: StartPutRequest) -> Start
     begin = _begin(ports, turn, ln, place, facts, {}, named=False)
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     token = encode(PutToken(begin, begun, checksum_type), ports.settings.token_key)
-    return StartPutOutcome(request.request_id, status.success("startPut"), turl, token)
+    note = await ports.shepherds.shortage(turn.service, request.needed_replicas)
+    return StartPutOutcome(request.request_id, status.success("startPut"), turl, token, cause=note)
 
 
 async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Outcome:

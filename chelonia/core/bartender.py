@@ -21,7 +21,10 @@ Texts = Annotated[tuple[str, ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Answer to one request element. `kind` is "" on success, else the `Kind`'s value; `cause` names the cure."""
+    """Answer to one request element. `kind` is "" on success, else the `Kind`'s value; `cause` names the cure.
+
+    On success `cause` may be a note for the user.
+    """
 
     request_id: str
     status: str
@@ -210,7 +213,10 @@ class StartPutRequest:
 
 @dataclass(frozen=True, slots=True)
 class StartPutOutcome:
-    """`turl`: PUT the bytes there; `put`: opaque, authenticated token that `commitPut` takes back."""
+    """`turl`: PUT the bytes there; `put`: opaque, authenticated token that `commitPut` takes back.
+
+    `cause` on success: a note for the user, as that there are fewer Shepherds than copies wanted.
+    """
 
     request_id: str
     status: str

@@ -100,6 +100,8 @@ class Client:
         self._files = files
         self._retry_ms = retry_ms
         self.trouble = trouble
+        self.remark: Callable[[str], None] = lambda note: None
+        """Given what the cluster wants the user to know about a change that was made."""
 
     async def __aenter__(self) -> Client:
         return self
@@ -237,6 +239,8 @@ class Client:
         """Change one property (`set unset add setifvalue=<v>`). Raises: NOT_FOUND, DENIED, CONFLICT."""
         request = ModifyRequest("0", ln, change_type, triple.section, triple.property, triple.value)
         answer = await self.settled(lambda call: self.bartender.modify(call, (request,)))
+        if answer.cause and not answer.kind:
+            self.remark(answer.cause)
         return _done("modify", ln, answer)
 
     async def share(self, ln: str, lifetime_ms: int, *, upload: bool = False) -> Shared:

@@ -37,6 +37,7 @@ class Session:
         self._wish = wish_of(options)
         self._client: Client | None = None
         self._administrator: Administrator | None = None
+        self._told: set[str] = set()
         for operand in operands:
             self._note_bartender(operand)
 
@@ -57,6 +58,7 @@ class Session:
                     self.out.tell(f"{topic}: from {origin}")
                 self.out.tell(f"Bartenders: {' '.join(settings.bartenders)}")
             self._client = connect.open_client(settings, self.environ, self._trace, self.out.tell)
+            self._client.remark = self.remark
         return self._client
 
     def administrator(self) -> Administrator:
@@ -71,6 +73,12 @@ class Session:
     @property
     def _trace(self) -> Teller | None:
         return self.out.tell if self.options.has("--trace") else None
+
+    def remark(self, note: str) -> None:
+        """Tell what the cluster wants the user to know, once."""
+        if note and note not in self._told:
+            self._told.add(note)
+            self.out.tell(f"note: {note}")
 
     def as_administrator(self) -> None:
         """Use a cluster file's administrator from here on, unless the user said as whom."""

@@ -9,10 +9,6 @@ credential of the outside world means nothing there. Nothing here opens a connec
 
 from __future__ import annotations
 
-import configparser
-import json
-import shlex
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,6 +199,8 @@ def _environment(environ: Mapping[str, str]) -> _Layer:
 
 
 def _cluster(path: Path, user: str) -> _Layer:
+    import json
+
     path = path / "cluster.json" if path.is_dir() else path
     if user not in CLUSTER_USERS:
         cause = f"{user!r} is not one of {', '.join(CLUSTER_USERS)}"
@@ -229,6 +227,8 @@ def _cluster(path: Path, user: str) -> _Layer:
 
 def _client_conf(path: Path, *, needed: bool) -> _Layer:
     """ARC's client.conf: `key=value` lines, in sections or not, values bare or quoted."""
+    import configparser  # here and below: what there is no file for is not loaded
+
     text = _text(path, needed=needed)
     parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",), allow_no_value=True)
     try:
@@ -247,6 +247,8 @@ def _client_conf(path: Path, *, needed: bool) -> _Layer:
 
 
 def _client_toml(path: Path) -> _Layer:
+    import tomllib
+
     try:
         said = tomllib.loads(_text(path, needed=False))
     except tomllib.TOMLDecodeError as error:
@@ -279,6 +281,8 @@ def _urls(said: Any) -> tuple[str, ...]:
 
 
 def _unquoted(value: str) -> str:
+    import shlex
+
     try:
         return " ".join(shlex.split(value))
     except ValueError:

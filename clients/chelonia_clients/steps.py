@@ -24,6 +24,7 @@ class Done:
         type: file, collection or mountpoint.
         note: why it was skipped; error: why it failed.
         same: it was there already; over: another file was there.
+        remark: what the cluster wants the user to know.
     """
 
     type: str
@@ -34,6 +35,7 @@ class Done:
     error: CheloniaError | None = None
     same: bool = False
     over: bool = False
+    remark: str = ""
 
 
 Job = Callable[[], Awaitable[Done]]

@@ -60,7 +60,7 @@ async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) 
         mtime = (await asyncio.to_thread(os.stat, source)).st_mtime
         wish = UploadOptions(options.replicas, options.replace, mtime, progress=options.progress)
         stored = await upload(client, await asyncio.to_thread(file_source, source), ln, wish)
-        return Done("file", printable(str(source)), ln, stored.size)
+        return Done("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except OSError as error:
         return Done("file", printable(str(source)), ln, error=local_error(error, "put", source))
     except CheloniaError as error:
@@ -85,7 +85,7 @@ async def copy_file(client: Client, source: str, target: str, options: TreeOptio
     wish = UploadOptions(options.replicas, options.replace, mtime_s)
     try:
         stored = await upload(client, stream_source(read(client, source, options.progress)), target, wish)
-        return Done("file", source, target, stored.size)
+        return Done("file", source, target, stored.size, remark=stored.note)
     except CheloniaError as error:
         return Done("file", source, target, error=error)
 

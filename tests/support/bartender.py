@@ -135,6 +135,8 @@ class FakeBartender:
         self.offered: list[tuple[int, ...]] = []
         """Which of the three hosts are named to read from, answer by answer; all when none is left."""
         self.deny: set[str] = set()
+        self.note = ""
+        """What is told with every upload that succeeds."""
         self.trash: list[tuple[Path, Entry]] = []
         self._numbers = itertools.count(1)
         self._puts: dict[str, port.StartPutRequest] = {}
@@ -316,7 +318,7 @@ class FakeBartender:
             return port.StartPutOutcome(request.request_id, words, kind=error.kind.value, cause=error.cause)
         token = self._guid()
         self._puts[token] = request
-        return port.StartPutOutcome(request.request_id, "done", f"https://s1/turl/{token}", token)
+        return port.StartPutOutcome(request.request_id, "done", f"https://s1/turl/{token}", token, cause=self.note)
 
     async def commit_put(self, call: Call, requests: tuple[port.CommitPutRequest, ...]) -> tuple[port.Outcome, ...]:
         return tuple([self._commit(call, request) for request in requests])

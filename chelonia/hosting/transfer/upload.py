@@ -42,11 +42,15 @@ class UploadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What was stored: its size in bytes and SHA-256 (hex), as confirmed by the Shepherds."""
+    """What was stored: its size in bytes and SHA-256 (hex), as confirmed by the Shepherds.
+
+    `note`: for the user, as that there are fewer Shepherds than copies wanted.
+    """
 
     ln: str
     size: int
     sha256: str
+    note: str = ""
 
 
 class Source:
@@ -131,7 +135,7 @@ async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOp
         raise
     finally:
         await sent.aclose()
-    return Uploaded(ln, sent.size, sent.sha256)
+    return Uploaded(ln, sent.size, sent.sha256, start.cause)
 
 
 async def _start(client: Requester, source: Source, ln: str, wish: UploadOptions) -> StartPutOutcome:

@@ -1,15 +1,11 @@
-"""Verbs for administrators, and the small ones about the program itself."""
+"""Verbs for administrators: the health of the cluster and approvals; the others lie beside this."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from importlib import metadata, resources
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.completing import next_word
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import ahash as verbs_ahash
@@ -149,65 +145,3 @@ async def _approve(session: Session, service_id: str, *, approved: bool) -> None
         await administrator.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))
         session.out.say(f"{record.role.value} {service_id} ({record.dn}): {word}")
         session.out.result(role=record.role.value, service_id=service_id, dn=record.dn, approved=approved)
-
-
-async def delegation(_session: Session, _arguments: Arguments) -> None:
-    """The verb `credentialsDelegation`."""
-    raise _undelegated("credentialsDelegation")
-
-
-async def removal(_session: Session, _arguments: Arguments) -> None:
-    """The verb `removeCredentials`."""
-    raise _undelegated("removeCredentials")
-
-
-def _undelegated(op: str) -> CheloniaError:
-    cause = "not supported by this cluster: none of its services acts in a user's name, so nothing is delegated"
-    return CheloniaError(Kind.NOT_SUPPORTED, op, cause=cause)
-
-
-async def version(session: Session, _arguments: Arguments) -> None:
-    """The verb `version`."""
-    number = metadata.version("chelonia")
-    session.out.say(f"chelonia {number}")
-    session.out.result(version=number)
-
-
-async def completion(session: Session, arguments: Arguments) -> None:
-    """The verb `completion`: the script of a shell, or the `next` word of a command line, which is what scripts ask."""
-    match tuple(arguments.operands):
-        case ("bash",):
-            session.out.say(*script("chelonia.bash").splitlines())
-        case ("zsh",):
-            session.out.say(*script("_chelonia").splitlines())
-        case ("next", *words):
-            await _next(session, words)
-        case _:
-            raise UsageError("completion is there for bash and zsh")
-
-
-def script(name: str) -> str:
-    """A completion script as shipped."""
-    return (resources.files("chelonia_clients") / "completion" / name).read_text("utf-8")
-
-
-async def _next(session: Session, words: Sequence[str]) -> None:
-    """What may be typed next, one a line; a last line `:files` when local files may."""
-    found = next_word(words)
-    for word in found.words:
-        session.out.say(word)
-    if found.names:
-        await _names(session, words[-1])
-    if found.files:
-        session.out.say(":files")
-
-
-async def _names(session: Session, prefix: str) -> None:
-    """Names that begin with `prefix`, one a line, collections with a slash: nothing at all when anything is wrong."""
-    parent, slash, start = prefix.rpartition("/")
-    try:
-        async for entry in session.client().list(session.ln((parent + slash) or "/")):
-            if entry.name.startswith(start):
-                session.out.say(f"{parent}{slash}{entry.name}" + ("/" if entry.type == "collection" else ""))
-    except CheloniaError:
-        return

@@ -77,6 +77,7 @@ class _Tally:
 
 def _report(session: Session, done: Done, tally: _Tally, word: str) -> None:
     out, would = session.out, "would be " if tally.dry else ""
+    session.remark(done.remark)
     facts: dict[str, Any] = {
         "type": done.type, "source": done.source, "target": done.target, "dry_run": tally.dry,
     }  # fmt: skip

@@ -49,6 +49,7 @@ class Verb:
 
 _TRASH, _REMOVES, _LOOKS, _TREES, _SYNC = "verbs.trash", "verbs.removing", "verbs.listing", "verbs.trees", "verbs.sync"
 _NAMES, _MOVES, _RULES, _ADMIN = "verbs.namespace", "verbs.transfer", "verbs.policy", "verbs.admin"
+_ABOUT = "verbs.about"
 
 STAT = Verb(
     "stat", "<LN> [<LN> ...]", "show all metadata of entries", f"{_LOOKS}:stat", (1, -1), (), False,
@@ -131,7 +132,8 @@ PUT = Verb(
      "tar c . | chelonia put - /data/all.tar"),
 )  # fmt: skip
 GET = Verb(
-    "getFile", "[-r] [-f] [-n] [-j N] [--limit RATE] [--include PATTERN] [--exclude PATTERN] <source LN> ... [<target>]",
+    "getFile", "[-r] [-f] [-n] [-j N] [--limit RATE] [--include PATTERN] [--exclude PATTERN] "
+    "<source LN> ... [<target>]",
     "download a file or collection; - is stdout (also: get)", f"{_MOVES}:get", (1, -1),
     (RECURSIVE, FORCE, PARALLEL, LIMIT, DRY_RUN, INCLUDE, EXCLUDE), False,
     ("get /data/run1.root", "get '/data/*.root' .", "get -r /data copy", "get /data/all.tar - | tar t"), "last",
@@ -192,9 +194,9 @@ SHARE = Verb(
     ("share /data/run1.root", "share /data/inbox --for 7d --upload"),
 )  # fmt: skip
 CREDENTIALS = Verb(
-    "credentialsDelegation", "", "delegate a credential to the Bartender", f"{_ADMIN}:delegation", (0, 0)
+    "credentialsDelegation", "", "delegate a credential to the Bartender", f"{_ABOUT}:delegation", (0, 0)
 )
-REMOVE_CREDENTIALS = Verb("removeCredentials", "", "remove a delegated credential", f"{_ADMIN}:removal", (0, 0))
+REMOVE_CREDENTIALS = Verb("removeCredentials", "", "remove a delegated credential", f"{_ABOUT}:removal", (0, 0))
 DOCTOR = Verb(
     "doctor", "", "check certificates, clock and Bartenders, and name the cure of each problem", "verbs.doctor:doctor",
     (0, 0), (), False, ("doctor", "doctor --json"),
@@ -234,10 +236,10 @@ ADMIN = Verb(
      "admin drill silence --for 2m --curve curve.svg", "admin fsck --repair", "admin ahash status"),
 )  # fmt: skip
 COMPLETION = Verb(
-    "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, -1), (), True,
+    "completion", "bash | zsh", "print the shell's completion", f"{_ABOUT}:completion", (1, -1), (), True,
     ("completion bash > ~/.local/share/bash-completion/completions/chelonia",),
 )  # fmt: skip
-VERSION = Verb("version", "", "print the version", f"{_ADMIN}:version", (0, 0))
+VERSION = Verb("version", "", "print the version", f"{_ABOUT}:version", (0, 0))
 HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), False, ("help put",))
 
 VERBS: tuple[Verb, ...] = (

@@ -158,7 +158,7 @@ async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
         wish = UploadOptions(wishes.tree.replicas, wishes.tree.replace, progress=bar.advance)
         try:
             stored = await upload(session.client(), pipe_source(_stdin), ln, wish)
-            done = Done("file", "-", ln, stored.size)
+            done = Done("file", "-", ln, stored.size, remark=stored.note)
         except CheloniaError as error:
             done = Done("file", "-", ln, error=error)
     _uploaded(session, done)
@@ -281,6 +281,7 @@ def _copied(session: Session, done: Done) -> None:
 
 def _report(session: Session, done: Done, line: str) -> None:
     facts = {"type": done.type, "source": done.source, "target": done.target}
+    session.remark(done.remark)
     if done.error is not None:
         session.out.failure(done.error, **facts)
     elif done.note:

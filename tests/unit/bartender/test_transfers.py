@@ -326,6 +326,15 @@ async def test_bytes_first_writes_nothing_before_the_commit(stage: Stage) -> Non
 
 
 @scene
+async def test_more_copies_than_there_are_shepherds_is_said_at_once(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    note = "9 copies are wanted, and there are 4 Shepherds: more are made when there are more"
+    begun = await start_put(stage, "/f", needed=9)
+    assert (begun.status, begun.kind, begun.cause) == ("done", "", note)
+    assert (await start_put(stage, "/g", needed=4)).cause == ""
+
+
+@scene
 async def test_any_bartender_of_the_cluster_takes_the_token(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     begun = await start_put(stage, "/f")

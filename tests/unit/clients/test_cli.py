@@ -458,3 +458,12 @@ def test_what_was_deleted_is_listed_and_comes_back(chelonia: Command, fake: Fake
     assert chelonia("undelete").code == 2
     document = json.loads(chelonia("--json", "undelete", "--list").out)
     assert [result["name"] for result in document["results"]] == ["/z"]
+
+
+@pytest.mark.parametrize("words", [("--version",), ("help",), ("help", "sync"), ("completion", "next", "--", "adm")])
+def test_what_needs_no_connection_starts_without_its_libraries(words: tuple[str, ...]) -> None:
+    """They are most of the time a command takes to start."""
+    ask = f"import sys; from chelonia_clients.cli import main; main({words!r}); print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True)
+    heavy = {"aiohttp", "cryptography", "OpenSSL", "lxml", "rich", "chelonia.core.librarian", "chelonia.wire.compact"}
+    assert not heavy & set(ended.stdout.splitlines()[-1].split())

@@ -10,7 +10,7 @@ import pytest
 
 from chelonia_clients.arguments import GLOBAL
 from chelonia_clients.completing import Next, next_word
-from chelonia_clients.verbs.admin import script
+from chelonia_clients.verbs.about import script
 from chelonia_clients.verbs.table import ADMIN, VERBS, Verb
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command

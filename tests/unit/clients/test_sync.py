@@ -224,3 +224,11 @@ def test_a_broken_upload_fails_the_tree_but_not_its_neighbours(
     chelonia(*UP)
     fake.failures = [Kind.NETWORK]
     assert chelonia(*UP).code == 7
+
+
+def test_what_the_cluster_has_to_say_of_an_upload_is_told_once(
+    chelonia: Command, fake: FakeBartender, tree: Path
+) -> None:
+    fake.note = "9 copies are wanted, and there are 4 Shepherds"
+    for words in (UP, ("put", "-r", "d", "/e", "9"), ("cp", "-r", "chelonia:/e", "chelonia:/f")):
+        assert chelonia(*words).err == f"note: {fake.note}\n"

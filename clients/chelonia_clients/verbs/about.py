@@ -1,0 +1,77 @@
+"""Verbs about the program itself, which start without the libraries of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.session import Session
+
+
+async def delegation(_session: Session, _arguments: Arguments) -> None:
+    """The verb `credentialsDelegation`."""
+    raise _undelegated("credentialsDelegation")
+
+
+async def removal(_session: Session, _arguments: Arguments) -> None:
+    """The verb `removeCredentials`."""
+    raise _undelegated("removeCredentials")
+
+
+def _undelegated(op: str) -> CheloniaError:
+    cause = "not supported by this cluster: none of its services acts in a user's name, so nothing is delegated"
+    return CheloniaError(Kind.NOT_SUPPORTED, op, cause=cause)
+
+
+async def version(session: Session, _arguments: Arguments) -> None:
+    """The verb `version`."""
+    from importlib import metadata  # here and below: each verb loads what it needs
+
+    number = metadata.version("chelonia")
+    session.out.say(f"chelonia {number}")
+    session.out.result(version=number)
+
+
+async def completion(session: Session, arguments: Arguments) -> None:
+    """The verb `completion`: the script of a shell, or the `next` word of a command line, which is what scripts ask."""
+    match tuple(arguments.operands):
+        case ("bash",):
+            session.out.say(*script("chelonia.bash").splitlines())
+        case ("zsh",):
+            session.out.say(*script("_chelonia").splitlines())
+        case ("next", *words):
+            await _next(session, words)
+        case _:
+            raise UsageError("completion is there for bash and zsh")
+
+
+def script(name: str) -> str:
+    """A completion script as shipped."""
+    from importlib import resources
+
+    return (resources.files("chelonia_clients") / "completion" / name).read_text("utf-8")
+
+
+async def _next(session: Session, words: Sequence[str]) -> None:
+    """What may be typed next, one a line; a last line `:files` when local files may."""
+    from chelonia_clients.completing import next_word
+
+    found = next_word(words)
+    for word in found.words:
+        session.out.say(word)
+    if found.names:
+        await _names(session, words[-1])
+    if found.files:
+        session.out.say(":files")
+
+
+async def _names(session: Session, prefix: str) -> None:
+    """Names that begin with `prefix`, one a line, collections with a slash: nothing at all when anything is wrong."""
+    parent, slash, start = prefix.rpartition("/")
+    try:
+        async for entry in session.client().list(session.ln((parent + slash) or "/")):
+            if entry.name.startswith(start):
+                session.out.say(f"{parent}{slash}{entry.name}" + ("/" if entry.type == "collection" else ""))
+    except CheloniaError:
+        return
