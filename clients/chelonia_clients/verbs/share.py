@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.timing.clock import stamp
-from chelonia_clients.arguments import Arguments
+from chelonia_clients.arguments import Arguments, parse_duration
 from chelonia_clients.session import Session
-from chelonia_clients.verbs.nodes import parse_duration
 
 DAY = "1d"
 
