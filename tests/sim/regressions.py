@@ -190,5 +190,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_310_271,
         "a replica whose engine a vote had told of a newer term followed masters of older ones, in vain",
     ),
+    (
+        "replication",
+        9_311_296,
+        "the record that ends a change to one voter stood only with who had lost his vote by it: it followed nobody "
+        "with less and stood for nothing, so there was no master ever after",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -32,6 +32,10 @@ class Vouched(msgspec.Struct, frozen=True, order=True):
     replica: int
     sequence: int
 
+    def goes_on_from(self, other: Vouched) -> bool:
+        """Whether a log that vouches for this one holds all of one that vouches for `other`, and more of its term."""
+        return (self.term, self.replica) == (other.term, other.replica) and self.sequence > other.sequence
+
 
 class Reached(msgspec.Struct, frozen=True, order=True):
     """A commit that no other history has: `sequence` in the term that this `run` of the process of `replica` held."""

@@ -150,6 +150,16 @@ def finish(record: Membership) -> Membership:
     return replace(record, number=record.number + 1, former=())
 
 
+def shows_end(record: Membership, replica: int, *, votes: bool) -> bool:
+    """Whether the change under way is over: `replica`, whose log holds ours and more, says whether it `votes` there.
+
+    It does until the record that ends the change, which is written only once `record` is durable. So the new voters
+    count alone, though that last record may stand in no log but of one who loses his vote by it, and follows nobody
+    with less.
+    """
+    return not votes and replica in record.former and replica not in record.voters
+
+
 def check_successor(old: Membership, new: Membership) -> None:
     """Refuse `new` unless it may follow `old`: one step, or the end of the step under way.
 

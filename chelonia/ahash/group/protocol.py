@@ -701,6 +701,8 @@ class Replica:
 
     def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
         reign = self._reign
+        if word.vouched.goes_on_from(self._vouched) and records.shows_end(self._membership, peer, votes=word.voter):
+            self._quorum = Quorum((self._membership.voters,))
         if self._stood.said(peer, word, now_ms) and self._following is None:
             self._stand_due_ms = now_ms
         if reign is not None:

@@ -699,6 +699,29 @@ def test_what_the_end_of_a_change_makes_durable_is_answered_when_it_is_told() ->
     assert not one.covers(5, 47)
 
 
+@pytest.mark.parametrize(
+    ("vouched", "votes", "over"),
+    [
+        (Vouched(3, 2, 42), False, True),
+        (Vouched(3, 2, 42), True, False),
+        (Vouched(3, 2, 40), False, False),  # an older record may stand there
+        (Vouched(4, 3, 50), False, False),  # so may another history
+    ],
+)
+def test_a_change_whose_end_stands_only_with_who_lost_his_vote_by_it_is_over(
+    vouched: Vouched, votes: bool, over: bool
+) -> None:
+    """2 was demoted, so that 1 alone votes, and only 2 has the record that ends the change: it follows nobody with
+    less, and stands for nothing."""
+    members = tuple(Member(i, Dn(f"/CN={i}"), f"h{i}:1", i == 1) for i in (1, 2))
+    one = replica(group=Membership(9, members, 3, former=(1, 2)))
+    one.tick(OPEN)
+    effects = one.received(2, Stand(vouched, (3, 2), False, votes), OPEN)
+    assert of(AskElection, effects)
+    one.mastered(5, END, OPEN)
+    assert bool(of(ProveTerm, one.event(Committed(41, Token(5, 1, 100)), OPEN))) == over, "its own word is enough"
+
+
 def test_who_would_be_left_has_to_answer() -> None:
     """One that is linked and silent may be frozen."""
     one, now_ms = opened(), OPEN + PACE.lease_ms
