@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
@@ -151,16 +151,7 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
             await session.close()
 
     with asyncio.Runner(loop_factory=_fast_loop) as runner:
-        runner.get_loop().set_exception_handler(_note_trouble)
         runner.run(whole())
-
-
-def _note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A connection that broke is told by whoever used it, or was given up for a better one."""
-    from chelonia.hosting.net.http_client import of_a_broken_connection  # here, so that `help` starts without it
-
-    if not of_a_broken_connection(context):
-        loop.default_exception_handler(context)
 
 
 def _fast_loop() -> asyncio.AbstractEventLoop:

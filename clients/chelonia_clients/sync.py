@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,7 @@ class _Sync(Generic[S]):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chelonia-client", daemon=True)
         self._thread.start()
+        self._end = weakref.finalize(self, _end, http, self._loop, self._thread)
 
     def __enter__(self) -> Self:
         return self
@@ -52,13 +54,8 @@ class _Sync(Generic[S]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread; twice is no error."""
-        if self._loop.is_closed():
-            return
-        self._wait(self._http.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Close the connections and end the thread; twice is no error. Who forgets it has it done at the end."""
+        self._end()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, done in the loop."""
@@ -80,6 +77,15 @@ class _Sync(Generic[S]):
                 yield found
         finally:
             self._wait(work.aclose())
+
+
+def _end(http: HttpClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Close what a program is through with, or has forgotten."""
+    if thread is not threading.current_thread():
+        asyncio.run_coroutine_threadsafe(http.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def _waits(work: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Sync[S], P], T]:

@@ -21,7 +21,7 @@ from yarl import URL
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import Clock
-from chelonia.hosting.net.http_client import explain
+from chelonia.hosting.net.http_client import explain, keep_trouble_quiet
 from chelonia.wire import compact
 
 SOAP_MS: Final = 60_000
@@ -96,11 +96,12 @@ class CompactClient:
             raise CheloniaError(error.kind, error.op, error.subject, error.cause) from error
 
     async def _connect(self, target: str) -> Connection:
-        where = URL(target)
+        where, loop = URL(target), asyncio.get_running_loop()
         host, port = where.host or "", where.port or 443
+        keep_trouble_quiet(loop)
         try:
             async with asyncio.timeout(CONNECT_MS / 1000):
-                transport, connection = await asyncio.get_running_loop().create_connection(
+                transport, connection = await loop.create_connection(
                     lambda: Connection(target), host, port, ssl=self._tls, server_hostname=host
                 )
         except (OSError, TimeoutError) as error:

@@ -209,6 +209,7 @@ class HttpClient:
         if self._closed:
             raise CheloniaError(Kind.NETWORK, cause="this process closes its connections: it is ending")
         if self._session is None:
+            keep_trouble_quiet(asyncio.get_running_loop())
             limits = self._limits
             connector = _Connector(
                 limit=limits.connections_max,
@@ -307,6 +308,20 @@ def of_a_broken_connection(context: Mapping[str, Any]) -> bool:
         return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "handler is closed" in str(error))
     # aiohttp's task that sends an upload has nobody who waits for it when it fails before the first byte of the body
     return text.startswith("Task exception was never") and isinstance(error, aiohttp.ClientConnectionError)
+
+
+def keep_trouble_quiet(loop: asyncio.AbstractEventLoop) -> None:
+    """Have a loop without an exception handler pass over what concerns our connections alone: else it writes that to
+    the stderr of whatever program uses them. A handler of the program's own stays, and is told."""
+    if loop.get_exception_handler() is None:
+        loop.set_exception_handler(_pass_over)
+
+
+def _pass_over(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    session = context.get("client_session")
+    connector = context.get("connector") or getattr(session, "connector", None)
+    if not isinstance(connector, _Connector) and not of_a_broken_connection(context):
+        loop.default_exception_handler(context)
 
 
 def explain(error: BaseException, target: str, *, connecting: bool = False) -> CheloniaError:

@@ -1,5 +1,6 @@
 """An administrator's connection: what it lacks it names, with the cure, and threads may use it too."""
 
+import gc
 from typing import Any, cast
 
 import pytest
@@ -73,3 +74,14 @@ def test_threads_may_use_it(fake: FakeBartender) -> None:
         assert [page.forgotten for page in pages] == [False, True]
     administrator.close()
     assert cast(Carrier, made.http).closed == 1
+
+
+def test_one_that_a_program_forgot_is_closed_all_the_same(fake: FakeBartender) -> None:
+    made = administrator_on(fake, PaperLibrarian())
+    made.http = cast(HttpClient, Carrier())
+    administrator = SyncAdministrator(made)
+    thread = administrator._thread
+    del administrator
+    gc.collect()
+    assert cast(Carrier, made.http).closed == 1
+    assert not thread.is_alive()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -175,3 +176,29 @@ async def test_answers_are_read_through_one_buffer() -> None:
         await client.request(Sending("GET", f"http://127.0.0.1:{server.port}/"))
         idle = [handler for kept in client._pool().connector._conns.values() for handler, _since in kept]
         assert [type(handler.transport.get_protocol()) for handler in idle] == [Buffered]
+
+
+@pytest.mark.filterwarnings("ignore:.*Unclosed:ResourceWarning")
+async def test_a_program_s_stderr_is_spared_what_concerns_our_connections_alone(
+    caplog: pytest.LogCaptureFixture, expect_log: Callable[..., None]
+) -> None:
+    """What else its loop could not hand to anybody is told as ever, and all of it to a handler of its own."""
+    loop = asyncio.get_running_loop()
+    broken = {"message": "Fatal error on SSL protocol", "exception": ConnectionResetError()}
+    async with plain(ok) as server:
+        client = client_of(None)
+        await client.request(Sending("GET", f"http://127.0.0.1:{server.port}/"))
+        loop.call_exception_handler(broken)
+        del client
+        gc.collect()
+        await asyncio.sleep(0)
+        assert not caplog.records
+        expect_log("a bug")
+        loop.call_exception_handler({"message": "a bug of the program", "exception": ValueError()})
+        assert [record.getMessage().partition("\n")[0] for record in caplog.records] == ["a bug of the program"]
+        told: list[object] = []
+        loop.set_exception_handler(lambda loop, context: told.append(context["message"]))
+        async with client_of(None) as client:
+            await client.request(Sending("GET", f"http://127.0.0.1:{server.port}/"))
+        loop.call_exception_handler(broken)
+        assert told == ["Fatal error on SSL protocol"]
