@@ -31,6 +31,7 @@ CLIENT = [
 SERVER = [
     "berkeleydb>=18.1.17",
     "prometheus-client>=0.21",
+    "PyJWT>=2.10",
 ]
 TEST = [
     "hypothesis>=6.120",

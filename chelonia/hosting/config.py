@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import json
 import os
+import ssl
 import tomllib
 import types
 import typing
@@ -28,10 +29,14 @@ from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
+from chelonia.core.names import parse_ln
 from chelonia.hosting.doors.grants import RegistryPace
 from chelonia.hosting.doors.http_server import Limits
+from chelonia.hosting.doors.plain.issuers import Issuer
 from chelonia.hosting.logging_setup import LogSettings
 from chelonia.hosting.net.http_client import ClientLimits
+from chelonia.hosting.net.identity import parse_dn
+from chelonia.hosting.net.key_sets import read_keys
 from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_trust
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import ShepherdSettings
@@ -133,11 +138,12 @@ class LibrarianSection:
 @dataclass(frozen=True, slots=True)
 class BartenderSection:
     """The Bartender: `id` its URL; `librarians` URLs, empty when one is in this process; `token_key_file`: at least
-    16 secret bytes, the same on every Bartender."""
+    16 secret bytes, the same on every Bartender; `issuers`: whose tokens the plain door takes."""
 
     id: str
     token_key_file: str
     librarians: tuple[str, ...] = ()
+    issuers: tuple[Issuer, ...] = ()
     tuning: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -299,6 +305,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
         section = getattr(config, name)
         if section and not section.librarians and not config.librarian:
             yield _bad(f"{name}.librarians", "no Librarian is hosted here: name the URLs of the Librarians")
+    yield from _issuer_problems(config.bartender.issuers if config.bartender else ())
     roles = [role.value for role in Role if role is not Role.ADMINISTRATOR]
     for index, entry in enumerate(config.trust.services):
         if entry.role not in roles:
@@ -362,6 +369,30 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
             yield _bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
 
 
+def _issuer_problems(issuers: Sequence[Issuer]) -> Iterator[CheloniaError]:
+    for index, each in enumerate(issuers):
+        where = f"bartender.issuers[{index}]"
+        if not each.issuer.startswith("https://") or [other.issuer for other in issuers].count(each.issuer) > 1:
+            yield _bad(f"{where}.issuer", "an https URL, as the claim iss of its tokens has it; each issuer once")
+        if not each.audience:
+            yield _bad(f"{where}.audience", "say how its tokens name this service, as the URL of this plain door")
+        if each.keys.startswith("http://"):
+            yield _bad(f"{where}.keys", "keys are fetched by https alone")
+        try:
+            if not each.base_path.startswith("/"):
+                raise _bad("", "it begins with /")
+            parse_ln(each.base_path)
+        except CheloniaError as error:
+            yield _bad(f"{where}.base_path", error.cause)
+        for dn in filter(None, (each.identity, *each.subjects.values())):
+            try:
+                parse_dn(dn)
+            except CheloniaError as error:
+                yield _bad(f"{where}.identity", error.cause)
+        if "/" in each.vo:
+            yield _bad(f"{where}.vo", "the name of an organisation alone, as 'atlas'")
+
+
 def _tuning_limits(section: AHashSection) -> Iterator[CheloniaError]:
     least, most = bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX
     if not least <= section.tuning.get("round_trip_ms", least) <= most:
@@ -410,6 +441,14 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
         ("tls.key", config.tls.key, Path.read_bytes),
         ("tls.ca_dir", config.tls.ca_dir, lambda path: load_trust(TlsSettings(ca_dir=path))),
         ("bartender.token_key_file", secret, read_secret),
+        *(
+            (f"bartender.issuers[{index}].{key}", name, look)
+            for index, each in enumerate(config.bartender.issuers if config.bartender else ())
+            for key, name, look in (
+                ("keys", "" if each.keys.startswith("https://") else each.keys, read_keys),
+                ("ca_file", each.ca_file, lambda path: ssl.create_default_context(cafile=path)),
+            )
+        ),
     )
     told = ""
     for key, name, look in looks:

@@ -56,6 +56,7 @@ from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
+from chelonia.hosting.doors.plain.issuers import Issuers
 from chelonia.hosting.doors.plain.parts import Parts
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
@@ -321,7 +322,8 @@ class Node:
         self._offered |= offer(BARTENDER.table, bartender) | offer(FILES, bartender.files)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
         plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT)
-        bearers = Bearers(self._registry, key, self._clock, settings.share_lifetime_ms_max, self._is_revoked)
+        bearers = Bearers(self._registry, key, self._clock, settings.share_lifetime_ms_max, self._is_revoked,
+                          Issuers(section.issuers, self._clock).call_of)  # fmt: skip
         self._doors["files"] = PlainDoor(plain, bearers.call_of, self._metrics).serve
         call = self._own(Role.BARTENDER, section.id)
 

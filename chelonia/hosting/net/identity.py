@@ -389,7 +389,7 @@ def name_from_dn(text: str) -> x509.Name:
 
 def canonical_dn(text: str) -> Dn:
     """Return `text`, a DN as people type it, as `render_dn` would write it. Raises: BAD_REQUEST if it is no DN."""
-    return Dn("".join("/" + "+".join(f"{kind}={_escape(value)}" for kind, value in rdn) for rdn in parse_dn(text)))
+    return Dn("".join("/" + "+".join(f"{kind}={escape_value(value)}" for kind, value in rdn) for rdn in parse_dn(text)))
 
 
 def _proxies(chain: Chain) -> tuple[int, bool]:
@@ -465,10 +465,10 @@ def _object_identifier(content: bytes) -> x509.ObjectIdentifier:
 def _render_part(part: x509.NameAttribute[str | bytes]) -> str:
     """One `type=value` of a DN."""
     oid = part.oid.dotted_string
-    return f"{_SHORT_NAMES.get(oid, oid)}={_escape(part.value)}"
+    return f"{_SHORT_NAMES.get(oid, oid)}={escape_value(part.value)}"
 
 
-def _escape(value: str | bytes) -> str:
+def escape_value(value: str | bytes) -> str:
     """Write a value so that it is printable ASCII and cannot be read as a further part of the DN."""
     data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
     text = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in data)
@@ -479,7 +479,7 @@ _BACKSLASH: Final = "a backslash is written \\x5C; what openssl shows as \\/ is 
 
 
 def _unescape(value: str, whole: str) -> str:
-    """Undo `_escape`. Raises: BAD_REQUEST on a stray backslash or bytes that are not UTF-8."""
+    """Undo `escape_value`. Raises: BAD_REQUEST on a stray backslash or bytes that are not UTF-8."""
     data = value.encode("utf-8", "surrogatepass")
     if b"\\" in _ESCAPE.sub(b"", data):
         raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], _BACKSLASH)

@@ -362,7 +362,7 @@ class DevCluster:
                 place.url("Librarian"), (), str(self._root / "data" / "record.key"), _tuned(quick)
             ),
             bartender=BartenderSection(
-                place.url("Bartender"), str(self._root / "data" / "bartender.key"), (), {"durable_copies": durable}
+                place.url("Bartender"), str(self._root / "data" / "bartender.key"), tuning={"durable_copies": durable}
             ),
         )
 

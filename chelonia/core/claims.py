@@ -1,0 +1,172 @@
+"""What the claims of a verified token allow: the WLCG profile (`wlcg.ver`) and SciTokens. Pure.
+
+A token is somebody of its issuer (`sub`), in groups of the issuer's own organisation, narrowed to the paths that its
+scopes name below the issuer's base path. Nothing is guessed: a claim that cannot be read refuses the token, and a token
+that says nothing of storage opens nothing. Signatures are none of this module's business.
+Source: WLCG Common JWT Profiles 1.x; SciTokens claims and scopes 2.0; RFC 7519.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import check_name, parse_ln
+from chelonia.core.policy import Action
+from chelonia.core.scopes import ADDING, CHANGING, READING, Scope, Scopes
+
+LEEWAY_S: Final = 60
+"""By how much an issuer's clock may differ from this host's."""
+ANYWHERE: Final = ("https://wlcg.cern.ch/jwt/v1/any", "ANY")
+"""Audiences that mean every service, of WLCG and of SciTokens."""
+SCOPES_MAX: Final = 64
+GROUPS_MAX: Final = 256
+TEXT_MAX: Final = 256
+"""Characters of a subject or group."""
+
+_WLCG: Final[dict[str, tuple[Action, ...]]] = {
+    "storage.read": READING,
+    "storage.stage": READING,
+    "storage.create": ADDING,
+    "storage.modify": CHANGING,
+}
+_SCITOKENS: Final[dict[str, tuple[Action, ...]]] = {"read": READING, "write": CHANGING}
+_EVERYTHING: Final = (*READING, *CHANGING)
+
+
+@dataclass(frozen=True, slots=True)
+class Organisation:
+    """What is known here of an issuer.
+
+    Args:
+        url: its `iss`, to the letter; audience: how its tokens name this service.
+        base_path: the collection that its `/` is here.
+        vo: groups count only at `/<vo>` and below; empty: none counts.
+    """
+
+    url: str
+    audience: tuple[str, ...]
+    base_path: str
+    vo: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Whom a token stands for: the issuer's name for him, his groups, and what he is narrowed to (never nothing)."""
+
+    subject: str
+    groups: tuple[str, ...]
+    scopes: Scopes
+
+
+def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: int) -> Claimed:
+    """Say what a token allows.
+
+    Args: `claims`: of a token with a good signature; `now_s`: Unix seconds.
+    Raises: EXPIRED; UNTRUSTED, naming the claim and the rule that it breaks.
+    """
+    _check_times(claims, now_s)
+    _check_audience(claims, organisation)
+    subject = _text(claims, "sub")
+    if not subject.isprintable() or len(subject) > TEXT_MAX:
+        raise _refused("sub", f"1 to {TEXT_MAX} printable characters")
+    is_wlcg = "wlcg.ver" in claims
+    _check_version(claims, is_wlcg=is_wlcg)
+    groups = _groups(claims, organisation) if is_wlcg else ()
+    words = _words(claims)
+    scopes = _scopes(words, organisation, _WLCG if is_wlcg else _SCITOKENS)
+    capable = any(word.partition(":")[0].partition(".")[0] in ("storage", "compute") for word in words)
+    if not scopes and is_wlcg and groups and not capable:  # such a token is of groups alone
+        scopes = (Scope(_EVERYTHING, parse_ln(organisation.base_path).parts),)
+    if not scopes:
+        known = ", ".join(f"{name}:/path" for name in (_WLCG if is_wlcg else _SCITOKENS))
+        raise _refused("scope", f"it names no path of this storage; it takes {known}")
+    return Claimed(subject, groups, scopes)
+
+
+def _check_times(claims: Mapping[str, Any], now_s: int) -> None:
+    instants = {}
+    for name in ("exp", "nbf", "iat"):
+        value = claims.get(name)
+        if value is None and name != "exp":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
+            raise _refused(name, "a time in Unix seconds")
+        instants[name] = value
+    if now_s >= instants["exp"] + LEEWAY_S:
+        cause = f"the token has expired {int(now_s - instants['exp'])} s ago: get a new one from its issuer"
+        raise CheloniaError(Kind.EXPIRED, "token", cause=cause)
+    for name in ("nbf", "iat"):
+        if instants.get(name, 0) > now_s + LEEWAY_S:
+            raise _refused(name, "a time that has come; are the clocks right?")
+
+
+def _check_audience(claims: Mapping[str, Any], organisation: Organisation) -> None:
+    told = claims.get("aud")
+    audience = [told] if isinstance(told, str) else told
+    if not isinstance(audience, list) or not set(map(str, audience)) & {*organisation.audience, *ANYWHERE}:
+        raise _refused("aud", f"one of {', '.join((*organisation.audience, *ANYWHERE))}")
+
+
+def _check_version(claims: Mapping[str, Any], *, is_wlcg: bool) -> None:
+    name = "wlcg.ver" if is_wlcg else "ver"
+    version = str(claims.get(name, "scitokens:2.0"))
+    known = version.startswith("1.") if is_wlcg else version in ("scitoken:2.0", "scitokens:2.0", "scitoken:1.0")
+    if not known:
+        raise _refused(name, "WLCG 1.x" if is_wlcg else "scitoken:2.0")
+
+
+def _groups(claims: Mapping[str, Any], organisation: Organisation) -> tuple[str, ...]:
+    """Those of the organisation; what an issuer says of another's groups counts for nothing."""
+    told = claims.get("wlcg.groups", [])
+    if not isinstance(told, list) or len(told) > GROUPS_MAX or not all(isinstance(group, str) for group in told):
+        raise _refused("wlcg.groups", f"a list of at most {GROUPS_MAX} groups")
+    top = f"/{organisation.vo}"
+    own = [group for group in told if organisation.vo and (group == top or group.startswith(top + "/"))]
+    return tuple(group for group in own if len(group) <= TEXT_MAX and group.isprintable())
+
+
+def _words(claims: Mapping[str, Any]) -> list[str]:
+    told = claims.get("scope", "")
+    if not isinstance(told, str):
+        raise _refused("scope", "words with blanks between")
+    words = told.split(" ")
+    if len(words) > SCOPES_MAX:
+        raise _refused("scope", f"at most {SCOPES_MAX} words")
+    return words
+
+
+def _scopes(words: list[str], organisation: Organisation, known: Mapping[str, tuple[Action, ...]]) -> Scopes:
+    """The scopes that speak of storage, in the order of the token."""
+    base = parse_ln(organisation.base_path).parts
+    found = []
+    for word in words:
+        name, colon, path = word.partition(":")
+        if name in known and colon:
+            found.append(Scope(known[name], (*base, *_components(word, path))))
+    return tuple(found)
+
+
+def _components(word: str, path: str) -> tuple[str, ...]:
+    """The names of a scope's path. Raises: UNTRUSTED for what could mean another path: `..`, an encoded slash."""
+    if not path.startswith("/"):
+        raise _refused("scope", f"{word[:80]!a} has no path that begins with /")
+    try:
+        names = [unquote(part, errors="strict") for part in path.split("/")]
+        return tuple(check_name(name) for name in names if name not in ("", "."))
+    except (CheloniaError, UnicodeDecodeError):
+        raise _refused("scope", f"{word[:80]!a} has a component that is no name") from None
+
+
+def _text(claims: Mapping[str, Any], name: str) -> str:
+    value = claims.get(name)
+    if not isinstance(value, str) or not value:
+        raise _refused(name, "a text")
+    return value
+
+
+def _refused(claim: str, wanted: str) -> CheloniaError:
+    return CheloniaError(Kind.UNTRUSTED, "token", cause=f"its claim {claim} is not what is wanted here: {wanted}")

@@ -1,0 +1,143 @@
+"""The public keys of a token issuer (RFC 7517): from a file, or fetched over HTTPS and kept for a while.
+
+Keys are fetched again after `REFRESH_MS`, and soon when a token names one that is not known, but never more often than
+`PAUSE_MS`. While the issuer is away, what was fetched last counts for `KEEP_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending
+
+REFRESH_MS: Final = 3_600_000
+PAUSE_MS: Final = 60_000
+KEEP_MS: Final = 24 * 3_600_000
+SET_BYTES_MAX: Final = 256 * 1024
+KEYS_MAX: Final = 100
+"""A set has a handful; bounds what one issuer may have us keep."""
+DISCOVERY: Final = ".well-known/openid-configuration"
+_LIMITS: Final = ClientLimits(connect_ms=5_000, read_idle_ms=5_000, connections_max=4, answer_bytes_max=SET_BYTES_MAX)
+
+Jwk = Mapping[str, Any]
+
+log = logging.getLogger("chelonia.tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySource:
+    """Where the keys of `issuer` are: `keys` is a file or an HTTPS URL; empty: its metadata says it. `ca_file`: CAs of
+    its server's certificate (PEM); empty: those of the system."""
+
+    issuer: str
+    keys: str = ""
+    ca_file: str = ""
+
+
+class KeySet:
+    """The keys of one issuer."""
+
+    def __init__(self, source: KeySource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._keys: tuple[Jwk, ...] = ()
+        self._read_ms = self._tried_ms = -1
+        self._trouble = ""
+        self._reading = asyncio.Lock()
+
+    async def find(self, kid: str) -> Jwk:
+        """The key that a token names; without a name the only one. Raises: UNTRUSTED, UNAVAILABLE."""
+        found = self._known(kid)
+        if found is None or self._age(self._read_ms) >= REFRESH_MS:
+            await self._refresh()
+            found = self._known(kid)
+        if found is not None:
+            return found
+        if self._trouble:
+            raise CheloniaError(Kind.UNAVAILABLE, "tokens", self._source.issuer, f"no keys to be had: {self._trouble}")
+        cause = f"its key {kid[:80]!a} is none of {self._source.issuer}"
+        raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
+
+    def _known(self, kid: str) -> Jwk | None:
+        if self._read_ms < 0 or self._age(self._read_ms) >= KEEP_MS:
+            return None
+        if not kid:
+            return self._keys[0] if len(self._keys) == 1 else None
+        return next((key for key in self._keys if key.get("kid") == kid), None)
+
+    def _age(self, then_ms: int) -> int:
+        return self._clock.monotonic_ms() - then_ms if then_ms >= 0 else KEEP_MS
+
+    async def _refresh(self) -> None:
+        async with self._reading:
+            if self._tried_ms >= 0 and self._age(self._tried_ms) < PAUSE_MS:
+                return
+            self._tried_ms = self._clock.monotonic_ms()
+            try:
+                self._keys, self._trouble = await self._read(), ""
+            except CheloniaError as error:
+                self._trouble = error.cause
+                log.info("keys not read issuer=%r error=%s", self._source.issuer, error)
+                return
+            self._read_ms = self._clock.monotonic_ms()
+            log.info("keys read issuer=%r keys=%d", self._source.issuer, len(self._keys))
+
+    async def _read(self) -> tuple[Jwk, ...]:
+        """Raises: UNAVAILABLE, NETWORK, TIMEOUT, UNTRUSTED."""
+        where = self._source.keys
+        if where and not where.startswith("https://"):
+            return read_keys(Path(where))
+        try:
+            context = ssl.create_default_context(cafile=self._source.ca_file or None)
+        except OSError as error:
+            raise _bad(f"{self._source.ca_file}: {error.strerror or error}") from error
+        async with HttpClient(lambda: context, _LIMITS) as client:
+            if not where:
+                told = await _get(client, f"{self._source.issuer.rstrip('/')}/{DISCOVERY}")
+                where = str(told.get("jwks_uri", ""))
+                if told.get("issuer") != self._source.issuer or not where.startswith("https://"):
+                    raise _bad(f"its {DISCOVERY} is of another issuer, or has no https jwks_uri")
+            return _keys(await _get(client, where))
+
+
+def read_keys(path: Path) -> tuple[Jwk, ...]:
+    """The keys of a file. Raises: UNAVAILABLE, saying what is wrong with it."""
+    try:
+        return _keys(_json(path.read_bytes(), str(path)))
+    except OSError as error:
+        raise _bad(f"{path}: {error.strerror or error}") from error
+
+
+async def _get(client: HttpClient, url: str) -> dict[str, Any]:
+    answer = await client.request(Sending("GET", url, {"Accept": "application/json"}))
+    if answer.status != 200:
+        raise _bad(f"{url} answers {answer.status}")
+    return _json(answer.body, url)
+
+
+def _json(body: bytes, where: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise _bad(f"{where} is no JSON object: {error}") from None
+
+
+def _keys(told: dict[str, Any]) -> tuple[Jwk, ...]:
+    keys = told.get("keys")
+    if not isinstance(keys, list) or not 0 < len(keys) <= KEYS_MAX:
+        raise _bad(f"a key set has 1 to {KEYS_MAX} keys")
+    return tuple(key for key in keys if isinstance(key, dict) and key.get("use", "sig") == "sig")
+
+
+def _bad(cause: str) -> CheloniaError:
+    return CheloniaError(Kind.UNAVAILABLE, "tokens", cause=cause)
