@@ -1,6 +1,7 @@
 """Who may do what to an entry: the original's high-level policy, decided fail-closed.
 
 An entry's `policy` section maps an identity (DN, `VOMS:<vo>`, `ALL`, `ANONYMOUS`) to a list like `+read -delete`.
+`VOMS:<vo>` and `VOMS:/<vo>/<group>[/Role=<role>]` match who has that attribute or one below it, by whole components.
 Any matching `-` wins; nothing matching means no; the owner has every action unless a rule for `ALL`, `ANONYMOUS` or
 a VO denies it (a rule under the owner's own DN is replaced by the grant). Anything malformed denies.
 """
@@ -47,7 +48,7 @@ def decide(action: Action, dn: str, attributes: tuple[str, ...], *, owner: str, 
     """Decide one action on one entry.
 
     Args:
-        dn: the caller's DN or `ANONYMOUS`; attributes: verified VOMS attributes (`/VO=<vo>/Group=...`).
+        dn: the caller's DN or `ANONYMOUS`; attributes: verified groups and roles (`/<vo>/<group>/Role=<role>`).
         owner: the entry's `entry/owner` (empty: nobody); policy: its `policy` section.
     Returns: a denial unless some rule allows and no matching rule denies.
     """
@@ -73,9 +74,9 @@ def check_policy_rule(identity: str, actions: str) -> None:
     Raises: BAD_REQUEST when the identity is none of DN, `VOMS:<vo>`, `ALL`, `ANONYMOUS`, or a word of `actions`
     is not `+` or `-` and one of the seven action names.
     """
-    known = identity in (ALL, ANONYMOUS) or identity.startswith("/") or len(identity) > len(VOMS_PREFIX)
+    known = identity in (ALL, ANONYMOUS) or identity.startswith("/") or identity.removeprefix(VOMS_PREFIX).strip("/")
     if not known or (not identity.startswith(("/", VOMS_PREFIX)) and identity not in (ALL, ANONYMOUS)):
-        cause = "an identity is a DN (/...), VOMS:<vo>, ALL or ANONYMOUS"
+        cause = "an identity is a DN (/...), VOMS:<vo>, VOMS:/<vo>/<group>, ALL or ANONYMOUS"
         raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
     for word in actions.split():
         if word[0] not in "+-" or word[1:] not in _ACTIONS:
@@ -87,8 +88,9 @@ def _matches(identity: str, dn: str, attributes: tuple[str, ...]) -> bool:
     if identity == ALL:
         return True
     if identity.startswith(VOMS_PREFIX):
-        vo = f"/VO={identity.removeprefix(VOMS_PREFIX)}"
-        return any(attribute == vo or attribute.startswith(vo + "/") for attribute in attributes)
+        group = identity.removeprefix(VOMS_PREFIX).strip("/")
+        whole = f"/{group}"
+        return bool(group) and any(each == whole or each.startswith(whole + "/") for each in attributes)
     return identity == dn
 
 
