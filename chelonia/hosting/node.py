@@ -321,7 +321,7 @@ class Node:
         self._metrics.count(bartender.limits)
         self._offered |= offer(BARTENDER.table, bartender) | offer(FILES, bartender.files)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
-        plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT)
+        plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT, bartender)
         bearers = Bearers(self._registry, key, self._clock, settings.share_lifetime_ms_max, self._is_revoked,
                           Issuers(section.issuers, self._clock).call_of)  # fmt: skip
         self._doors["files"] = PlainDoor(plain, bearers.call_of, self._metrics).serve

@@ -1,7 +1,7 @@
 """Bytes by the plain door: GET and HEAD of files and collections, PUT of files.
 
-Large files go straight from a Shepherd (307) to clients that show a certificate and follow; all others are served here,
-over whatever replica answers. Nothing of an upload is seen before its last byte is on stable storage and its conditions
+Large files may go straight from and to a Shepherd (`redirects`); all others are served here, over whatever replica
+answers. Nothing of an upload is seen before its last byte is on stable storage and its conditions
 hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhere.
 """
 
@@ -12,11 +12,10 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Attributes, Done, Looked, Placing, Setting, Want, When, Write
-from chelonia.core.ids import ANONYMOUS
+from chelonia.core.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.plain import pages
+from chelonia.hosting.doors.plain import pages, redirects
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.sending import sent
@@ -26,10 +25,6 @@ from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, 
 from chelonia.wire.web.digests import digest_headers, parse_digests
 from chelonia.wire.web.ranges import content_range, parse_range, unsatisfied_range
 
-REDIRECTED_BYTES_MIN: Final = 256 * 1024
-"""A file this large is worth a second connection."""
-STAY_HERE: Final = ("curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
-"""Clients (`User-Agent`) that do not follow a redirect unless told to."""
 BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
@@ -56,9 +51,9 @@ async def get(parts: Parts, exchange: Exchange) -> Answer:
         return Answer(304, headers)
     if request.method == "HEAD":
         return Answer(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
-    if there.sources and _redirects(exchange, known):
+    if there.sources and redirects.download(exchange, known):
         (source, *_) = (await look(parts, exchange.call, exchange.place, Want.SOURCES)).sources
-        return Answer(307, (("Location", source), ("Cache-Control", "no-store")), b"", 0)
+        return redirects.sent_to(source)
     return _content(parts, exchange, there, headers)
 
 
@@ -74,18 +69,6 @@ def _described(exchange: Exchange, there: Looked) -> Headers:
 def _type(exchange: Exchange) -> str:
     guessed, encoding = mimetypes.guess_type(exchange.place.name)
     return guessed if guessed and not encoding else BINARY
-
-
-def _redirects(exchange: Exchange, known: Attributes) -> bool:
-    """Whether the bytes come straight from a Shepherd. Its ticket is for the caller's certificate alone."""
-    agent = exchange.header("User-Agent")
-    stays = bool(
-        exchange.call.dn == ANONYMOUS
-        or exchange.call.via
-        or "proxy" in exchange.request.query
-        or agent.startswith(STAY_HERE)
-    )
-    return known.size >= REDIRECTED_BYTES_MIN and not stays
 
 
 def _content(parts: Parts, exchange: Exchange, there: Looked, headers: Headers) -> Answer:
@@ -133,11 +116,14 @@ async def put(parts: Parts, exchange: Exchange) -> Answer:
     if request.path.endswith("/") or not place.parts:
         raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
     when = exchange.when
-    there, hidden = await seen_or_hidden(parts, exchange.call, place)
+    there, hidden = await seen_or_hidden(parts, exchange.call, place, Want.LOCKS)
     if not hidden:  # else the transact alone knows
         when.require(place, there.attributes if there else None)
     mtime = exchange.header("X-OC-Mtime")
     setting = Setting(modified_ns=_mtime(mtime)) if mtime else Setting()
+    elsewhere = await redirects.upload(parts, exchange, there, setting.modified_ns)
+    if elsewhere is not None:
+        return elsewhere
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
     if exchange.header("Content-Range"):  # RFC 9110 section 14.4: a part must not be taken for the whole
         done = await patch(parts, exchange, setting, copies)

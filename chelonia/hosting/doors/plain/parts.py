@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from chelonia.core.bartender import PutFileRequest, TransferOutcome
 from chelonia.core.bytes import Bytes
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -21,14 +22,24 @@ from chelonia.wire.web.conditions import when_of
 T = TypeVar("T")
 
 
+class Uploads(Protocol):
+    """Of the Bartender, what begins uploads that the Shepherd commits."""
+
+    async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
+        """See `core.bartender.Bartender.put_file`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file."""
+    """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
+    `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does."""
 
     files: Files
     bytes: Bytes
     dn: Dn
     copies: int
+    uploads: Uploads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +89,21 @@ async def look(parts: Parts, call: Call, place: LogicalName, want: Want = Want.N
     return good(answer, "look")
 
 
-async def seen(parts: Parts, call: Call, place: LogicalName) -> Looked | None:
+async def seen(parts: Parts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked | None:
     """The entry, None where there is none. Raises: as `look`, but for NOT_FOUND."""
-    (answer,) = await parts.files.look(call, (Look(place),))
+    (answer,) = await parts.files.look(call, (Look(place, want),))
     if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND:
         return None
     return good(answer, "look")
 
 
-async def seen_or_hidden(parts: Parts, call: Call, place: LogicalName) -> tuple[Looked | None, bool]:
+async def seen_or_hidden(
+    parts: Parts, call: Call, place: LogicalName, want: Want = Want.NOTHING
+) -> tuple[Looked | None, bool]:
     """What is there, as far as the caller may see it, who may have a right to write and none to look; whether it is
     hidden from him. Raises: as `seen`, but for DENIED."""
     try:
-        return await seen(parts, call, place), False
+        return await seen(parts, call, place, want), False
     except CheloniaError as error:
         if error.kind is not Kind.DENIED:
             raise

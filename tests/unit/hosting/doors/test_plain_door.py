@@ -12,6 +12,8 @@ import pytest
 from lxml import etree
 from multidict import CIMultiDict
 
+from chelonia.core.bartender import PutFileRequest, TransferOutcome
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Arrived, Placed
 from chelonia.core.ids import ANONYMOUS, Dn
@@ -49,6 +51,17 @@ class MemoryBytes:
         yield self._files.bytes_of(source)[span.offset : span.offset + span.length]
 
 
+class Uploads:
+    """Gives TURLs for what is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[PutFileRequest] = []
+
+    async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
+        self.asked += requests
+        return tuple(TransferOutcome(each.request_id, "done", "https://shepherd/turl/1") for each in requests)
+
+
 @dataclass
 class Seen:
     """An answer, whole."""
@@ -68,7 +81,8 @@ class Bench:
     def __init__(self) -> None:
         self.files = MemoryFiles(JOE)
         self.bytes = MemoryBytes(self.files)
-        parts = Parts(self.files, self.bytes, Dn("/CN=front"), 2)
+        self.uploads = Uploads()
+        parts = Parts(self.files, self.bytes, Dn("/CN=front"), 2, self.uploads)
         self.clock = SystemClock()
         registry = Registry((), None, self.clock)
         self.revoked: set[str] = set()
@@ -191,6 +205,34 @@ def test_large_files_go_straight_to_who_shows_a_certificate_and_follows(bench: B
     assert bench.ask("GET", "/big", User_Agent="curl/8").status == 200
     assert bench.ask("GET", "/big?proxy").status == 200
     assert bench.ask("GET", "/big", dn=ANONYMOUS).status == 200
+
+
+def test_a_large_upload_goes_straight_to_a_shepherd_of_who_follows_and_waits(bench: Bench) -> None:
+    big, waits = b"x" * 300_000, {"Expect": "100-continue"}
+    sent = bench.ask("PUT", "/new", big, User_Agent="libdavix/0.8", X_OC_Mtime="12", **waits)
+    assert (sent.status, sent.headers["Location"]) == (307, "https://shepherd/turl/1")
+    (asked,) = bench.uploads.asked
+    assert (asked.ln, asked.replace) == ("/new", False)
+    facts = {(each.section, each.property): each.value for each in asked.metadata}
+    assert (facts["states", "size"], facts["timestamps", "modified"]) == ("300000", "12")
+    assert bench.ask("PUT", "/new?redirect", big, User_Agent="curl/8", **waits).status == 307
+    for path, body, headers in (
+        ("/small", b"x", {"User_Agent": "ARC", **waits}),
+        ("/proxied?proxy", big, {"User_Agent": "ARC", **waits}),
+        ("/at-once", big, {"User_Agent": "ARC"}),
+        ("/curl", big, {"User_Agent": "curl/8", **waits}),
+    ):
+        assert bench.ask("PUT", path, body, **headers).status == 201
+    assert bench.ask("PUT", "/new", big, dn=ANONYMOUS, User_Agent="ARC", **waits).status == 403
+    assert bench.ask("PUT", "/small", big, User_Agent="ARC", **waits).status == 307
+    assert bench.ask("PUT", "/small", big, User_Agent="ARC", If_Match="*", **waits).status == 204
+    bench.ask("LOCK", "/small", LOCKED)
+    assert bench.ask("PUT", "/small", big, User_Agent="ARC", **waits).status == 423
+
+
+LOCKED = (
+    b"<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:shared/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockinfo>"
+)
 
 
 def test_what_cannot_be_put(bench: Bench) -> None:

@@ -1,0 +1,75 @@
+"""Which bytes go straight between a client and a Shepherd (307), so that they do not pass this node.
+
+Only large ones, of clients that show a certificate and no token: the ticket is bound to the certificate. A GET is redirected unless the client is
+known not to follow, a PUT only where it is known to follow, or says so (`?redirect`), and waits for `100 Continue`: who
+does not follow a PUT has lost it. `?proxy` keeps either here. A redirected PUT is committed by the Shepherd before its
+201; so it goes only where nothing but the absence of the name has to hold then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chelonia.core.bartender import PutFileRequest
+from chelonia.core.files import Attributes, Looked, Want
+from chelonia.core.ids import ANONYMOUS
+from chelonia.core.metadata import Triple
+from chelonia.core.shepherd import PROTOCOL_HTTP
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, look
+from chelonia.hosting.net.http_messages import Answer
+
+REDIRECTED_BYTES_MIN: Final = 256 * 1024
+"""A file this large is worth a second connection."""
+STAY_HERE: Final = ("curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
+"""Clients (`User-Agent`) that do not follow a redirect unless told to."""
+FOLLOW_PUT: Final = ("ARC", "libdavix/", "davix/", "gfal2")
+"""Clients that send a PUT again where they are sent to."""
+_CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")
+
+
+def download(exchange: Exchange, known: Attributes) -> bool:
+    """Whether a GET is sent to a Shepherd."""
+    stays = exchange.header("User-Agent").startswith(STAY_HERE) and "redirect" not in exchange.request.query
+    return known.size >= REDIRECTED_BYTES_MIN and _may(exchange) and not stays
+
+
+async def upload(parts: Parts, exchange: Exchange, there: Looked | None, modified_ns: int | None) -> Answer | None:
+    """The 307 for a PUT, None where its bytes are taken here."""
+    request = exchange.request
+    follows = exchange.header("User-Agent").startswith(FOLLOW_PUT) or "redirect" in request.query
+    waits = "100-continue" in exchange.header("Expect").lower()
+    stays = any(exchange.header(name) for name in _CONDITIONS) or (
+        there is not None and bool(exchange.header("If-None-Match"))
+    )
+    if (
+        parts.uploads is None
+        or request.length < REDIRECTED_BYTES_MIN
+        or not (_may(exchange) and follows and waits)
+        or stays
+    ):
+        return None
+    above = there or await look(parts, exchange.call, exchange.place.parent, Want.LOCKS)
+    if above.locks:
+        return None
+    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+    facts = (
+        ("size", str(request.length)),
+        ("checksum", ""),
+        ("checksumType", "sha256"),
+        ("neededReplicas", str(copies)),
+    )
+    metadata = [Triple("states", name, value) for name, value in facts]
+    if modified_ns is not None:
+        metadata.append(Triple("timestamps", "modified", str(modified_ns // 1_000_000_000)))
+    asked = PutFileRequest("0", str(exchange.place), tuple(metadata), (PROTOCOL_HTTP,), replace=there is not None)
+    (answer,) = await parts.uploads.put_file(exchange.call, (asked,))
+    return sent_to(answer.turl) if answer.turl else None
+
+
+def sent_to(turl: str) -> Answer:
+    """The redirect to a Shepherd."""
+    return Answer(307, (("Location", turl), ("Cache-Control", "no-store")), b"", 0)
+
+
+def _may(exchange: Exchange) -> bool:
+    return exchange.call.dn != ANONYMOUS and not exchange.call.via and "proxy" not in exchange.request.query
