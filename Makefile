@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts check-history bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid check-history bench constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -62,6 +62,9 @@ powercut: .venv/.installed-test ## cut the power of real daemons under writers, 
 
 hosts: .venv/.installed-test ## hosts as network namespaces, set up by the operator's page; cut them off under writers; as root (ARGS: --rounds 2)
 	$(PY) -m tests.cluster.hosts $(ARGS)
+
+grid: .venv/.installed-test ## run grid jobs on Debian's A-REX while nodes die; as root (ARGS: --jobs 20 --rounds quiet)
+	$(PY) -m tests.cluster.grid $(ARGS)
 
 check-history: .venv/.installed-test ## record an A-Hash under faults and check it for linearizability; needs Go (ARGS)
 	$(PY) -m tests.history.run $(ARGS)

@@ -27,6 +27,7 @@ class BartenderSettings:
         files_url: where share links lead: a plain door; empty: none is known.
         share_lifetime_ms_max: how long a share link may be good; 0: none is given.
         fallback_grace_ms: how long getFile waits for further replicas once it has one.
+        transfer_networks: networks that are not public, from and to which users may have files copied (COPY).
     """
 
     dn: Dn
@@ -45,6 +46,7 @@ class BartenderSettings:
     fallback_grace_ms: int = 100
     files_url: str = ""
     share_lifetime_ms_max: int = 30 * 24 * 60 * 60 * 1000
+    transfer_networks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Assert what hosting promises: a real key and at least one durable copy."""

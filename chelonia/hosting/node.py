@@ -58,6 +58,7 @@ from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.issuers import Issuers
 from chelonia.hosting.doors.plain.parts import Parts
+from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.event_loop_watch import Strain
@@ -66,6 +67,7 @@ from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_messages import Door
 from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash, remote_librarian
+from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.signer import KeyVerifier, load_signer
@@ -110,6 +112,7 @@ class Node:
         files = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
         self._tls = TlsStore(files, self._clock.now_ms)
         self._replica_tls = TlsStore(files, self._clock.now_ms)
+        self._nobody_tls = TlsStore(TlsSettings(ca_dir=files.ca_dir), self._clock.now_ms)
         own = self._tls.own_identity
         assert own is not None, "a node has a certificate"
         self._dn: Dn = own.dn
@@ -161,6 +164,7 @@ class Node:
         try:
             self._tls.reload()
             self._replica_tls.reload()
+            self._nobody_tls.reload()
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 
@@ -321,7 +325,13 @@ class Node:
         self._metrics.count(bartender.limits)
         self._offered |= offer(BARTENDER.table, bartender) | offer(FILES, bartender.files)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
-        plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT, bartender)
+        context = self._nobody_tls.client_context()
+        strangers = Strangers(lambda: context, settings.transfer_networks)
+        self._closers.append(strangers.close)
+        third = ThirdParty(strangers)
+        plain = Parts(
+            bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT, bartender, third
+        )  # fmt: skip
         bearers = Bearers(self._registry, key, self._clock, settings.share_lifetime_ms_max, self._is_revoked,
                           Issuers(section.issuers, self._clock).call_of)  # fmt: skip
         self._doors["files"] = PlainDoor(plain, bearers.call_of, self._metrics).serve
@@ -514,6 +524,7 @@ class Node:
         try:
             await asyncio.to_thread(self._tls.reload_if_changed)
             await asyncio.to_thread(self._replica_tls.reload_if_changed)
+            await asyncio.to_thread(self._nobody_tls.reload_if_changed)
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 

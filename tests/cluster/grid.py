@@ -110,7 +110,8 @@ class Grid:
             "X509_CERT_DIR": str(self.cluster.ca_dir), "X509_USER_PROXY": self.cluster.info["user_proxy"],
         }  # fmt: skip
         for start in NEEDED[:2]:
-            subprocess.run([start], env=self.environment, check=True, timeout=60, capture_output=True)
+            with (self.root / "start.log").open("ab") as log:  # a pipe would be held open by the daemon
+                subprocess.run([start], env=self.environment, check=True, timeout=180, stdout=log, stderr=log)
         poll(lambda: "1" if self.states() is not None else "", 60.0, what="A-REX answers")
 
     def stop(self) -> None:

@@ -56,6 +56,34 @@ def test_what_the_door_writes_every_other_door_sees(cluster: Cluster, place: str
     assert cluster.request("GET", f"{place}/sdk").body == b"from the SDK"
 
 
+@pytest.mark.capability("command:curl")
+def test_a_large_upload_goes_to_a_shepherd_and_a_lock_keeps_it_here(
+    cluster: Cluster, place: str, tmp_path: Path
+) -> None:
+    source, told = tmp_path / "source", "%{http_code} %{num_redirects}"
+    source.write_bytes(DATA)
+
+    def sent() -> bytes:
+        return curl(cluster, "-L", "-o", os.devnull, "-w", told, "-T", str(source), f"{place}/file?redirect").stdout
+
+    assert sent() == b"201 1"
+    assert cluster.request("GET", f"{place}/file?proxy").body == DATA
+    info = b"<lockinfo xmlns='DAV:'><lockscope><exclusive/></lockscope><locktype><write/></locktype></lockinfo>"
+    lock = cluster.request("LOCK", f"{place}/file", body=info)
+    assert lock.status == 200
+    assert sent() == b"423 0"
+    token = {"Lock-Token": lock.headers["lock-token"]}
+    assert cluster.request("UNLOCK", f"{place}/file", headers=token).status == 204
+    assert sent() == b"201 1"
+
+
+def test_a_copy_from_inside_is_refused_without_leave(cluster: Cluster, place: str) -> None:
+    answer = cluster.request("COPY", f"{place}/file", headers={"Source": f"{cluster.files_url}/"})
+    assert answer.status == 202
+    assert "is at an address that is not public" in answer.text.splitlines()[-1]
+    assert cluster.request("GET", f"{place}/file").status == 404
+
+
 def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, place: str) -> None:
     path = urlsplit(place).path
     with cluster.connected(place) as connection:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
@@ -129,8 +130,11 @@ class Unreachable(CheloniaError):
 class HttpClient:
     """Sends requests over pooled connections. Use inside one event loop; close when done."""
 
-    def __init__(self, tls: TlsSource, limits: ClientLimits | None = None) -> None:
+    def __init__(
+        self, tls: TlsSource, limits: ClientLimits | None = None, resolver: AbstractResolver | None = None
+    ) -> None:
         self._tls = tls
+        self._resolver = resolver
         self._limits = limits or ClientLimits()
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -216,6 +220,7 @@ class HttpClient:
                 limit_per_host=limits.connections_per_target_max,
                 keepalive_timeout=limits.keepalive_ms / 1000,
                 enable_cleanup_closed=False,
+                resolver=self._resolver,
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,

@@ -29,7 +29,19 @@ from chelonia.core.files import (
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import LogicalName
 from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, destination, good, look, reader, seen
+from chelonia.hosting.doors.plain import third_party
+from chelonia.hosting.doors.plain.parts import (
+    Exchange,
+    Parts,
+    apply,
+    carrying,
+    destination,
+    elsewhere,
+    good,
+    look,
+    reader,
+    seen,
+)
 from chelonia.hosting.net.http_messages import Answer, text_answer
 
 TREE_DEPTH_MAX: Final = 256
@@ -76,10 +88,11 @@ async def move(parts: Parts, exchange: Exchange) -> Answer:
 
 
 async def copy(parts: Parts, exchange: Exchange) -> Answer:
-    """Copy a file, or a collection with all below it (`Depth: 0`: by itself)."""
+    """Copy a file, or a collection with all below it (`Depth: 0`: by itself); from or to another server one file."""
     if exchange.header("Source"):
-        cause = "copies from other servers are not made here yet; get the file and put it"
-        raise CheloniaError(Kind.NOT_SUPPORTED, "COPY", str(exchange.place), cause)
+        return await third_party.pull(parts, exchange)
+    if elsewhere(exchange):
+        return await third_party.push(parts, exchange)
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
     made = await seen(parts, exchange.call, target) is None

@@ -14,6 +14,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.locks import check_held
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain import pages, redirects
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen_or_hidden
@@ -119,6 +120,7 @@ async def put(parts: Parts, exchange: Exchange) -> Answer:
     there, hidden = await seen_or_hidden(parts, exchange.call, place, Want.LOCKS)
     if not hidden:  # else the transact alone knows
         when.require(place, there.attributes if there else None)
+    check_held(there.locks if there else (), exchange.tokens, exchange.call.dn)  # before the bytes travel
     mtime = exchange.header("X-OC-Mtime")
     setting = Setting(modified_ns=_mtime(mtime)) if mtime else Setting()
     elsewhere = await redirects.upload(parts, exchange, there, setting.modified_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -19,6 +19,9 @@ from chelonia.hosting.net.http_messages import Request
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.conditions import when_of
 
+if TYPE_CHECKING:
+    from chelonia.hosting.doors.plain.third_party import ThirdParty
+
 T = TypeVar("T")
 
 
@@ -33,13 +36,16 @@ class Uploads(Protocol):
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
-    `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does."""
+    `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does; `third`:
+    what copies from and to other servers, None: nothing.
+    """
 
     files: Files
     bytes: Bytes
     dn: Dn
     copies: int
     uploads: Uploads | None = None
+    third: ThirdParty | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +122,22 @@ async def apply(parts: Parts, call: Call, change: Change) -> Done:
     return good(answer, type(change).__name__.lower())
 
 
+def elsewhere(exchange: Exchange) -> bool:
+    """Whether `Destination` is on another server than the one that is asked."""
+    netloc = urlsplit(exchange.header("Destination")).netloc
+    return bool(netloc) and netloc.lower() != exchange.header("Host").lower()
+
+
 def destination(exchange: Exchange) -> LogicalName:
     """The name that `Destination` gives. Raises: BAD_REQUEST when it is missing or on another server."""
     text = exchange.header("Destination")
     parsed = urlsplit(text)
-    host = exchange.header("Host")
     if not text or parsed.query or parsed.fragment:
         raise CheloniaError(Kind.BAD_REQUEST, exchange.request.method, cause="a Destination is needed: the new URL")
-    if parsed.netloc and parsed.netloc.lower() != host.lower():
-        cause = f"Destination is on {parsed.netloc}, this is {host}: bytes are not sent to other servers by this door"
+    if elsewhere(exchange):
+        cause = (
+            f"Destination is on {parsed.netloc}, this is {exchange.header('Host')}; copy it there, and remove it here"
+        )
         raise CheloniaError(Kind.INVALID_TARGET, exchange.request.method, cause=cause)
     try:
         path = unquote(parsed.path, errors="strict")

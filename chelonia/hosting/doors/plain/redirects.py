@@ -1,9 +1,9 @@
 """Which bytes go straight between a client and a Shepherd (307), so that they do not pass this node.
 
-Only large ones, of clients that show a certificate and no token: the ticket is bound to the certificate. A GET is redirected unless the client is
-known not to follow, a PUT only where it is known to follow, or says so (`?redirect`), and waits for `100 Continue`: who
-does not follow a PUT has lost it. `?proxy` keeps either here. A redirected PUT is committed by the Shepherd before its
-201; so it goes only where nothing but the absence of the name has to hold then.
+Only large ones, of clients that show a certificate and no token: the ticket is bound to the certificate. A GET is
+redirected unless the client is known not to follow, a PUT only where it is known to follow, or says so (`?redirect`),
+and waits for `100 Continue`: who does not follow a PUT has lost it. `?proxy` keeps either here. A redirected PUT is
+committed by the Shepherd before its 201; so it goes only where nothing but the absence of the name has to hold then.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
-from chelonia.hosting.doors.plain.parts import Parts
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
+from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import Peer, Request
@@ -78,21 +79,24 @@ class Seen:
 class Bench:
     """A door with nothing behind it, and one way to ask it."""
 
-    def __init__(self) -> None:
+    def __init__(self, third: ThirdParty | None = None) -> None:
         self.files = MemoryFiles(JOE)
         self.bytes = MemoryBytes(self.files)
         self.uploads = Uploads()
-        parts = Parts(self.files, self.bytes, Dn("/CN=front"), 2, self.uploads)
+        self.parts = Parts(self.files, self.bytes, Dn("/CN=front"), 2, self.uploads, third)
         self.clock = SystemClock()
         registry = Registry((), None, self.clock)
         self.revoked: set[str] = set()
         bearers = Bearers(registry, SHARE_KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
-        self.door = PlainDoor(parts, bearers.call_of, Metrics())
+        self.door = PlainDoor(self.parts, bearers.call_of, Metrics())
 
     def ask(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
-        return asyncio.run(self._ask(method, path, body, dn, headers))
+        return asyncio.run(self.look(method, path, body, dn, **headers))
 
-    async def _ask(self, method: str, path: str, body: bytes, dn: Dn, headers: dict[str, str]) -> Seen:
+    def exchange(self, method: str, path: str, **headers: str) -> Exchange:
+        return Exchange(self._request(method, path, b"", JOE, headers), Call(dn=JOE), place_of(path))
+
+    def _request(self, method: str, path: str, body: bytes, dn: Dn, headers: dict[str, str]) -> Request:
         async def chunks() -> AsyncIterator[bytes]:
             if body:
                 yield body
@@ -100,10 +104,12 @@ class Bench:
         path, _, query = path.partition("?")
         fields = CIMultiDict({"Host": "se:1", **{name.replace("_", "-"): value for name, value in headers.items()}})
         asked = dict(parse_qsl(query, keep_blank_values=True))
-        request = Request(
+        return Request(
             method, path, asked, fields, Peer(dn), chunks(), len(body), "request"
         )  # fmt: skip
-        answer = await self.door.serve(request)
+
+    async def look(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
+        answer = await self.door.serve(self._request(method, path, body, dn, headers))
         told: Any = answer.body
         whole = told if isinstance(told, bytes) else b"".join([chunk async for chunk in told])
         return Seen(answer.status, CIMultiDict(answer.headers), whole)

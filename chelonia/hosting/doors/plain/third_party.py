@@ -1,0 +1,197 @@
+"""COPY between this cluster and another server, on behalf of a client that only looks on.
+
+This node moves the bytes: between the other server and Shepherds by the same ports as a GET or PUT of its own client,
+so a copy that breaks off, or whose checksum is wrong, leaves nothing. The node shows the other server no certificate:
+rights there come from the `TransferHeader` fields (a token). When the client goes, the copy ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Placing, Want, Write
+from chelonia.core.librarian import TYPE_FILE
+from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import ByteRange
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, look, reader, seen
+from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status
+from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.net.strangers import Strangers
+from chelonia.wire.web import third_party
+from chelonia.wire.web.digests import parse_digests
+from chelonia.wire.web.third_party import Remote
+
+MARKER_S: Final = 5.0
+"""Clients give up a copy of which they hear nothing for some ten of these."""
+TRANSFERS_MAX: Final = 32
+"""Copies of one node at once: each holds two connections."""
+TRANSFERS_PER_DN_MAX: Final = 16
+_MARKERS: Final = (("Content-Type", "text/perf-marker-stream"), ("Cache-Control", "no-store"))
+
+
+@dataclass(slots=True)
+class ThirdParty:
+    """The client for other servers, and who has how many copies under way."""
+
+    strangers: Strangers
+    running: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Moved:
+    """What has passed so far."""
+
+    count: int = 0
+    adler: int = 1
+
+    async def counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            self.count += len(chunk)
+            self.adler = zlib.adler32(chunk, self.adler)
+            yield chunk
+
+
+async def pull(parts: Parts, exchange: Exchange) -> Answer:
+    """Fetch a file from the other server (`Source`)."""
+    other = _remote(exchange, "Source")
+    third, place = _third(parts), exchange.place
+    there = await seen(parts, exchange.call, place)
+    if there is not None and exchange.header("Overwrite").upper() == "F":
+        raise CheloniaError(Kind.PRECONDITION, "COPY", str(place), "there is an entry of this name")
+    exchange.when.require(place, there.attributes if there else None)
+    moved = _Moved()
+
+    async def run() -> None:
+        asked = {**dict(other.headers), "Want-Digest": "adler32,md5,sha-256"}
+        async with third.strangers.stream(Sending("GET", other.url, asked)) as answer:
+            await _check(answer)
+            told = parse_digests(
+                digest=answer.headers.get("Digest", ""), repr_digest=answer.headers.get("Repr-Digest", "")
+            )
+            if other.verified and told == Checksums():
+                cause = "the other server tells no checksum of it, and RequireChecksumVerification wants one"
+                raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
+            copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+            placing = Placing(place, answer.length, told, copies)
+            (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
+            arrived = await parts.bytes.put(good(placed, "COPY"), moved.counted(answer.chunks()), answer.length)
+        if told.adler32 and told.adler32 != f"{moved.adler:08x}":
+            raise CheloniaError(
+                Kind.CHECKSUM, "COPY", cause=f"adler32 is {moved.adler:08x}, was told as {told.adler32}"
+            )
+        await apply(parts, exchange.call, Write(place, arrived, when=exchange.when))
+
+    return Answer(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
+
+
+async def push(parts: Parts, exchange: Exchange) -> Answer:
+    """Send a file to the other server (`Destination` on another host)."""
+    other = _remote(exchange, "Destination")
+    third, place = _third(parts), exchange.place
+    there = await look(parts, carrying(parts, exchange.call), place, Want.SOURCES | Want.CHECKSUMS)
+    known = there.attributes
+    if known.type != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, "COPY", str(place), f"it is a {known.type}; other servers take files")
+    exchange.when.require(place, known)
+    moved = _Moved()
+
+    def body() -> AsyncIterator[bytes]:
+        moved.count, moved.adler = 0, 1
+        return moved.counted(reader(parts, exchange.call, place).get(there, ByteRange(0, known.size)))
+
+    async def run() -> None:
+        headers = dict(other.headers)
+        if exchange.header("Overwrite").upper() == "F":
+            headers["If-None-Match"] = "*"
+        if known.size:
+            sending = Sending("PUT", other.url, headers, length=known.size)
+            async with third.strangers.stream(sending, body) as answer:
+                await _check(answer)
+        else:
+            async with third.strangers.stream(Sending("PUT", other.url, headers, b"")) as answer:
+                await _check(answer)
+        await _verify(third, other, f"{moved.adler:08x}")
+
+    return Answer(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
+
+
+async def _verify(third: ThirdParty, other: Remote, adler32: str) -> None:
+    """Compare with what the other server has now. Raises: CHECKSUM."""
+    asked = {**dict(other.headers), "Want-Digest": "adler32"}
+    async with third.strangers.stream(Sending("HEAD", other.url, asked)) as answer:
+        told = parse_digests(digest=answer.headers.get("Digest", "")) if answer.status < 400 else Checksums()
+    if told.adler32 and told.adler32 != adler32:
+        raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"adler32 there is {told.adler32}, here {adler32}")
+    if other.verified and not told.adler32:
+        cause = "the other server tells no adler32, and RequireChecksumVerification wants one"
+        raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
+
+
+async def _check(answer: Streaming) -> None:
+    """Raises: what the other server has refused."""
+    if answer.status >= 300:
+        said = await answer.read(64 * 1024)
+        raise_for_status(max(answer.status, 400), answer.headers, said, "the other server")
+
+
+def _remote(exchange: Exchange, field_name: str) -> Remote:
+    """Raises: BAD_REQUEST."""
+    return third_party.remote(exchange.header(field_name), exchange.request.headers.items())
+
+
+def _third(parts: Parts) -> ThirdParty:
+    if parts.third is None:
+        raise CheloniaError(Kind.NOT_SUPPORTED, "COPY", cause="copies from and to other servers are switched off here")
+    return parts.third
+
+
+class _Markers:
+    """The body of the answer: markers while the copy goes on, and how it ended. Closed early, it ends the copy."""
+
+    def __init__(
+        self, third: ThirdParty, dn: str, run: Callable[[], Coroutine[None, None, None]], moved: _Moved
+    ) -> None:
+        if third.running.total() >= TRANSFERS_MAX or third.running[dn] >= TRANSFERS_PER_DN_MAX:
+            cause = f"at most {TRANSFERS_PER_DN_MAX} copies of one user, {TRANSFERS_MAX} of all, go on at once; wait"
+            raise CheloniaError(Kind.BUSY, "COPY", cause=cause)
+        third.running[dn] += 1
+        self._third, self._dn, self._moved = third, dn, moved
+        self._task = asyncio.ensure_future(run())
+        self._over = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._over:
+            raise StopAsyncIteration
+        done, _ = await asyncio.wait({self._task}, timeout=MARKER_S)
+        line = third_party.marker(int(time.time() * 1000), self._moved.count)
+        if not done:
+            return line
+        self._over = True
+        return line + third_party.ended(_failure(self._task))
+
+    async def aclose(self) -> None:
+        """End the copy, if it still goes on."""
+        if self._dn:
+            self._third.running[self._dn] -= 1
+            self._dn = ""
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+
+def _failure(task: asyncio.Future[None]) -> str:
+    """Why a copy has failed, "" when it has not. Raises: what is no failure of a copy."""
+    try:
+        task.result()
+    except CheloniaError as error:
+        return f"{error.meaning.http} {error}"
+    return ""

@@ -1,0 +1,112 @@
+"""Requests to servers of others that a user names: as nobody, and never into networks that are not meant for it.
+
+The client shows no certificate: with the node's own, a user could reach what only the node may. Addresses that are not
+public (loopback, private, link-local, ...) are refused, also behind a name or a redirect, unless they are in the
+networks that the operator has named. The address that was looked at is the one that is used.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, Streaming, TlsSource, target_of
+
+REDIRECTS_MAX: Final = 5
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Strangers:
+    """An HTTP client for what users name. `networks`: not public, and yet allowed. Raises: BAD_CONFIG."""
+
+    def __init__(self, tls: TlsSource, networks: Sequence[str] = ()) -> None:
+        try:
+            allowed = tuple(ipaddress.ip_network(text) for text in networks)
+        except ValueError as error:
+            subject, cause = (
+                "bartender.tuning.transfer_networks",
+                f"{error}; a network is 192.0.2.0/24 or 2001:db8::/32",
+            )
+            raise CheloniaError(Kind.BAD_CONFIG, "start", subject, cause) from error
+        self._allowed = allowed
+        limits = ClientLimits(connections_max=64, keepalive_ms=1000)
+        self._client = HttpClient(tls, limits, _Public(allowed))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    @asynccontextmanager
+    async def stream(
+        self, sending: Sending, body: Callable[[], AsyncIterator[bytes]] | None = None
+    ) -> AsyncIterator[Streaming]:
+        """Send, follow redirects, and give the answer; `body` begins anew at each server.
+
+        What was said in `sending.headers` beyond the first host stays there: a token is for who it was given to.
+        Raises: INVALID_TARGET (an address that is not public), NETWORK, TIMEOUT, UNTRUSTED, what the body raised.
+        """
+        first = urlsplit(sending.url).netloc
+        for left in range(REDIRECTS_MAX, -1, -1):
+            _check_literal(sending.url, self._allowed)
+            async with AsyncExitStack() as stack:
+                one = replace(sending, body=body()) if body is not None else sending
+                answer = await stack.enter_async_context(self._client.stream(one))
+                location = answer.headers.get("Location", "")
+                if answer.status not in _REDIRECTS or not location or not left:
+                    yield answer
+                    return
+            url = urljoin(sending.url, location).replace("davs://", "https://", 1)
+            if not url.startswith("https://"):
+                raise CheloniaError(Kind.INVALID_TARGET, cause=f"{target_of(sending.url)} redirects to no https URL")
+            elsewhere = urlsplit(url).netloc != first
+            sending = replace(sending, url=url, headers={} if elsewhere else sending.headers)
+
+
+class _Public(AbstractResolver):
+    """Resolves names to addresses that users may reach."""
+
+    def __init__(self, allowed: Sequence[Network]) -> None:
+        self._allowed = allowed
+        self._inner: ThreadedResolver | None = None
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Raises: INVALID_TARGET when an address of it is not public."""
+        self._inner = self._inner or ThreadedResolver()
+        found = await self._inner.resolve(host, port, family)
+        for each in found:
+            _check(ipaddress.ip_address(each["host"].partition("%")[0]), host, self._allowed)
+        return found
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _check_literal(url: str, allowed: Sequence[Network]) -> None:
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return
+    _check(address, host, allowed)
+
+
+def _check(address: Address, host: str, allowed: Sequence[Network]) -> None:
+    mapped = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None)
+    meant = mapped or address
+    if (meant.is_global and not meant.is_multicast) or any(meant in network for network in allowed):
+        return
+    cause = f"{host} is at an address that is not public; an administrator can allow its network (transfer_networks)"
+    raise CheloniaError(Kind.INVALID_TARGET, "COPY", cause=cause)

@@ -1,0 +1,146 @@
+"""Third-party copies at the plain door, with another server that is played."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS
+from chelonia.hosting.doors.plain import third_party
+from chelonia.hosting.doors.plain.third_party import ThirdParty
+from chelonia.hosting.net.http_client import Sending
+from chelonia.hosting.net.strangers import Strangers
+from chelonia.wire.web.third_party import remote
+from tests.unit.hosting.doors.test_plain_door import Bench
+
+BYTES = b"from elsewhere"
+ADLER = f"{zlib.adler32(BYTES):08x}"
+OTHER = "https://other/x"
+
+
+class Played:
+    """An answer of the other server."""
+
+    def __init__(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.status, self.headers, self.length = status, headers, len(body)
+        self._body = body
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+    async def read(self, limit: int) -> bytes:
+        return self._body[:limit]
+
+
+class Other:
+    """The other server: what it was asked, and what it has."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sending] = []
+        self.stored = b""
+        self.status, self.digest = 200, f"adler32={ADLER}"
+        self.waits: asyncio.Event | None = None
+
+    @asynccontextmanager
+    async def stream(
+        self, sending: Sending, body: Callable[[], AsyncIterator[bytes]] | None = None
+    ) -> AsyncIterator[Played]:
+        self.asked.append(sending)
+        if self.waits is not None:
+            await self.waits.wait()
+        if sending.method == "PUT":
+            self.stored = b"".join([chunk async for chunk in body()]) if body else cast(bytes, sending.body)
+        digest = {"Digest": self.digest} if self.digest else {}
+        yield Played(self.status, b"" if sending.method != "GET" else BYTES, digest)
+
+
+@pytest.fixture
+def other() -> Other:
+    return Other()
+
+
+@pytest.fixture
+def bench(other: Other) -> Bench:
+    return Bench(ThirdParty(cast(Strangers, other)))
+
+
+def test_a_file_is_fetched_from_another_server(bench: Bench, other: Other) -> None:
+    told = bench.ask("COPY", "/f", Source=OTHER, TransferHeaderAuthorization="Bearer x", TransferHeaderHost="evil")
+    assert told.status == 202
+    assert f"Stripe Bytes Transferred: {len(BYTES)}\n" in told.text
+    assert told.text.endswith("success: Created\n")
+    assert bench.ask("GET", "/f").body == BYTES
+    (asked,) = other.asked
+    assert dict(asked.headers or {}) == {"Authorization": "Bearer x", "Want-Digest": "adler32,md5,sha-256"}
+    assert bench.ask("COPY", "/f", Source=OTHER, Overwrite="F").status == 412
+
+
+@pytest.mark.parametrize(
+    ("digest", "status", "verify", "why"),
+    [
+        ("adler32=00000001", 200, "true", "failure: 400"),
+        ("", 200, "true", "RequireChecksumVerification"),
+        (f"adler32={ADLER}", 404, "false", "failure: 404"),
+        (f"adler32={ADLER}", 500, "false", "failure: 500"),
+    ],
+)
+def test_what_fails_leaves_nothing(bench: Bench, other: Other, digest: str, status: int, verify: str, why: str) -> None:
+    other.digest, other.status = digest, status
+    told = bench.ask("COPY", "/f", Source=OTHER, RequireChecksumVerification=verify)
+    assert told.status == 202
+    assert why in told.text.splitlines()[-1]
+    assert bench.ask("GET", "/f").status == 404
+
+
+def test_a_file_is_sent_to_another_server(bench: Bench, other: Other) -> None:
+    bench.ask("PUT", "/f", BYTES)
+    told = bench.ask("COPY", "/f", Destination="davs://other/x", Overwrite="F", RequireChecksumVerification="true")
+    assert told.text.endswith("success: Created\n")
+    assert other.stored == BYTES
+    put, head = other.asked
+    assert (put.url, put.length, dict(put.headers or {})) == (OTHER, len(BYTES), {"If-None-Match": "*"})
+    assert head.method == "HEAD"
+    other.digest = "adler32=00000001"
+    assert "failure: 400" in bench.ask("COPY", "/f", Destination=OTHER).text
+    bench.ask("MKCOL", "/d")
+    assert bench.ask("COPY", "/d", Destination=OTHER).status == 409
+
+
+def test_what_is_refused_at_once(bench: Bench, other: Other) -> None:
+    for url in ("http://other/x", "file:///etc/passwd", "https://joe@other/x", "https://", "https://[x"):
+        assert bench.ask("COPY", "/f", Source=url).status == 400, url
+    assert bench.ask("COPY", "/f", Source=OTHER, dn=ANONYMOUS).text.splitlines()[-1].startswith("failure: 403")
+    bench.ask("PUT", "/f", b"1")
+    assert bench.ask("MOVE", "/f", Destination=OTHER).status == 409
+    assert Bench().ask("COPY", "/f", Source=OTHER).status == 501
+
+
+async def test_a_copy_ends_when_its_client_goes(bench: Bench, other: Other, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(third_party, "MARKER_S", 0.0)
+    other.waits = asyncio.Event()
+    bodies = []
+    for _ in range(third_party.TRANSFERS_PER_DN_MAX):
+        answer = await third_party.pull(bench.parts, bench.exchange("COPY", "/f", Source=OTHER))
+        body: Any = answer.body
+        assert b"Stripe Bytes Transferred: 0" in await anext(body)
+        bodies.append(body)
+    with pytest.raises(CheloniaError) as refused:
+        await third_party.pull(bench.parts, bench.exchange("COPY", "/f", Source=OTHER))
+    assert refused.value.kind is Kind.BUSY
+    for body in bodies:
+        await body.aclose()
+    assert bench.parts.third is not None
+    assert bench.parts.third.running.total() == 0
+    other.waits.set()
+    assert (await bench.look("GET", "/f")).status == 404
+
+
+def test_too_many_fields_for_the_other_server_are_refused() -> None:
+    with pytest.raises(CheloniaError):
+        remote(OTHER, [(f"TransferHeaderX{n}", "") for n in range(21)])

@@ -1,0 +1,110 @@
+"""Requests to servers that users name: which addresses are refused, and what is said behind a redirect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.net.http_client import Sending
+from chelonia.hosting.net.http_messages import Answer, Request, text_answer
+from chelonia.hosting.net.strangers import Strangers
+from chelonia.hosting.net.tls import ClientCertificate
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import anonymous, secure
+
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+def strangers(grid: Grid, *networks: str) -> Strangers:
+    context = anonymous(grid).client_context()
+    return Strangers(lambda: context, networks)
+
+
+async def refusal(client: Strangers, url: str) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        async with client.stream(Sending("GET", url)):
+            pass
+    await client.close()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1", "localhost", "10.1.2.3", "192.168.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "[::1]",
+        "[fe80::1]", "[fd00::1]", "[::ffff:127.0.0.1]", "[2002:7f00:1::]", "224.0.0.1",
+    ],
+)  # fmt: skip
+async def test_addresses_that_are_not_public_are_refused(grid: Grid, host: str) -> None:
+    error = await refusal(strangers(grid), f"https://{host}:1/x")
+    assert error.kind is Kind.INVALID_TARGET, error
+    assert "transfer_networks" in error.cause
+
+
+@pytest.mark.parametrize("host", ["2130706433", "127.1", "0x7f.1"])
+async def test_other_spellings_of_an_address_are_none(grid: Grid, host: str) -> None:
+    assert (await refusal(strangers(grid), f"https://{host}:1/x")).kind in (Kind.BAD_REQUEST, Kind.INVALID_TARGET)
+
+
+async def test_a_network_may_be_allowed_and_no_certificate_is_shown(grid: Grid) -> None:
+    seen: list[str] = []
+
+    async def door(request: Request) -> Answer:
+        seen.append(request.peer.dn)
+        return text_answer(200, "ok")
+
+    async with secure(door, grid.server(), ClientCertificate.OPTIONAL) as server:
+        client = strangers(grid, *LOOPBACK)
+        async with client.stream(Sending("GET", f"https://localhost:{server.port}/")) as answer:
+            assert answer.status == 200
+        await client.close()
+    assert seen == ["ANONYMOUS"]
+
+
+async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> None:
+    told: list[tuple[str, str, bytes]] = []
+
+    async def other(request: Request) -> Answer:
+        body = b"".join([chunk async for chunk in request.body])
+        told.append((request.method, request.headers.get("Authorization", ""), body))
+        return text_answer(201, "ok")
+
+    async with secure(other, grid.server(), ClientCertificate.OPTIONAL) as second:
+        where = {
+            "there": f"https://localhost:{second.port}/",
+            "inside": "https://10.0.0.1/",
+            "plain": "http://localhost/",
+        }
+
+        async def first(request: Request) -> Answer:
+            return Answer(307, (("Location", where[request.path.strip("/")]),), b"", 0)
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"bytes"
+
+        async with secure(first, grid.server(), ClientCertificate.OPTIONAL) as server:
+            client, home = strangers(grid, *LOOPBACK), f"https://localhost:{server.port}"
+            sending = Sending("PUT", f"{home}/there", {"Authorization": "Bearer x"}, length=5)
+            async with client.stream(sending, body) as answer:
+                assert answer.status == 201
+            for path in ("inside", "plain"):
+                with pytest.raises(CheloniaError) as caught:
+                    async with client.stream(Sending("GET", f"{home}/{path}")):
+                        pass
+                assert caught.value.kind is Kind.INVALID_TARGET
+            await client.close()
+    assert told == [("PUT", "", b"bytes")]
+
+
+def test_a_network_that_is_none_is_told_at_the_start(grid: Grid) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        strangers(grid, "10.0.0.1/8")
+    assert caught.value.kind is Kind.BAD_CONFIG
