@@ -33,6 +33,9 @@ SERVER = [
     "prometheus-client>=0.21",
     "PyJWT>=2.10",
 ]
+MOUNT = [
+    "pyfuse3>=3.5",
+]
 TEST = [
     "hypothesis>=6.120",
     "import-linter>=2.1",
@@ -85,11 +88,12 @@ setup(
     package_dir=side_packages(),
     package_data={"": ["py.typed", "*.wsdl", "*.xsd"], "chelonia_clients": ["completion/*"]},
     install_requires=CLIENT,
-    extras_require={"server": SERVER, "test": SERVER + TEST, "bench": SERVER + BENCH},
+    extras_require={"server": SERVER, "mount": MOUNT, "test": SERVER + MOUNT + TEST, "bench": SERVER + BENCH},
     entry_points={
         "console_scripts": [
             "chelonia = chelonia_clients.cli:main",
             "cheloniad = chelonia.hosting.cheloniad:main",
+            "mount.chelonia = chelonia_clients.mount_helper:main",
         ]
     },
     classifiers=[

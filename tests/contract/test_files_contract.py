@@ -86,6 +86,19 @@ def test_attributes_nobody_set_are_unset(play: Play) -> None:
     play(scenario)
 
 
+def test_a_file_is_written_by_its_guid_too(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await write(world, "/f", b"old")
+        before = (await there(world, "/f")).attributes
+        done = await write(world, before.guid, b"newer", when=When(etags=(before.etag,)))
+        assert isinstance(done, Done), done
+        after = (await there(world, "/f")).attributes
+        assert (after.guid, after.size) == (before.guid, 5)
+        assert await write(world, before.guid, b"lost", when=When(etags=(before.etag,))) is Kind.PRECONDITION
+
+    play(scenario)
+
+
 def test_symlinks_and_special_files_keep_what_they_are(play: Play) -> None:
     async def scenario(world: World) -> None:
         await done(world, Make(at("/l"), "symlink", target="../elsewhere"))

@@ -270,8 +270,9 @@ class MemoryFiles:
         if there is not None:
             _require(call, Action.DELETE, there, change.place)
             _settle(node, change.setting)
-        parent.inside[check_name(change.place.name)] = node.attributes.guid
-        etag, size = f"blob-{next(self._numbers)}", 0
+        if change.place.parts:
+            parent.inside[check_name(change.place.name)] = node.attributes.guid
+        etag, size = content.put if isinstance(content, Arrived) else f"content-{next(self._numbers)}", 0
         if isinstance(content, Content):
             size = self._lay(node, content, made=there is None)
         else:
@@ -374,6 +375,8 @@ class MemoryFiles:
         else:
             for other in self.nodes.values():
                 other.inside = {n: g for n, g in other.inside.items() if g != node.attributes.guid}
+        if not any(node.attributes.guid in other.inside.values() for other in self.nodes.values()):
+            del self.nodes[node.attributes.guid]
         return Done()
 
     # --- locks ------------------------------------------------------------------------------------------------------
@@ -419,6 +422,8 @@ class MemoryFiles:
 
     def _find(self, place: LogicalName) -> tuple[Node | None, Node, tuple[str, ...]]:
         """The entry, or None; the last entry on the way; what is left of the name."""
+        if place.start not in self.nodes:
+            return None, self.nodes[ROOT], ("",)
         at = self.nodes[place.start]
         for n, part in enumerate(place.parts):
             if part not in at.inside:

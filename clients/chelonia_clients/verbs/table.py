@@ -193,6 +193,19 @@ SHARE = Verb(
      Flag("--upload", "let whoever has it add files, too; what is there stays")), False,
     ("share /data/run1.root", "share /data/inbox --for 7d --upload"),
 )  # fmt: skip
+MOUNT = Verb(
+    "mount", "[-o <options>] [--background] [--log FILE] <LN> <directory> | [--status] [<directory> ...]",
+    "show a collection as a directory of this machine", "verbs.mount:mount", (0, -1),
+    (Flag("--options", "ro uid= gid= umask= cache=DIR cache_size= strict allow_other", "-o", "LIST"),
+     Flag("--background", "return once it is mounted"), Flag("--log", "with --background: its log", "", "FILE"),
+     Flag("--status", "what is mounted here, and what waits to be committed")), False,
+    ("mount /lab /mnt/lab", "mount -o ro,allow_other --background /lab /mnt/lab", "mount --status"),
+)  # fmt: skip
+UMOUNT = Verb(
+    "umount", "[-z] <directory> [<directory> ...]", "end a mount; return once all is committed",
+    "verbs.mount:umount", (1, -1), (Flag("--lazy", "let go when nobody uses it any more", "-z"),), False,
+    ("umount /mnt/lab",),
+)  # fmt: skip
 CREDENTIALS = Verb(
     "credentialsDelegation", "", "delegate a credential to the Bartender", f"{_ABOUT}:delegation", (0, 0)
 )
@@ -244,7 +257,7 @@ HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), Fa
 
 VERBS: tuple[Verb, ...] = (
     LS, LIST, STAT, TREE, FIND, DU, WATCH, DIFF, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, SYNC, CP, CAT, MV, MOVE,
-    LN, RM, DELETE, UNDELETE, UNLINK, SHARE, MODIFY, POLICY, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS, REMOVE_CREDENTIALS,
-    WHOAMI, DOCTOR, ADMIN, COMPLETION, VERSION, HELP,
+    LN, RM, DELETE, UNDELETE, UNLINK, SHARE, MODIFY, POLICY, MOUNT, UMOUNT, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS,
+    REMOVE_CREDENTIALS, WHOAMI, DOCTOR, ADMIN, COMPLETION, VERSION, HELP,
 )  # fmt: skip
 """In the order in which `help` shows them."""

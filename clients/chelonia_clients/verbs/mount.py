@@ -1,0 +1,71 @@
+"""The verbs `mount` and `umount`: the namespace as a file system. What they do is in `chelonia_fuse`, an extra."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from typing import Any
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients import connect
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.output import human_size, table
+from chelonia_clients.session import Session
+
+
+async def mount(session: Session, arguments: Arguments) -> None:
+    """The verb `mount`."""
+    commands = _commands()
+    if arguments.has("--status"):
+        await _status(session, commands, arguments)
+        return
+    if len(arguments.operands) != 2:
+        raise UsageError("mount takes a collection and a directory of this machine; --status shows what is mounted")
+    text, mountpoint = arguments.operands
+    ln, options = session.ln(text), ",".join(arguments.flags.get("--options", ()))
+    if arguments.has("--background"):
+        log = arguments.value("--log")
+        words = [word for word in sys.argv[1:] if word != "--background"]
+        session.out.say(commands.in_background(words, log))
+        return
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s chelonia: %(message)s", force=True)
+    settings = session.settings()
+    http = connect.open_http(connect.find(settings, session.environ).tls)
+    live = sys.stderr.isatty() and not session.options.has("--no-progress")
+    request = commands.Request(ln, mountpoint, options, session.out.say, live)
+    async with http:
+        await commands.mount(request, settings.bartender_urls(), http, settings.replicas)
+
+
+async def umount(session: Session, arguments: Arguments) -> None:
+    """The verb `umount`."""
+    for text in arguments.operands:
+        try:
+            await _commands().umount(text, lazy=arguments.has("--lazy"))
+            session.out.result(mountpoint=text)
+        except CheloniaError as error:
+            session.out.failure(error, mountpoint=text)
+
+
+async def _status(session: Session, commands: Any, arguments: Arguments) -> None:
+    rows = [("mounted", "at", "files waiting", "cache", "process")]
+    for mountpoint in arguments.operands or commands.mounts():
+        try:
+            told = await commands.status(mountpoint)
+        except CheloniaError as error:
+            session.out.failure(error, mountpoint=mountpoint)
+            continue
+        session.out.result(**told)
+        cache = f"{human_size(told['cache_bytes'])} of {human_size(told['cache_bytes_max'])}"
+        rows.append((told["place"], told["mountpoint"], str(told["waiting"]), cache, str(told["pid"])))
+    session.out.say(*(table(rows) if len(rows) > 1 else ["nothing is mounted"]))
+
+
+def _commands() -> Any:
+    """What does the work. By name, as it is an extra: without it everything else of the client goes on."""
+    try:
+        return importlib.import_module("chelonia_fuse.command")
+    except ImportError as error:
+        cause = f"{error}; install it: apt install fuse3 libfuse3-dev pkg-config gcc, pip install 'chelonia[mount]'"
+        raise CheloniaError(Kind.NOT_SUPPORTED, "mount", cause=cause) from error

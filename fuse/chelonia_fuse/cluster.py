@@ -1,0 +1,153 @@
+"""What a mount asks of the cluster, over the port `Files` and the byte port: nothing else here knows them.
+
+Each call has a deadline. A change is keyed, so it applies once however often it is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from chelonia.core.bytes import Bytes
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent
+from chelonia.core.files import (
+    Arrived,
+    Attributes,
+    Change,
+    Content,
+    Done,
+    Failure,
+    Files,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Placed,
+    Placing,
+    Setting,
+    Splice,
+    Want,
+    When,
+    Write,
+)
+from chelonia.core.ids import BlobId
+from chelonia.core.names import LogicalName
+from chelonia.core.shepherd import ByteRange
+from chelonia.hosting.transfer.file_reader import FileReader
+from chelonia_clients.client import new_call
+from chelonia_fuse.staging import Plan
+
+DEADLINE_S: Final = 30.0
+"""For one question or change: several times what a failover takes."""
+A = TypeVar("A")
+
+
+class Sender(Protocol):
+    """Sends bytes, and gives one that has stalled up."""
+
+    async def __call__(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int) -> Arrived:
+        """Send a body to where it was placed. Raises: as `Bytes.put`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A commit: where, what, and what must hold. `body`: the plan's bytes, from the first, each time it is called."""
+
+    place: LogicalName
+    plan: Plan
+    body: Callable[[], AsyncIterator[bytes]]
+    wanted: int
+    setting: Setting
+    when: When
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The port, the bytes, and how many copies of a new file are wanted."""
+
+    files: Files
+    transfers: Bytes
+    send: Sender
+    wanted: int
+
+    async def look(self, place: LogicalName, want: Want = Want.NOTHING, span: ByteRange | None = None) -> Looked:
+        """Look at one entry. Raises: NOT_FOUND, DENIED, ..."""
+        (answer,) = await _in_time(self.files.look(new_call(), (Look(place, want, span),)), "look", place)
+        return _good(answer, "look")
+
+    async def page(self, place: LogicalName, after: str) -> Listed:
+        """A page of a collection. Raises: NOT_FOUND, DENIED, ..."""
+        return await _in_time(self.files.list(new_call(), Listing(place, after)), "list", place)
+
+    async def change(self, change: Change) -> Done:
+        """Apply one change. Raises: what it says."""
+        place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
+        (answer,) = await _in_time(self.files.apply(new_call(), (change,)), "apply", place)
+        return _good(answer, "apply")
+
+    async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
+        """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
+        content = Content(size=0, whole=True)
+        done = await self.change(Splice(place, content, setting, when=When(absent=True)))
+        return _told(done, place)
+
+    def read(self, place: LogicalName, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
+        """Yield bytes of a file that was looked at with SOURCES. Raises: NO_REPLICA, INCOMPLETE, NETWORK, ..."""
+        return FileReader(self.files, self.transfers, new_call(), place).get(there, span)  # type: ignore[return-value]
+
+    async def save(self, saving: Saving, tried: list[BlobId]) -> Attributes:
+        """Send bytes, and make them a file's. `tried`: takes note of the blobs they are sent as.
+
+        Raises: PRECONDITION and what else the change says; what sending says.
+        """
+        place, plan = saving.place, saving.plan
+        if not plan.ranges:
+            content = Content(size=plan.size, whole=plan.whole)
+            return _told(await self.change(Splice(place, content, saving.setting, when=saving.when)), place)
+        placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
+        (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
+        placed = _good(answer, "place")
+        tried.append(placed.blob)
+        arrived = await self.send(placed, saving.body, plan.length)
+        if plan.plain:
+            return _told(await self.change(Write(place, arrived, saving.setting, when=saving.when)), place)
+        content = Content(_extents(plan, placed.blob), (arrived,), plan.size, plan.whole)
+        return _told(await self.change(Splice(place, content, saving.setting, when=saving.when)), place)
+
+
+def _extents(plan: Plan, blob: BlobId) -> tuple[Extent, ...]:
+    out, skip = [], 0
+    for start, end in plan.ranges:
+        out.append(Extent(start, end - start, blob, skip))
+        skip += end - start
+    return tuple(out)
+
+
+def _good(answer: A | Failure, op: str) -> A:
+    if isinstance(answer, Failure):
+        raise answer.error(op)
+    return answer
+
+
+def _told(done: Done, place: LogicalName) -> Attributes:
+    if done.attributes is None:
+        cause = "it was removed as soon as it was written"
+        raise CheloniaError(Kind.NOT_FOUND, "apply", str(place), cause)
+    return done.attributes
+
+
+async def _in_time(work: Awaitable[A], op: str, place: LogicalName) -> A:
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            return await work
+    except TimeoutError as error:
+        cause = f"the cluster did not answer within {DEADLINE_S:.0f} s"
+        raise CheloniaError(Kind.TIMEOUT, op, str(place), cause) from error
+
+
+__all__ = ["Call", "Cluster", "Saving", "Sender"]

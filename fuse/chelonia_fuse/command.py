@@ -1,0 +1,140 @@
+"""What `chelonia mount` and `chelonia umount` do, once the command line is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import parse_ln
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia_fuse import options as mount_options
+from chelonia_fuse.mounting import Connection, Mount, cache_home
+from chelonia_fuse.xattrs import STATUS
+
+TYPE: Final = "fuse.chelonia"
+READY: Final = "mounted"
+START_S: Final = 90.0
+END_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be mounted where. `tell`: given lines for a person."""
+
+    ln: str
+    mountpoint: str
+    options: str
+    tell: Callable[[str], None]
+    live: bool = False
+
+
+async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, replicas: int) -> None:
+    """Mount, and return when it was unmounted. Raises: BAD_CONFIG, NOT_FOUND, DENIED, ..."""
+    options = mount_options.parse(request.options)
+    mountpoint = Path(request.mountpoint).resolve()
+    if not mountpoint.is_dir():
+        cause = "it is no directory here; make it first"
+        raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause)
+    logging.getLogger("chelonia_fuse").setLevel(logging.DEBUG if options.debug else logging.INFO)
+    mounted = Mount(Connection(bartenders, http, replicas), parse_ln(request.ln), mountpoint, options)
+
+    def ready() -> None:
+        request.tell(f"{READY} {request.ln} at {request.mountpoint}; end it by `chelonia umount {request.mountpoint}`")
+
+    try:
+        await mounted.run(ready, _live if request.live else None)
+    except RuntimeError as error:  # what the binding says
+        cause = (
+            f"{error}; are /dev/fuse and fusermount3 (package fuse3) there? For allow_other /etc/fuse.conf must say "
+            "user_allow_other"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause) from error
+
+
+def _live(line: str) -> None:
+    sys.stderr.write(f"\r\033[K{line}")
+    sys.stderr.flush()
+
+
+def in_background(argv: Sequence[str], log: str) -> str:
+    """Start a mount as a process of its own. Returns: what it said when it was mounted. Raises: BAD_CONFIG."""
+    path = Path(log) if log else cache_home() / "mount.log"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    began = os.fstat(out).st_size
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chelonia_clients.cli", *argv],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None, "it is a pipe"
+    line = process.stdout.readline().decode()
+    if line.startswith(READY):
+        return line.rstrip()
+    process.wait()
+    said = path.read_bytes()[began:].decode(errors="replace").strip()
+    raise CheloniaError(Kind.BAD_CONFIG, "mount", cause=f"it did not mount: {said or line}")
+
+
+def mounts() -> list[str]:
+    """Where something of ours is mounted on this machine."""
+    out = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        words = line.split(" ")
+        if TYPE in words[words.index("-") + 1 :]:
+            out.append(words[4].encode().decode("unicode_escape"))
+    return out
+
+
+async def status(mountpoint: str) -> dict[str, object]:
+    """What a mount tells of itself. Raises: TIMEOUT, NETWORK when it does not answer."""
+    try:
+        async with asyncio.timeout(5):
+            told = await asyncio.to_thread(os.getxattr, mountpoint, STATUS)
+        return dict(json.loads(told))
+    except TimeoutError as error:
+        raise CheloniaError(Kind.TIMEOUT, "mount", mountpoint, "its process does not answer") from error
+    except OSError as error:
+        cause = f"{error.strerror}: its process is gone; `chelonia umount {mountpoint}`, then mount it again"
+        raise CheloniaError(Kind.NETWORK, "mount", mountpoint, cause) from error
+
+
+async def umount(mountpoint: str, *, lazy: bool = False) -> None:
+    """Unmount, and return when its process has ended, so that all that was closed is committed. Raises: BUSY."""
+    process = -1
+    try:
+        process = _process(int(str((await status(mountpoint))["pid"])))
+    except CheloniaError:
+        lazy = True  # its process is gone or hangs: the kernel lets go all the same
+    argv = ["fusermount3", "-u", *(["-z"] if lazy else []), mountpoint]
+    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        cause = f"{done.stderr.strip()}; `fuser -m {mountpoint}` shows who uses it, --lazy lets go later"
+        raise CheloniaError(Kind.BUSY, "umount", mountpoint, cause)
+    if process >= 0:
+        await asyncio.to_thread(_until_ended, process)
+
+
+def _process(pid: int) -> int:
+    """A descriptor of a process; -1 when it is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _until_ended(process: int) -> None:
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    ends.poll(END_S * 1000)
+    os.close(process)

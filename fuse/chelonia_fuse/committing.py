@@ -1,0 +1,262 @@
+"""Makes what was changed here the file's content in the cluster, on the version it was changed from.
+
+Decides what a refusal means: an earlier try that applied, a file that has another name by now, or somebody else's
+commit. Then appends go behind the other's bytes, and anything else is kept under a name beside the file: nobody's bytes
+are lost. What cannot be committed because the cluster is away waits in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from functools import partial
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Attributes, Looked, Setting, Want, When
+from chelonia.core.ids import ANONYMOUS, BlobId, Guid
+from chelonia.core.librarian import TYPE_FILE
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.shepherd import ByteRange
+from chelonia_fuse.cluster import Cluster, Saving
+from chelonia_fuse.copies import Cache, Copy
+from chelonia_fuse.errors import AGAIN
+from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.journal import Journal, record_of
+from chelonia_fuse.reading import Reader
+from chelonia_fuse.staging import Plan, Staged
+
+TRIES: Final = 5
+PAUSE_S: Final = 0.2
+AGAIN_S: Final = 3.0
+"""Between two tries of what waits in the journal."""
+_LOG = logging.getLogger(__name__)
+_REFUSED: Final = (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.NO_PARENT, Kind.EXISTS, Kind.NOT_A_FILE)
+
+
+class Committer:
+    """Commits copies, and works off the journal. `waiting`: what is in it, by GUID."""
+
+    def __init__(
+        self, cluster: Cluster, inodes: Inodes, cache: Cache, reader: Reader, journal: Journal, *, strict: bool
+    ) -> None:
+        self._cluster = cluster
+        self._inodes = inodes
+        self._cache = cache
+        self._reader = reader
+        self._journal = journal
+        self._strict = strict
+        self.waiting: dict[Guid, Inode] = {}
+        self.conflicts = 0
+
+    # --- close and fsync ---
+
+    async def close(self, inode: Inode) -> None:
+        """Commit as `close` does: what cannot be committed now waits in the journal, unless this mount is strict.
+
+        Raises: what cannot be cured by waiting.
+        """
+        try:
+            await self.commit(inode)
+        except CheloniaError as error:
+            if error.kind not in AGAIN or self._strict:
+                raise
+            await self._keep(inode)
+            path = self._inodes.place(inode)
+            _LOG.warning(
+                "close %s: %s: it is kept in %s and will be committed later", path, error, self._cache.path(inode.guid)
+            )
+
+    async def commit(self, inode: Inode) -> None:
+        """Return once what was changed is durable in the cluster. Raises: what it says."""
+        copy = inode.copy
+        if copy is None or inode.gone or not (copy.staged.changed or copy.queued):
+            return
+        async with copy.lock:
+            await self._commit(inode, copy)
+            self.let_go(inode)
+
+    def let_go(self, inode: Inode) -> None:
+        """Take a change out of the journal: it is committed, or its file is no more."""
+        if inode.copy is not None and inode.copy.queued:
+            inode.copy.queued = False
+            self.waiting.pop(inode.guid, None)
+            self._journal.remove(inode.guid)
+
+    # --- the journal ---
+
+    async def _keep(self, inode: Inode) -> None:
+        copy = inode.copy
+        assert copy is not None, "what is kept was changed here"
+        async with copy.lock:
+            await copy.sync()
+            place = self._place(inode, copy)
+            self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.modified_ns))
+            copy.queued = True
+            self.waiting[inode.guid] = inode
+
+    async def replay(self) -> int:
+        """Take up what an earlier mount left in the journal. Returns: how many changes. Raises: as a look does."""
+        records = self._journal.records()
+        for record in records:
+            guid = Guid(record.guid)
+            try:
+                known = (await self._cluster.look(LogicalName(guid, ()))).attributes
+            except CheloniaError as error:
+                if error.kind is not Kind.NOT_FOUND:
+                    raise
+                known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)
+            inode = self._inodes.seen(known)
+            inode.copy = Copy(self._cache.path(guid), record.staged(), record.modified_ns, queued=True)
+            inode.copy.place = parse_ln(record.path)
+            self._cache.of(inode)
+            self.waiting[guid] = inode
+        return len(records)
+
+    async def work(self) -> None:
+        """Commit what waits, again and again."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            await self.work_off()
+
+    async def work_off(self) -> None:
+        """Try once to commit what waits."""
+        for inode in list(self.waiting.values()):
+            assert inode.copy is not None, "what waits has bytes here"
+            path = self._place(inode, inode.copy)
+            try:
+                await self.commit(inode)
+            except CheloniaError as error:
+                if error.kind in AGAIN:
+                    _LOG.info("%s waits still: %s", path, error)
+                    return
+                _LOG.error(
+                    "%s was closed here and cannot be committed: %s: its bytes stay in %s", path, error, inode.copy.path
+                )
+                self.waiting.pop(inode.guid, None)
+                continue
+            _LOG.warning("%s is committed now", path)
+
+    # --- one commit ---
+
+    async def _commit(self, inode: Inode, copy: Copy) -> None:
+        tried: list[BlobId] = []
+        by_guid = anew = False
+        for left in range(TRIES - 1, -1, -1):
+            if inode.gone or not copy.staged.changed:
+                return
+            plan = copy.staged.plan(anew=anew)
+            try:
+                self._done(inode, copy, plan, await self._save(inode, copy, plan, tried, by_guid=by_guid))
+                return
+            except CheloniaError as error:
+                if error.kind is Kind.TOO_LARGE and not anew:
+                    anew = True  # it has as many extents as a file may have
+                    continue
+                if error.kind in _REFUSED:
+                    by_guid = await self._judge(inode, copy, plan, tried)
+                    continue
+                if error.kind not in AGAIN or not left:
+                    raise
+            await asyncio.sleep(PAUSE_S * 2 ** (TRIES - 1 - left))
+        if copy.staged.changed:
+            cause = "others change it all the time; close it again"
+            raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)
+
+    async def _save(self, inode: Inode, copy: Copy, plan: Plan, tried: list[BlobId], *, by_guid: bool) -> Attributes:
+        for start, end in plan.ranges:
+            await self._reader.ensure(inode, start, end)
+        saving = Saving(
+            place=LogicalName(inode.guid, ()) if by_guid else self._inodes.place(inode),
+            plan=plan,
+            body=partial(copy.chunks, plan.ranges),
+            wanted=inode.attributes.wanted or self._cluster.wanted,
+            setting=Setting(modified_ns=copy.modified_ns or None),
+            when=When(etags=(copy.staged.etag,)),
+        )
+        return await self._cluster.save(saving, tried)
+
+    def _done(self, inode: Inode, copy: Copy, plan: Plan, attributes: Attributes) -> None:
+        copy.staged.committed(plan, attributes.etag)
+        copy.modified_ns, copy.source = 0, None
+        inode.learn(attributes)
+        inode.shown = attributes.etag
+
+    async def _judge(self, inode: Inode, copy: Copy, plan: Plan, tried: list[BlobId]) -> bool:
+        """Find out why a commit was refused, and settle it. Returns: whether to try again by GUID."""
+        staged, there = copy.staged, await self._there(inode, plan)
+        if there is None:
+            await self._beside(inode, copy, None)
+            inode.gone = True
+        elif there.attributes.etag in tried or any(extent.blob in tried for extent in there.extents):
+            self._done(inode, copy, plan, there.attributes)  # an earlier try has applied
+        elif there.attributes.etag == staged.etag:
+            return True  # it has another name
+        elif there.attributes.size == staged.base == 0:
+            staged.etag = there.attributes.etag
+        elif staged.appended and staged.size > staged.base:
+            at, end = staged.base, staged.size
+            copy.shift(at, end, staged.moved_on(there.attributes.etag, there.attributes.size))
+            copy.source, inode.shown = None, ""
+        else:
+            await self._beside(inode, copy, there)
+            inode.learn(there.attributes)
+            inode.shown = ""
+            copy.restart(Staged.of(there.attributes.etag, there.attributes.size))
+            if self._strict:
+                cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
+                raise CheloniaError(Kind.PRECONDITION, "close", str(self._inodes.place(inode)), cause)
+        return False
+
+    async def _there(self, inode: Inode, plan: Plan) -> Looked | None:
+        start, end = (plan.ranges[0][0], plan.ranges[-1][1]) if plan.ranges else (0, 0)
+        try:
+            return await self._cluster.look(LogicalName(inode.guid, ()), Want.EXTENTS, ByteRange(start, end - start))
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_FOUND:
+                raise
+            return None
+
+    async def _beside(self, inode: Inode, copy: Copy, there: Looked | None) -> None:
+        """Keep what was changed here under another name. What is not here of the file's old bytes is read from the
+        version that is there now, as far as it reaches; else it is zeros."""
+        staged, place = copy.staged, self._place(inode, copy)
+        for start, end in staged.missing(0, staged.size):
+            if there is not None:
+                await self._fill(inode, copy, start, min(end, there.attributes.size))
+        whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
+        target = place.parent.child(conflict_name(place.name or inode.guid, socket.gethostname(), time.time()))
+        body = partial(copy.chunks, whole.ranges)
+        mode = inode.attributes.mode if inode.attributes.mode >= 0 else None
+        setting = Setting(mode=mode, modified_ns=copy.modified_ns or None)
+        await self._cluster.save(Saving(target, whole, body, self._cluster.wanted, setting, When(absent=True)), [])
+        self.conflicts += 1
+        reason = "was changed by somebody else" if there else "was removed by somebody else"
+        _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, target)
+
+    async def _fill(self, inode: Inode, copy: Copy, start: int, end: int) -> None:
+        if start >= end:
+            return
+        place, span = LogicalName(inode.guid, ()), ByteRange(start, end - start)
+        looked = await self._cluster.look(place, Want.SOURCES, span)
+        async with contextlib.aclosing(self._cluster.read(place, looked, span)) as chunks:
+            async for chunk in chunks:
+                copy.store(start, chunk)
+                start += len(chunk)
+
+    def _place(self, inode: Inode, copy: Copy) -> LogicalName:
+        """Where it is, or was when it was closed."""
+        place = self._inodes.place(inode)
+        return place if place.parts or copy.place is None else copy.place
+
+
+def conflict_name(name: str, host: str, now_s: float) -> str:
+    """The name of what one of two writers wrote: that of the file, cut as the name law asks, host and time."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_s)) + f"{int(now_s * 1000) % 1000:03d}"
+    tail = f".conflict-{host[:32]}-{stamp}"
+    kept = name.encode()[: bounds.NAME_BYTES_MAX - len(tail.encode())].decode("utf-8", "ignore")
+    return kept + tail

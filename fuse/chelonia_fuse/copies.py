@@ -1,0 +1,205 @@
+"""The local copy of a file's bytes: a sparse file in the cache directory, and what is known of it.
+
+One copy serves all who have the file open, so they see each other's writes at once. Copies that nobody has open and
+that hold nothing uncommitted are let go, the longest unused first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.files import Looked
+from chelonia.core.ids import Guid
+from chelonia.core.names import LogicalName
+from chelonia_fuse.inodes import Inode
+from chelonia_fuse.ranges import Range
+from chelonia_fuse.staging import Staged
+
+FILES_OPEN_MAX: Final = 512
+"""Copies whose file is kept open although nobody reads it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """Bytes on their way here."""
+
+    start: int
+    end: int
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A file's bytes here. `lock`: held by whoever commits or changes what is staged.
+
+    Args:
+        modified_ns: when it was last written here, or what a program set; 0: neither.
+        written_ns: when it was last written here.
+        source: where to read the base from, looked up at `source_ms`.
+        queued: its change waits for the cluster, in the journal; `place`: where it was then.
+    """
+
+    path: Path
+    staged: Staged
+    modified_ns: int = 0
+    written_ns: int = 0
+    source: Looked | None = None
+    source_ms: int = 0
+    queued: bool = False
+    place: LogicalName | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    fetching: list[Fetch] = field(default_factory=list)
+    fd: int = -1
+
+    @property
+    def busy(self) -> bool:
+        """Whether it must not be let go."""
+        return self.staged.changed or self.queued or self.lock.locked() or bool(self.fetching)
+
+    def file(self) -> int:
+        """Its file, opened."""
+        if self.fd < 0:
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self.fd
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes that are here; those that no file has yet are zeros."""
+        size = max(0, min(size, self.staged.size - offset))
+        data = os.pread(self.file(), size, offset) if size else b""
+        return data if len(data) == size else data + bytes(size - len(data))
+
+    def store(self, offset: int, data: bytes | memoryview) -> None:
+        """Put bytes into its file."""
+        while data:
+            done = os.pwrite(self.file(), data, offset)
+            data, offset = data[done:], offset + done
+
+    def write(self, offset: int, data: bytes, *, append: bool) -> None:
+        """Change bytes."""
+        self.store(offset, data)
+        self.staged.wrote(offset, offset + len(data), append=append)
+        self.modified_ns = self.written_ns = time.time_ns()
+
+    def resize(self, size: int) -> None:
+        """Cut, or lengthen by zeros."""
+        if size < self.staged.size:
+            os.ftruncate(self.file(), size)
+        self.staged.resize(size)
+        self.modified_ns = self.written_ns = time.time_ns()
+
+    def restart(self, staged: Staged) -> None:
+        """Let go of all that is here, for another version."""
+        os.ftruncate(self.file(), 0)
+        self.staged, self.source, self.modified_ns = staged, None, 0
+
+    def shift(self, at: int, end: int, by: int) -> None:
+        """Move bytes within the file."""
+        starts = range(at, end, bounds.CHUNK_BYTES)
+        for start in reversed(starts) if by > 0 else starts:
+            size = min(bounds.CHUNK_BYTES, end - start)
+            self.store(start + by, os.pread(self.file(), size, start).ljust(size, b"\0"))
+
+    async def chunks(self, ranges: tuple[Range, ...]) -> AsyncIterator[bytes]:
+        """The bytes of ranges, one after another."""
+        for start, end in ranges:
+            for at in range(start, end, bounds.CHUNK_BYTES):
+                yield self.read(at, min(bounds.CHUNK_BYTES, end - at))
+
+    async def sync(self) -> None:
+        """Have its bytes on this machine's disk."""
+        await asyncio.to_thread(os.fdatasync, self.file())
+
+    def close(self) -> None:
+        """Close its file."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def remove(self) -> None:
+        """Close and remove its file."""
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+class Cache:
+    """All copies, the longest unused first."""
+
+    def __init__(self, directory: Path, bytes_max: int) -> None:
+        """`directory`: emptied but for what `keep` names before it is used."""
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._inodes: dict[Guid, Inode] = {}
+        self.bytes = 0
+
+    def clear(self, keep: set[str]) -> None:
+        """Make the directory, and remove what another life left there."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in self._directory.iterdir():
+            if path.name not in keep:
+                path.unlink()
+
+    def path(self, guid: Guid) -> Path:
+        """Where the bytes of a file are kept."""
+        return self._directory / guid
+
+    def of(self, inode: Inode) -> Copy:
+        """The copy of a file, begun when there is none."""
+        if inode.copy is None:
+            known = inode.attributes
+            inode.copy = Copy(self.path(inode.guid), Staged.of(known.etag, known.size))
+        self._inodes.pop(inode.guid, None)
+        self._inodes[inode.guid] = inode
+        return inode.copy
+
+    def took(self, count: int) -> None:
+        """Count bytes that came or were written, and let go of what is too much."""
+        self.bytes += count
+        if self.bytes > self._bytes_max:
+            self.trim()
+
+    def trim(self) -> None:
+        """Let go of copies until the rest fits, and of open files."""
+        left = {guid: i.copy.staged.valid.total for guid, i in self._inodes.items() if i.copy is not None}
+        self.bytes = sum(left.values())
+        idle = [inode for inode in self._inodes.values() if _is_idle(inode)]
+        for inode in idle[: max(0, len(self._inodes) - FILES_OPEN_MAX)]:
+            assert inode.copy is not None
+            inode.copy.close()
+        for inode in idle:
+            if self.bytes <= self._bytes_max:
+                return
+            self.bytes -= left[inode.guid]
+            self.drop(inode)
+        for inode in self._inodes.values():  # one file that is larger than the cache: what was read of it goes
+            copy = inode.copy
+            if self.bytes > self._bytes_max and copy is not None and not copy.busy:
+                self.bytes -= left.get(inode.guid, 0)
+                staged = copy.staged
+                copy.restart(Staged.of(staged.etag, staged.base))
+
+    def drop(self, inode: Inode) -> None:
+        """Let go of a file's bytes."""
+        self._inodes.pop(inode.guid, None)
+        if inode.copy is not None:
+            inode.copy.remove()
+            inode.copy = None
+
+    def __len__(self) -> int:
+        return len(self._inodes)
+
+    def inodes(self) -> list[Inode]:
+        """All that have a copy."""
+        return list(self._inodes.values())
+
+
+def _is_idle(inode: Inode) -> bool:
+    return inode.opens == 0 and inode.copy is not None and not inode.copy.busy

@@ -1,0 +1,399 @@
+"""The operations of the file system on inodes and open files, in terms of the cluster. The binding translates them.
+
+Decides what each operation asks of the cluster, and what of it programs on this machine see at once: their own writes,
+and files that were taken away while they are open. Failures are `CheloniaError`, or OSError for what only POSIX knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import (
+    Attributes,
+    Done,
+    Looked,
+    Make,
+    Move,
+    Named,
+    Over,
+    Remove,
+    Removing,
+    Set,
+    Setting,
+    Want,
+    When,
+)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECIAL, TYPE_SYMLINK
+from chelonia.core.names import LogicalName, check_name
+from chelonia_fuse.cluster import Cluster
+from chelonia_fuse.committing import Committer
+from chelonia_fuse.copies import Cache, Copy
+from chelonia_fuse.errors import AGAIN
+from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.options import Options
+from chelonia_fuse.reading import WINDOW_MAX, WINDOW_MIN, Reader
+from chelonia_fuse.staging import Staged
+from chelonia_fuse.stats import mode_of
+
+FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
+"""Of a file that is taken away while it is open, so many bytes are brought here first."""
+
+
+@dataclass(slots=True, eq=False)
+class Handle:
+    """An open file. `at`: where a program that reads on reads next; `window`: how far ahead of it to fetch."""
+
+    inode: Inode
+    flags: int
+    at: int = 0
+    window: int = 0
+
+    @property
+    def writes(self) -> bool:
+        """Whether it was opened to write."""
+        return self.flags & os.O_ACCMODE != os.O_RDONLY
+
+
+@dataclass(slots=True, eq=False)
+class Directory:
+    """An open directory: what it has shown, in order; `after`: where its next page begins, "" when there is none."""
+
+    inode: Inode
+    shown: list[Named] = field(default_factory=list)
+    after: str = ""
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who makes an entry."""
+
+    uid: int
+    gid: int
+
+
+class FileSystem:
+    """One mount."""
+
+    def __init__(
+        self, cluster: Cluster, inodes: Inodes, cache: Cache, committer: Committer, reader: Reader, options: Options
+    ) -> None:
+        self._cluster = cluster
+        self.inodes = inodes
+        self.cache = cache
+        self.committer = committer
+        self._reader = reader
+        self._options = options
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    async def lookup(self, parent: Inode, name: str) -> Inode:
+        """What a name leads to. Raises: NOT_FOUND, DENIED."""
+        check_name(name)
+        try:
+            looked = await self._cluster.look(LogicalName(parent.guid, (name,)))
+        except CheloniaError as error:
+            known = self.inodes.named(parent.number, name)
+            if error.kind in AGAIN and known is not None and known.copy is not None:
+                return known  # what is here can be read while the cluster is away
+            if error.kind is Kind.NOT_FOUND:
+                self.inodes.unname(parent.number, name)
+            raise
+        return self.inodes.seen(looked.attributes, parent.number, name)
+
+    async def refresh(self, inode: Inode) -> None:
+        """Ask the cluster for attributes. Raises: NOT_FOUND, DENIED."""
+        if inode.gone:
+            return
+        try:
+            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()))).attributes)
+        except CheloniaError as error:
+            if error.kind not in AGAIN or inode.copy is None:
+                raise
+
+    async def make(self, parent: Inode, name: str, mode: int, device: int, owner: Owner) -> Inode:
+        """Make a file or special file (mknod)."""
+        if stat.S_ISREG(mode) or not stat.S_IFMT(mode):
+            return await self._made_file(parent, name, mode, owner)
+        kind = Setting(mode=mode & 0o177777, uid=owner.uid, gid=self._group(parent, owner), device=device)
+        return await self._made(parent, name, Make(self._inside(parent, name), TYPE_SPECIAL, kind, when=_NEW))
+
+    async def make_directory(self, parent: Inode, name: str, mode: int, owner: Owner) -> Inode:
+        """Make a directory."""
+        mode = stat.S_IMODE(mode) | (mode_of(parent.attributes) & stat.S_ISGID)
+        setting = Setting(mode=mode, uid=owner.uid, gid=self._group(parent, owner))
+        return await self._made(parent, name, Make(self._inside(parent, name), TYPE_COLLECTION, setting, when=_NEW))
+
+    async def make_symlink(self, parent: Inode, name: str, target: str, owner: Owner) -> Inode:
+        """Make a symbolic link."""
+        setting = Setting(uid=owner.uid, gid=self._group(parent, owner))
+        place = self._inside(parent, name)
+        return await self._made(parent, name, Make(place, TYPE_SYMLINK, setting, target=target, when=_NEW))
+
+    async def _made(self, parent: Inode, name: str, change: Make) -> Inode:
+        done = await self._cluster.change(change)
+        return self._new(parent, name, done.attributes)
+
+    async def _made_file(self, parent: Inode, name: str, mode: int, owner: Owner) -> Inode:
+        setting = Setting(mode=stat.S_IMODE(mode), uid=owner.uid, gid=self._group(parent, owner))
+        return self._new(parent, name, await self._cluster.make_file(self._inside(parent, name), setting))
+
+    def _new(self, parent: Inode, name: str, attributes: Attributes | None) -> Inode:
+        if attributes is None:
+            raise CheloniaError(Kind.NOT_FOUND, "make", name, "it was removed as soon as it was made")
+        _touch(parent)
+        return self.inodes.seen(attributes, parent.number, name)
+
+    def _inside(self, parent: Inode, name: str) -> LogicalName:
+        if parent.gone:
+            raise OSError(errno.ENOENT, "the directory was removed")
+        return self.inodes.inside(parent, check_name(name))
+
+    def _group(self, parent: Inode, owner: Owner) -> int:
+        """A directory with the set-group-ID bit hands its group on."""
+        handed = mode_of(parent.attributes) & stat.S_ISGID and parent.attributes.gid >= 0
+        return parent.attributes.gid if handed else owner.gid
+
+    async def remove(self, parent: Inode, name: str, *, directory: bool) -> None:
+        """Take a name away (unlink, rmdir)."""
+        inode = self.inodes.named(parent.number, name)
+        await self._before_removal(inode)
+        what = Removing.COLLECTION if directory else Removing.NAME
+        await self._cluster.change(Remove(self._inside(parent, name), what))
+        self._removed(parent, name, inode)
+
+    async def _before_removal(self, inode: Inode | None) -> None:
+        """What is open goes on being read when it has no name any more: its bytes come here first."""
+        last = inode is not None and inode.attributes.links <= 1
+        if inode is None or not last or not inode.opens or inode.attributes.type != TYPE_FILE:
+            return
+        copy = self.cache.of(inode)
+        if copy.staged.size <= FETCHED_FOR_REMOVAL_BYTES_MAX:
+            await self._reader.ensure(inode, 0, copy.staged.size)
+
+    def _removed(self, parent: Inode, name: str, inode: Inode | None) -> None:
+        _touch(parent)
+        self.inodes.unname(parent.number, name)
+        if inode is None:
+            return
+        if inode.attributes.links <= 1 or inode.attributes.type == TYPE_COLLECTION:
+            inode.gone = True
+            self.committer.let_go(inode)
+            if not inode.opens:
+                self.cache.drop(inode)
+
+    async def rename(self, source: tuple[Inode, str], target: tuple[Inode, str], over: Over) -> None:
+        """Give an entry another name."""
+        (old, old_name), (new, new_name) = source, target
+        inode, there = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
+        if over is Over.REPLACE and there is not inode:
+            await self._before_removal(there)
+        done = await self._cluster.change(Move(self._inside(old, old_name), self._inside(new, new_name), over))
+        if inode is not None and inode is there:
+            return
+        if over is Over.REPLACE:
+            self._removed(new, new_name, there)
+        _touch(old)
+        _touch(new)
+        self.inodes.unname(old.number, old_name)
+        if inode is not None:
+            self.inodes.name(inode, new.number, new_name)
+            _learn(inode, done)
+        else:
+            self.inodes.unname(new.number, new_name)
+        if over is Over.EXCHANGE and there is not None:
+            self.inodes.name(there, old.number, old_name)
+
+    async def link(self, inode: Inode, parent: Inode, name: str) -> None:
+        """Give a file one more name."""
+        if inode.gone:
+            raise OSError(errno.ENOENT, "it was removed")
+        source = self.inodes.place(inode)
+        done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True))
+        _touch(parent)
+        self.inodes.name(inode, parent.number, name)
+        _learn(inode, done)
+
+    # --- attributes -------------------------------------------------------------------------------------------------
+
+    async def set(self, inode: Inode, setting: Setting) -> None:
+        """Set mode, owner, times."""
+        copy = inode.copy
+        if setting.mode is not None and inode.attributes.type == TYPE_SPECIAL:
+            mode = stat.S_IFMT(inode.attributes.mode) | stat.S_IMODE(setting.mode)
+            setting = Setting(mode, setting.uid, setting.gid, None, setting.modified_ns, setting.accessed_ns)
+        if inode.gone:
+            return
+        done = await self._cluster.change(Set(LogicalName(inode.guid, ()), setting))
+        before = inode.attributes.etag
+        _learn(inode, done)
+        if setting.modified_ns is not None:
+            inode.touched_ns = 0
+            if copy is not None and copy.staged.changed:
+                copy.modified_ns = setting.modified_ns
+        if copy is not None and copy.staged.etag == before and inode.attributes.size == 0 == copy.staged.base:
+            copy.staged.etag = inode.attributes.etag  # nothing but its state tells one empty file from another
+
+    async def resize(self, inode: Inode, size: int) -> None:
+        """Cut a file, or lengthen it by zeros; without an open file the change is committed at once."""
+        copy = self.cache.of(inode)
+        async with copy.lock:
+            copy.resize(size)
+        if not inode.opens:
+            await self.committer.commit(inode)
+
+    # --- open files -------------------------------------------------------------------------------------------------
+
+    async def create(self, parent: Inode, name: str, flags: int, mode: int, owner: Owner) -> Handle:
+        """Make a file and open it; one that is there is opened, unless the caller wants a new one."""
+        try:
+            inode = await self._made_file(parent, name, mode, owner)
+        except CheloniaError as error:
+            if error.kind not in (Kind.PRECONDITION, Kind.EXISTS):
+                raise
+            if flags & os.O_EXCL:
+                raise OSError(errno.EEXIST, "it is there") from error
+            inode = await self.lookup(parent, name)
+            return await self.open(inode, flags)
+        return self._opened(inode, flags)
+
+    async def open(self, inode: Inode, flags: int) -> Handle:
+        """Open a file, as it is in the cluster now."""
+        if not inode.gone:
+            await self._look_anew(inode, flags)
+        handle = self._opened(inode, flags)
+        if flags & os.O_TRUNC and handle.writes:
+            copy = self.cache.of(inode)
+            async with copy.lock:
+                copy.resize(0)
+        return handle
+
+    def _opened(self, inode: Inode, flags: int) -> Handle:
+        inode.opens += 1
+        self.cache.of(inode)
+        return Handle(inode, flags)
+
+    async def _look_anew(self, inode: Inode, flags: int) -> None:
+        copy, place = inode.copy, LogicalName(inode.guid, ())
+        here = copy is not None and not copy.staged.missing(0, copy.staged.size)
+        reads = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_TRUNC and not here
+        try:
+            there = await self._looked(place, Want.SOURCES if reads else Want.NOTHING)
+        except CheloniaError as error:
+            if error.kind not in AGAIN or not here:
+                raise
+            return  # the cluster is away; what is here can be read
+        inode.learn(there.attributes)
+        if copy is not None and copy.staged.etag != there.attributes.etag and not copy.staged.changed:
+            self._reader.changed(inode, copy, there)
+        if there.sources:
+            copy = self.cache.of(inode)
+            copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
+
+    async def _looked(self, place: LogicalName, want: Want) -> Looked:
+        try:
+            return await self._cluster.look(place, want)
+        except CheloniaError as error:
+            if error.kind is not Kind.NO_REPLICA:
+                raise
+            return await self._cluster.look(place)
+
+    async def read(self, handle: Handle, offset: int, size: int) -> bytes:
+        """Bytes of an open file; fewer at its end."""
+        inode = handle.inode
+        copy = self.cache.of(inode)
+        if copy.staged.missing(offset, offset + size):
+            await self._reader.ensure(inode, offset, offset + size)
+        data = copy.read(offset, size)
+        if offset == handle.at and copy.staged.base > WINDOW_MIN:
+            handle.window = min(max(WINDOW_MIN, 2 * handle.window), WINDOW_MAX)
+            if not inode.gone:
+                self._reader.ahead(inode, copy, offset + size, handle.window)
+        else:
+            handle.window = 0
+        handle.at = offset + size
+        return data
+
+    async def write(self, handle: Handle, offset: int, data: bytes) -> int:
+        """Change bytes of an open file, here."""
+        copy = self.cache.of(handle.inode)
+        async with copy.lock:
+            copy.write(offset, data, append=bool(handle.flags & os.O_APPEND))
+        self.cache.took(len(data))
+        return len(data)
+
+    async def flush(self, handle: Handle) -> None:
+        """What `close` does: commit."""
+        await self.committer.close(handle.inode)
+
+    async def sync(self, handle: Handle) -> None:
+        """What `fsync` does: commit, and fail when that is not possible now."""
+        await self.committer.commit(handle.inode)
+
+    async def release(self, handle: Handle) -> None:
+        """The last one who had it open has closed it."""
+        inode = handle.inode
+        try:
+            await self.committer.close(inode)
+        finally:
+            inode.opens -= 1
+            if inode.gone and not inode.opens:
+                self.cache.drop(inode)
+            self.forgotten(self.inodes.drop(inode))
+
+    def forget(self, number: int, count: int) -> None:
+        """The kernel lets go of an inode."""
+        self.forgotten(self.inodes.forget(number, count))
+
+    def forgotten(self, inode: Inode | None) -> None:
+        """Let go of the bytes of an inode that nobody knows any more."""
+        if inode is not None:
+            self.cache.drop(inode)
+
+    # --- directories ------------------------------------------------------------------------------------------------
+
+    async def entries(self, directory: Directory, start: int, accept: Callable[[Named, Inode, int], bool]) -> None:
+        """Hand entries from the `start`th on to `accept`, until it takes no more."""
+        if start == 0 and directory.shown:
+            directory.shown, directory.after, directory.ended = [], "", False
+        while True:
+            while start >= len(directory.shown) and not directory.ended:
+                await self._page(directory)
+            if start >= len(directory.shown):
+                return
+            entry = directory.shown[start]
+            inode = self.inodes.seen(entry.attributes, directory.inode.number, entry.name)
+            if not accept(entry, inode, start + 1):
+                return
+            start += 1
+
+    async def _page(self, directory: Directory) -> None:
+        if directory.inode.gone:
+            directory.ended = True
+            return
+        listed = await self._cluster.page(LogicalName(directory.inode.guid, ()), directory.after)
+        directory.shown.extend(listed.entries)
+        directory.after, directory.ended = listed.after, not listed.after
+
+
+_NEW: Final = When(absent=True)
+
+
+def _touch(parent: Inode) -> None:
+    parent.touched_ns = time.time_ns()
+
+
+def _learn(inode: Inode, done: Done) -> None:
+    if done.attributes is not None:
+        inode.learn(done.attributes)
+
+
+__all__ = ["Copy", "Directory", "FileSystem", "Handle", "Owner", "Staged", "asyncio"]

@@ -1,0 +1,152 @@
+"""The inodes that the kernel knows: numbers, names, how often each was looked up. Pure.
+
+An inode's number comes from its GUID, so it is the same after every mount. Names are those that were last seen here;
+they serve to write a path into messages and records, and to find what a name on this mount leads to.
+Invariants: a number is never given to two entries at a time; the root is number 1 and is never forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from chelonia.core.files import Attributes
+from chelonia.core.ids import Guid
+from chelonia.core.names import LogicalName
+
+if TYPE_CHECKING:
+    from chelonia_fuse.copies import Copy
+
+ROOT: Final = 1
+_BITS: Final = 62
+_DEPTH_MAX: Final = 1000
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """One entry that the kernel knows.
+
+    Args:
+        attributes: as last told by the cluster.
+        names: `(number of the parent, name)`, as seen on this mount.
+        lookups: the kernel's count; opens: files open now.
+        gone: the last name was taken away here while it was open.
+        shown: the etag of the bytes that the kernel may have in its cache.
+        touched_ns: when this mount last changed what is in the collection.
+    """
+
+    number: int
+    attributes: Attributes
+    names: dict[tuple[int, str], None] = field(default_factory=dict)
+    lookups: int = 0
+    opens: int = 0
+    gone: bool = False
+    shown: str = ""
+    touched_ns: int = 0
+    copy: Copy | None = None
+
+    @property
+    def guid(self) -> Guid:
+        """Of the entry."""
+        return self.attributes.guid
+
+    def learn(self, attributes: Attributes) -> None:
+        """Take what the cluster says, unless something newer is known."""
+        if attributes.version >= self.attributes.version:
+            self.attributes = attributes
+
+
+class Inodes:
+    """All inodes that the kernel knows, by number, GUID and name."""
+
+    def __init__(self, root: Attributes, place: LogicalName) -> None:
+        """`place`: what is mounted."""
+        self._place = place
+        self.root = Inode(ROOT, root, lookups=1)
+        self._by_number = {ROOT: self.root}
+        self._by_guid = {root.guid: self.root}
+        self._children: dict[tuple[int, str], Inode] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def get(self, number: int) -> Inode:
+        """The inode of a number that the kernel was given."""
+        return self._by_number[number]
+
+    def seen(self, attributes: Attributes, parent: int = 0, name: str = "") -> Inode:
+        """The inode of an entry, made when it is new here; `name` leads to it."""
+        inode = self._by_guid.get(attributes.guid)
+        if inode is None:
+            inode = Inode(self._number(attributes.guid), attributes)
+            self._by_number[inode.number] = self._by_guid[attributes.guid] = inode
+        else:
+            inode.learn(attributes)
+        if name:
+            self.name(inode, parent, name)
+        return inode
+
+    def named(self, parent: int, name: str) -> Inode | None:
+        """What a name was last seen to lead to."""
+        return self._children.get((parent, name))
+
+    def name(self, inode: Inode, parent: int, name: str) -> None:
+        """Note a name."""
+        self.unname(parent, name)
+        inode.names[parent, name] = None
+        self._children[parent, name] = inode
+
+    def unname(self, parent: int, name: str) -> None:
+        """Forget a name."""
+        inode = self._children.pop((parent, name), None)
+        if inode is not None:
+            inode.names.pop((parent, name), None)
+
+    def forget(self, number: int, count: int) -> Inode | None:
+        """Lower the kernel's count. Returns: the inode, when it is no longer known."""
+        inode = self._by_number.get(number)
+        if inode is None or number == ROOT:
+            return None
+        inode.lookups -= count
+        return self.drop(inode)
+
+    def drop(self, inode: Inode) -> Inode | None:
+        """Let go of an inode that neither the kernel nor a commit needs. Returns: it, when it went."""
+        if inode.lookups > 0 or inode.opens > 0 or (inode.copy is not None and inode.copy.busy):
+            return None
+        for parent, name in list(inode.names):
+            self.unname(parent, name)
+        self._by_number.pop(inode.number, None)
+        self._by_guid.pop(inode.guid, None)
+        return inode
+
+    def place(self, inode: Inode) -> LogicalName:
+        """Where it is: by its names where they are known up to the root, else by its GUID."""
+        parts: list[str] = []
+        at = inode
+        while at is not self.root:
+            if not at.names or len(parts) > _DEPTH_MAX:
+                return LogicalName(inode.guid, ())
+            (number, name), *_ = at.names
+            parts.append(name)
+            above = self._by_number.get(number)
+            if above is None:
+                return LogicalName(inode.guid, ())
+            at = above
+        return LogicalName(self._place.start, (*self._place.parts, *reversed(parts)))
+
+    def inside(self, parent: Inode, name: str) -> LogicalName:
+        """The place of a name in a collection."""
+        return self.place(parent).child(name)
+
+    def _number(self, guid: Guid) -> int:
+        number = number_of(guid)
+        while number in self._by_number or number <= ROOT:
+            number += 1
+        return number
+
+
+def number_of(guid: Guid) -> int:
+    """The number of an entry on every mount, unless another one has it."""
+    return (UUID(guid).int if guid != "0" else 0) % (1 << _BITS)

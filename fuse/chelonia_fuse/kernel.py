@@ -1,0 +1,356 @@
+"""The binding to the kernel, by pyfuse3: nothing else here imports it. Requests in, answers out; nothing is decided.
+
+What notifies the kernel (invalidations) would stop the event loop for good when called in it, so it goes to a thread.
+Locks of `flock` and `fcntl`, and `fallocate`, do not reach a file system through this binding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import stat
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import pyfuse3
+import pyfuse3.asyncio
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Named, Over, Setting
+from chelonia.core.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
+from chelonia_fuse.errors import errno_of, line_of
+from chelonia_fuse.filesystem import Directory, FileSystem, Handle, Owner
+from chelonia_fuse.inodes import Inode
+from chelonia_fuse.options import Options
+from chelonia_fuse.stats import BLOCK, Shown, shown
+from chelonia_fuse.xattrs import Xattrs
+
+VALID_S: Final = 1.0
+"""For how long the kernel answers from what it was told of names and attributes."""
+TASKS_MAX: Final = 128
+"""Requests in work at once."""
+PREFERRED_BYTES: Final = 128 * 1024
+_BLOCKS: Final = 1 << 33
+_OF_INODES: Final = frozenset(
+    {
+        "getattr", "setattr", "open", "read", "write", "flush", "fsync", "release", "opendir", "readdir",
+        "getxattr", "setxattr", "removexattr", "listxattr",
+    }
+)  # fmt: skip
+"""Requests about an entry that was there: when it is gone the kernel is to look its name up anew (ESTALE)."""
+_LOG = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _answering(
+    act: Callable[Concatenate[Binding, P], Awaitable[R]],
+) -> Callable[Concatenate[Binding, P], Coroutine[Any, Any, R]]:
+    """Counts a request, and turns its failure into an errno and a line in the log."""
+    op = act.__name__
+
+    @wraps(act)
+    async def answer(self: Binding, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.counts[op] += 1
+        try:
+            return await act(self, *args, **kwargs)
+        except CheloniaError as error:
+            line = line_of(error, op, self.path(args[0] if args else 0))
+            if line:
+                _LOG.warning("%s", line)
+            gone = error.kind is Kind.NOT_FOUND and op in _OF_INODES
+            raise pyfuse3.FUSEError(errno.ESTALE if gone else errno_of(error)) from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
+                _LOG.error("%s: the cache directory: %s (make room, or choose another by -o cache=)", op, error)
+            raise pyfuse3.FUSEError(error.errno or errno.EIO) from None
+        except KeyError:
+            raise pyfuse3.FUSEError(errno.ESTALE) from None
+        except pyfuse3.FUSEError:
+            raise
+        except Exception:
+            _LOG.exception("%s: an error of this program, please report it", op)
+            raise pyfuse3.FUSEError(errno.EIO) from None
+
+    return answer
+
+
+class Binding(pyfuse3.Operations):
+    """What pyfuse3 calls."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(self, system: FileSystem, xattrs: Xattrs, options: Options) -> None:
+        super().__init__()
+        self._system = system
+        self._xattrs = xattrs
+        self._options = options
+        self._uid, self._gid = os.getuid(), os.getgid()
+        self._files: dict[int, Handle] = {}
+        self._directories: dict[int, Directory] = {}
+        self._next = 1
+        self.counts = Counter[str]()
+        self.read_bytes = self.written_bytes = 0
+
+    def path(self, at: object) -> str:
+        """A path for the log."""
+        try:
+            handle = self._files.get(at) if isinstance(at, int) else None
+            inode = handle.inode if handle is not None else self._inode(int(at))  # type: ignore[call-overload]
+            return str(self._system.inodes.place(inode))
+        except (KeyError, TypeError, ValueError):
+            return "?"
+
+    def _inode(self, number: int) -> Inode:
+        return self._system.inodes.get(number)
+
+    def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
+        return _filled(shown(inode, self._options, uid=self._uid, gid=self._gid))
+
+    def _counted(self, inode: Inode) -> pyfuse3.EntryAttributes:
+        inode.lookups += 1
+        return self._entry(inode)
+
+    def _handle(self, store: dict[int, Any], value: object) -> int:
+        self._next += 1
+        store[self._next] = value
+        return self._next
+
+    # --- names ---
+
+    @_answering
+    async def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        try:
+            return self._counted(await self._system.lookup(self._inode(parent), _text(name)))
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_FOUND:
+                raise
+            absent = pyfuse3.EntryAttributes()
+            absent.st_ino = pyfuse3.InodeT(0)
+            absent.entry_timeout = VALID_S
+            return absent
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for number, count in inode_list:
+            self._system.forget(number, count)
+
+    @_answering
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        known = self._inode(inode).attributes
+        if known.type not in (TYPE_SYMLINK, TYPE_MOUNTPOINT):
+            raise OSError(errno.EINVAL, "no link")
+        return known.target.encode()
+
+    @_answering
+    async def mknod(
+        self, parent: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        return self._counted(await self._system.make(self._inode(parent), _text(name), mode, rdev, _owner(ctx)))
+
+    @_answering
+    async def mkdir(self, parent: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        return self._counted(await self._system.make_directory(self._inode(parent), _text(name), mode, _owner(ctx)))
+
+    @_answering
+    async def symlink(
+        self, parent: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        made = await self._system.make_symlink(self._inode(parent), _text(name), _text(target), _owner(ctx))
+        return self._counted(made)
+
+    @_answering
+    async def unlink(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        await self._system.remove(self._inode(parent), _text(name), directory=False)
+
+    @_answering
+    async def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        await self._system.remove(self._inode(parent), _text(name), directory=True)
+
+    @_answering
+    async def rename(
+        self, old: int, old_name: bytes, new: int, new_name: bytes, flags: int, ctx: pyfuse3.RequestContext
+    ) -> None:
+        over = {0: Over.REPLACE, pyfuse3.RENAME_NOREPLACE: Over.REFUSE, pyfuse3.RENAME_EXCHANGE: Over.EXCHANGE}.get(
+            flags
+        )
+        if over is None:
+            raise OSError(errno.EINVAL, "no such rename")
+        source, target = (self._inode(old), _text(old_name)), (self._inode(new), _text(new_name))
+        await self._system.rename(source, target, over)
+
+    @_answering
+    async def link(self, inode: int, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        linked = self._inode(inode)
+        await self._system.link(linked, self._inode(parent), _text(name))
+        return self._counted(linked)
+
+    # --- attributes ---
+
+    @_answering
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        known = self._inode(inode)
+        await self._system.refresh(known)
+        return self._entry(known)
+
+    @_answering
+    async def setattr(
+        self,
+        inode: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        known = self._inode(inode)
+        if fields.update_size:
+            await self._system.resize(known, attr.st_size)
+        setting = Setting(
+            mode=stat.S_IMODE(attr.st_mode) if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            modified_ns=max(0, attr.st_mtime_ns) if fields.update_mtime else None,
+            accessed_ns=max(0, attr.st_atime_ns) if fields.update_atime else None,
+        )
+        if setting != Setting():
+            await self._system.set(known, setting)
+        return self._entry(known)
+
+    @_answering
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        told = pyfuse3.StatvfsData()
+        told.f_bsize = told.f_frsize = 4096
+        told.f_blocks = told.f_bfree = told.f_bavail = _BLOCKS
+        told.f_files = told.f_ffree = told.f_favail = _BLOCKS
+        told.f_namemax = 255
+        return told
+
+    @_answering
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        return await self._xattrs.get(self._inode(inode), _text(name))
+
+    @_answering
+    async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
+        await self._xattrs.set(self._inode(inode), _text(name), value)
+
+    @_answering
+    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        await self._xattrs.set(self._inode(inode), _text(name), None)
+
+    @_answering
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        return [name.encode() for name in await self._xattrs.names(self._inode(inode))]
+
+    # --- files ---
+
+    @_answering
+    async def create(
+        self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        handle = await self._system.create(self._inode(parent), _text(name), flags, mode, _owner(ctx))
+        return self._opened(handle), self._counted(handle.inode)
+
+    @_answering
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        return self._opened(await self._system.open(self._inode(inode), flags))
+
+    def _opened(self, handle: Handle) -> pyfuse3.FileInfo:
+        inode = handle.inode
+        keep = inode.shown == inode.attributes.etag
+        inode.shown = inode.attributes.etag
+        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(self._handle(self._files, handle)), keep_cache=keep)
+
+    @_answering
+    async def read(self, fh: int, off: int, size: int) -> bytes:
+        data = await self._system.read(self._files[fh], off, size)
+        self.read_bytes += len(data)
+        return data
+
+    @_answering
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        self.written_bytes += len(buf)
+        return await self._system.write(self._files[fh], off, buf)
+
+    @_answering
+    async def flush(self, fh: int) -> None:
+        await self._system.flush(self._files[fh])
+
+    @_answering
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        await self._system.sync(self._files[fh])
+
+    @_answering
+    async def release(self, fh: int) -> None:
+        await self._system.release(self._files.pop(fh))
+
+    # --- directories ---
+
+    @_answering
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        return self._handle(self._directories, Directory(self._inode(inode)))
+
+    @_answering
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        def accept(entry: Named, inode: Inode, following: int) -> bool:
+            taken = pyfuse3.readdir_reply(token, entry.name.encode(), self._entry(inode), following)
+            inode.lookups += taken
+            return taken
+
+        await self._system.entries(self._directories[fh], start_id, accept)
+
+    @_answering
+    async def releasedir(self, fh: int) -> None:
+        del self._directories[fh]
+
+    @_answering
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        return  # every change of a name is durable before it is answered
+
+
+def _filled(told: Shown) -> pyfuse3.EntryAttributes:
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = pyfuse3.InodeT(told.number)
+    entry.entry_timeout = entry.attr_timeout = VALID_S
+    entry.st_mode = pyfuse3.ModeT(told.mode)
+    entry.st_nlink = told.links
+    entry.st_uid, entry.st_gid, entry.st_rdev = told.uid, told.gid, told.device
+    entry.st_size = told.size
+    entry.st_blksize = PREFERRED_BYTES
+    entry.st_blocks = -(-told.size // BLOCK)
+    entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns = told.accessed_ns, told.modified_ns, told.changed_ns
+    return entry
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "names are UTF-8") from None
+
+
+def _owner(ctx: pyfuse3.RequestContext) -> Owner:
+    return Owner(ctx.uid, ctx.gid)
+
+
+async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Callable[[], None]) -> None:
+    """Mount, answer until it is unmounted, and clean up. Raises: OSError, RuntimeError when it cannot be mounted."""
+    pyfuse3.asyncio.enable()
+    flags = set(pyfuse3.default_options) | {"fsname=chelonia", "subtype=chelonia"}
+    flags |= {"ro"} if options.read_only else set()
+    flags |= {"allow_other"} if options.allow_other else set()
+    pyfuse3.init(binding, mountpoint, flags)
+    try:
+        mounted()
+        await pyfuse3.main(max_tasks=TASKS_MAX)
+    finally:
+        await asyncio.to_thread(pyfuse3.close)
+
+
+def stop() -> None:
+    """End `serve`; in the thread of the event loop."""
+    pyfuse3.terminate()

@@ -1,0 +1,202 @@
+"""One mount from beginning to end: connection, cache directory, journal, kernel; and what it tells of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Arrived, Placed
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.names import LogicalName
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_files
+from chelonia.hosting.transfer.front import HttpBytes
+from chelonia.hosting.transfer.stall_watch import Watch
+from chelonia.wire.web.headers import RECEIPTS_HEADER
+from chelonia_fuse import kernel
+from chelonia_fuse.cluster import Cluster
+from chelonia_fuse.committing import Committer
+from chelonia_fuse.copies import Cache
+from chelonia_fuse.filesystem import FileSystem
+from chelonia_fuse.inodes import Inodes
+from chelonia_fuse.journal import Journal
+from chelonia_fuse.options import Options
+from chelonia_fuse.reading import Reader
+from chelonia_fuse.xattrs import Xattrs
+
+READ_MS, RETRY_MS = 15_000, 10_000
+"""How long one Bartender is waited for, and how long a question is repeated."""
+TRIES: Final = 4
+DRAIN_S: Final = 30.0
+"""How long the end of a mount waits for what is in its journal; the next mount does the rest."""
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How the cluster is reached: its Bartenders, an HTTP client with the user's certificate, copies of new files."""
+
+    bartenders: Sequence[str]
+    http: HttpClient
+    wanted: int
+
+
+class Uploads:
+    """`Sender`: sends anew at once where a Shepherd has gone silent."""
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+        self._clock = SystemClock()
+
+    async def __call__(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int) -> Arrived:
+        """Send a body to where it was placed."""
+        moved = 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal moved
+            async for chunk in body():
+                moved += len(chunk)
+                yield chunk
+
+        sending = Sending("PUT", placed.turl, {"Content-Type": "application/octet-stream"}, counted(), size)
+        watch = Watch(self._http, self._clock, 0, lambda: moved)
+        answer: Received = await watch.settled(asyncio.ensure_future(self._http.request(sending)), placed.turl)
+        raise_for_status(answer.status, answer.headers, answer.body, "put")
+        words = [word for word in answer.headers.get(RECEIPTS_HEADER, "").replace(" ", "").split(",") if word]
+        if not words:
+            raise CheloniaError(Kind.INCOMPLETE, "put", cause="the Shepherd answered without a receipt; send it again")
+        return Arrived(placed.put, tuple(words))
+
+
+class Mount:
+    """A mount of `place` at `mountpoint`."""
+
+    def __init__(self, connection: Connection, place: LogicalName, mountpoint: Path, options: Options) -> None:
+        self._place = place
+        self._mountpoint = mountpoint
+        self._options = options
+        http = connection.http
+        link = Link(http, SystemClock(), SystemIds(), compact=http.compact)
+        files = remote_files(link, connection.bartenders, Patience(retry_ms=RETRY_MS, read_ms=READ_MS))
+        self._cluster = Cluster(files, HttpBytes(http), Uploads(http), connection.wanted)
+        self._directory = cache_directory(options, place, mountpoint)
+        self._began_s = time.time()
+
+    async def run(self, ready: Callable[[], None], tell: Callable[[str], None] | None = None) -> None:
+        """Mount, and return when it was unmounted. `ready` is called once it can be used; `tell` is given a line of
+        activity each second.
+
+        Raises: NOT_FOUND, NOT_A_COLLECTION, BAD_CONFIG, and what the cluster says.
+        """
+        there = (await self._cluster.look(self._place)).attributes
+        if there.type != TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_COLLECTION, "mount", str(self._place), f"it is a {there.type}")
+        with _locked(self._directory):
+            self._bind(Inodes(there, self._place))
+            if waits := await self._committer.replay():
+                _LOG.warning("%d files were closed before and not committed; they are committed now", waits)
+            self._cache.clear({inode.guid for inode in self._cache.inodes()})
+            await self._serve(ready, tell)
+
+    def _bind(self, inodes: Inodes) -> None:
+        self._cache = Cache(self._directory / "data", self._options.cache_bytes)
+        reader = Reader(self._cluster, self._cache)
+        journal = Journal(self._directory / "journal")
+        self._committer = Committer(self._cluster, inodes, self._cache, reader, journal, strict=self._options.strict)
+        system = FileSystem(self._cluster, inodes, self._cache, self._committer, reader, self._options)
+        self._inodes = inodes
+        self._binding = kernel.Binding(system, Xattrs(self._cluster, self.status), self._options)
+
+    async def _serve(self, ready: Callable[[], None], tell: Callable[[str], None] | None) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, kernel.stop)
+        working = [asyncio.create_task(self._committer.work())]
+        if tell is not None:
+            working.append(asyncio.create_task(self._tell(tell)))
+        try:
+            await kernel.serve(self._binding, str(self._mountpoint), self._options, ready)
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Commit what is here, for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                for inode in self._cache.inodes():
+                    if inode.copy is not None and inode.copy.staged.changed and not inode.copy.queued:
+                        with contextlib.suppress(CheloniaError):
+                            await self._committer.close(inode)
+                await self._committer.work_off()
+        if waits := len(self._committer.waiting):
+            _LOG.warning("%d files wait in %s; the next mount commits them", waits, self._directory)
+        for inode in self._cache.inodes():
+            if inode.copy is not None and not inode.copy.queued:
+                self._cache.drop(inode)
+
+    def status(self) -> dict[str, object]:
+        """What is to be told of this mount."""
+        counts = self._binding.counts
+        return {
+            "place": str(self._place), "mountpoint": str(self._mountpoint), "pid": os.getpid(),
+            "seconds": int(time.time() - self._began_s), "inodes": len(self._inodes), "copies": len(self._cache),
+            "cache": str(self._directory), "cache_bytes": self._cache.bytes,
+            "cache_bytes_max": self._options.cache_bytes, "waiting": len(self._committer.waiting),
+            "conflicts": self._committer.conflicts, "requests": sum(counts.values()),
+            "read_bytes": self._binding.read_bytes, "written_bytes": self._binding.written_bytes,
+        }  # fmt: skip
+
+    async def _tell(self, tell: Callable[[str], None]) -> None:
+        before = self.status()
+        while True:
+            await asyncio.sleep(1)
+            now = self.status()
+            rates = {name: _int(now[name]) - _int(before[name]) for name in ("requests", "read_bytes", "written_bytes")}
+            before = now
+            tell(
+                f"{rates['requests']}/s, {rates['read_bytes'] / 1e6:.1f} MB/s read, "
+                f"{rates['written_bytes'] / 1e6:.1f} MB/s written, {now['waiting']} waiting"
+            )
+
+
+def cache_directory(options: Options, place: LogicalName, mountpoint: Path) -> Path:
+    """Where a mount keeps bytes and journal: the same each time the same is mounted at the same place."""
+    name = hashlib.sha256(f"{place}\n{mountpoint}\n{os.getuid()}".encode()).hexdigest()[:16]
+    return (Path(options.cache).expanduser() if options.cache else cache_home()) / f"mount-{name}"
+
+
+def cache_home() -> Path:
+    """Where this user's mounts keep what they are not told to keep elsewhere."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chelonia"
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep a second mount off a cache directory. Raises: BAD_CONFIG."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            cause = "another mount uses this cache directory; unmount it, or give -o cache=DIR"
+            raise CheloniaError(Kind.BAD_CONFIG, "mount", str(directory), cause) from error
+        yield
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,78 @@
+"""The options of a mount, as after `-o`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+
+CACHE_BYTES: Final = 1 << 30
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_IGNORED: Final = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "dev",
+                             "nodev", "suid", "nosuid", "exec", "noexec", "relatime", "noatime", "async"})  # fmt: skip
+"""What `mount` and fstab say to others, or what is so anyhow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to mount.
+
+    Args:
+        uid, gid: whose everything appears to be; -1: as stored, else the user's who mounts.
+        umask: permission bits that are never shown; -1: as stored.
+        cache: directory of staged and cached bytes, "" for one below the user's; `cache_bytes`: of what is only cached.
+        strict: a file is closed only once it is committed, however long the network is away.
+    """
+
+    read_only: bool = False
+    uid: int = -1
+    gid: int = -1
+    umask: int = -1
+    cache: str = ""
+    cache_bytes: int = CACHE_BYTES
+    strict: bool = False
+    allow_other: bool = False
+    debug: bool = False
+
+
+def parse(text: str) -> Options:
+    """Read a comma-separated list. Raises: BAD_CONFIG."""
+    said: dict[str, str] = {}
+    flags: set[str] = set()
+    for word in filter(None, text.split(",")):
+        name, given, value = word.partition("=")
+        if name in _IGNORED or name.startswith("x-"):
+            continue
+        if name in ("ro", "strict", "allow_other", "debug") and not given:
+            flags.add(name)
+        elif name in ("uid", "gid", "umask", "cache", "cache_size"):
+            said[name] = value
+        else:
+            known = "ro uid= gid= umask= cache= cache_size= strict allow_other debug"
+            raise CheloniaError(Kind.BAD_CONFIG, "mount", word, f"no option of a mount; there are: {known}")
+    return Options(
+        read_only="ro" in flags,
+        uid=_number(said, "uid", 10),
+        gid=_number(said, "gid", 10),
+        umask=_number(said, "umask", 8),
+        cache=said.get("cache", ""),
+        cache_bytes=_size(said.get("cache_size", "")),
+        strict="strict" in flags,
+        allow_other="allow_other" in flags,
+        debug="debug" in flags,
+    )
+
+
+def _number(said: dict[str, str], name: str, base: int) -> int:
+    try:
+        return int(said[name], base) if name in said else -1
+    except ValueError:
+        raise CheloniaError(Kind.BAD_CONFIG, "mount", f"{name}={said[name]}", "that is no number") from None
+
+
+def _size(text: str) -> int:
+    digits, unit = text.rstrip("KMGTkmgtB").strip(), text.strip("0123456789").rstrip("Bi").upper()
+    if text and not (digits.isascii() and digits.isdigit() and unit in _UNITS):
+        raise CheloniaError(Kind.BAD_CONFIG, "mount", f"cache_size={text}", "write bytes, or 512M, 10G")
+    return int(digits) * _UNITS[unit] if text else CACHE_BYTES

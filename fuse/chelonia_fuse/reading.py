@@ -1,0 +1,141 @@
+"""Brings bytes of files here: what is asked for, and while a program reads on, what it will ask for next.
+
+Large spans come in parts side by side. When a file has changed meanwhile, what is here of it goes, unless something of
+it was written here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Looked, Want
+from chelonia.core.names import LogicalName
+from chelonia.core.shepherd import ByteRange
+from chelonia_fuse.cluster import Cluster
+from chelonia_fuse.copies import Cache, Copy, Fetch
+from chelonia_fuse.errors import AGAIN
+from chelonia_fuse.inodes import Inode
+from chelonia_fuse.staging import Staged
+
+PART_BYTES: Final = 4 * 1024 * 1024
+"""One request to a Shepherd."""
+PARTS_MAX: Final = 4
+"""Requests side by side for one file."""
+SMALL_BYTES: Final = 1024 * 1024
+"""A file up to this size comes whole."""
+WINDOW_MIN: Final = 512 * 1024
+WINDOW_MAX: Final = 16 * 1024 * 1024
+"""How far ahead of a program that reads on; doubled with each read."""
+SOURCE_MS: Final = 5 * 60 * 1000
+"""How long sources are used: half of how long a ticket to read lasts by default."""
+TRIES: Final = 4
+PAUSE_S: Final = 0.2
+
+
+class Reader:
+    """Fetches into copies."""
+
+    def __init__(self, cluster: Cluster, cache: Cache) -> None:
+        self._cluster = cluster
+        self._cache = cache
+
+    async def ensure(self, inode: Inode, start: int, end: int) -> None:
+        """Return once the bytes of [start, end) are here. Raises: PRECONDITION when the version that was changed here
+        is gone; NO_REPLICA, NETWORK, ..."""
+        copy = self._cache.of(inode)
+        while missing := copy.staged.missing(start, end):
+            first, last = missing[0]
+            running = [each.task for each in copy.fetching if each.start < last and each.end > first]
+            if running:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                continue
+            if copy.staged.base <= SMALL_BYTES:
+                first, last = 0, copy.staged.kept
+            await self._all(inode, copy, first, last)
+
+    async def _all(self, inode: Inode, copy: Copy, start: int, end: int) -> None:
+        parts = [
+            self._begin(inode, copy, at, min(at + PART_BYTES, end)) for at in range(start, end, PART_BYTES)[:PARTS_MAX]
+        ]
+        results = await asyncio.gather(*(part.task for part in parts), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def ahead(self, inode: Inode, copy: Copy, start: int, window: int) -> None:
+        """Begin to fetch what a program will read next."""
+        end = min(start + window, copy.staged.kept)
+        for first, last in copy.staged.missing(start, end):
+            for at in range(first, last, PART_BYTES):
+                if len(copy.fetching) >= PARTS_MAX:
+                    return
+                until = min(at + PART_BYTES, last)
+                if not any(each.start < until and each.end > at for each in copy.fetching):
+                    self._begin(inode, copy, at, until)
+
+    def _begin(self, inode: Inode, copy: Copy, start: int, end: int) -> Fetch:
+        fetch = Fetch(start, end, asyncio.create_task(self._fetch(inode, copy, start, end)))
+        copy.fetching.append(fetch)
+
+        def over(task: asyncio.Task[None]) -> None:
+            copy.fetching.remove(fetch)
+            if not task.cancelled():
+                task.exception()  # whoever needs these bytes tries again, and hears of it
+
+        fetch.task.add_done_callback(over)
+        return fetch
+
+    async def _fetch(self, inode: Inode, copy: Copy, start: int, end: int) -> None:
+        staged = copy.staged
+        for left in range(TRIES - 1, -1, -1):
+            missing = staged.missing(start, end)
+            if not missing or copy.staged is not staged:
+                return
+            try:
+                await self._part(inode, copy, missing[0][0], end)
+                return
+            except CheloniaError as error:
+                copy.source = None
+                if error.kind not in AGAIN or not left:
+                    raise
+            await asyncio.sleep(PAUSE_S * 2 ** (TRIES - 1 - left))
+
+    async def _part(self, inode: Inode, copy: Copy, at: int, end: int) -> None:
+        staged, place = copy.staged, LogicalName(inode.guid, ())
+        there = await self._source(inode, copy, at, end)
+        if copy.staged is not staged:
+            return
+        async with contextlib.aclosing(self._cluster.read(place, there, ByteRange(at, end - at))) as chunks:
+            async for chunk in chunks:
+                if copy.staged is not staged:
+                    return
+                for first, last in staged.fetched(at, at + len(chunk)):
+                    copy.store(first, memoryview(chunk)[first - at : last - at])
+                    self._cache.took(last - first)
+                at += len(chunk)
+
+    async def _source(self, inode: Inode, copy: Copy, start: int, end: int) -> Looked:
+        """Where to read from. A file of several blobs tells of one span only."""
+        now_ms = time.monotonic_ns() // 1_000_000
+        known = copy.source
+        if known is not None and now_ms - copy.source_ms < SOURCE_MS:
+            return known
+        there = await self._cluster.look(LogicalName(inode.guid, ()), Want.SOURCES, ByteRange(start, end - start))
+        if there.attributes.etag != copy.staged.etag:
+            self.changed(inode, copy, there)
+        if there.sources:
+            copy.source, copy.source_ms = there, now_ms
+        return there
+
+    def changed(self, inode: Inode, copy: Copy, there: Looked) -> None:
+        """Go over to another version. Raises: PRECONDITION when something was changed here of the old one."""
+        if copy.staged.changed:
+            cause = "somebody else has changed the file while it was changed here; both are kept when it is closed"
+            raise CheloniaError(Kind.PRECONDITION, "read", inode.guid, cause)
+        inode.learn(there.attributes)
+        inode.shown = ""
+        copy.restart(Staged.of(there.attributes.etag, there.attributes.size))

@@ -1,0 +1,151 @@
+"""What is here of a file's bytes, what was changed here, and how the change is committed. Pure.
+
+Decides which bytes have to be fetched, which were written, and whether a commit gives the file one new blob in place of
+all it had or lays one over a part of it. Never touches a file or the network.
+Invariants: what was written is here; no byte of the base beyond `kept` is shown again after the file was cut to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia_fuse.ranges import Range, Ranges
+
+WHOLE_BYTES_MAX: Final = 256 * 1024
+"""A file up to this size is written anew rather than laid over: one blob, with a checksum of the whole."""
+PIECES_MAX: Final = bounds.SPLICE_EXTENTS_MAX // 2
+"""Pieces of one commit; more are joined, with what lies between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A commit. `ranges`: the bytes to send, in order, as one blob; `whole`: nothing of the base stays."""
+
+    size: int
+    ranges: tuple[Range, ...] = ()
+    whole: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the bytes to send are the file, without a hole."""
+        return self.whole and self.ranges == ((0, self.size),)
+
+    @property
+    def length(self) -> int:
+        """Bytes to send."""
+        return sum(end - start for start, end in self.ranges)
+
+
+@dataclass(slots=True)
+class Staged:
+    """The bytes of one version of a file, as far as they are here, and what was changed of them.
+
+    Args:
+        etag: of the version they are of; `base`: its size.
+        size: of the file now.
+        kept: how many bytes of the base may still be shown.
+        tail: where the last piece that was committed here begins; -1: not known, or too long to be written anew.
+        appended: every write since the last commit was an append.
+    """
+
+    etag: str
+    base: int
+    size: int = 0
+    kept: int = 0
+    tail: int = -1
+    appended: bool = True
+    valid: Ranges = field(default_factory=Ranges)
+    dirty: Ranges = field(default_factory=Ranges)
+
+    @classmethod
+    def of(cls, etag: str, size: int) -> Staged:
+        """Nothing here yet, nothing changed."""
+        return cls(etag, size, size, size)
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.dirty) or self.size != self.base
+
+    def missing(self, start: int, end: int) -> list[Range]:
+        """What has to be fetched before [start, end) can be read. What the base never had is zeros, and here."""
+        return self.valid.missing(start, min(end, self.size, self.kept))
+
+    def fetched(self, start: int, end: int) -> list[Range]:
+        """Take note of bytes of the base that came; returns those that are to be kept."""
+        wanted = self.valid.missing(start, min(end, self.kept))
+        for first, last in wanted:
+            self.valid.add(first, last)
+        return wanted
+
+    def wrote(self, start: int, end: int, *, append: bool) -> None:
+        """Take note of a write."""
+        self.appended = self.appended and append and start >= self.base
+        if start > self.size:
+            self.resize(start)
+        self.valid.add(start, end)
+        self.dirty.add(start, end)
+        self.size = max(self.size, end)
+
+    def resize(self, size: int) -> None:
+        """Cut, or lengthen by zeros."""
+        self.appended = self.appended and size >= self.base
+        if size < self.size:
+            self.valid.cut(size)
+            self.dirty.cut(size)
+            self.kept = min(self.kept, size)
+        else:
+            self.dirty.add(max(self.size, self.kept), min(size, self.base))  # the base's bytes are not to come back
+            self.valid.add(max(self.size, self.kept), size)
+        self.size = size
+
+    def plan(self, *, anew: bool = False) -> Plan:
+        """How to commit what was changed; `anew`: as one blob. Bytes that `valid` lacks have to be fetched first."""
+        if self.size == 0:
+            return Plan(0, whole=True)
+        if anew:
+            return Plan(self.size, ((0, self.size),), whole=True)
+        here = not self.missing(0, self.size)
+        if here and (self.size <= WHOLE_BYTES_MAX or 2 * self.dirty.total >= self.size):
+            return Plan(self.size, ((0, self.size),), whole=True)
+        return Plan(self.size, self._with_tail(joined(list(self.dirty), PIECES_MAX)), whole=self.kept == 0)
+
+    def _with_tail(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        """A short last piece is written anew with what is appended to it, so that appends do not leave many blobs."""
+        if len(ranges) != 1 or not 0 <= self.tail < ranges[0][0] <= self.base:
+            return ranges
+        ((_, end),) = ranges
+        short = end - self.tail <= WHOLE_BYTES_MAX and end == self.size
+        return ((self.tail, end),) if short and self.valid.covers(self.tail, end) else ranges
+
+    def committed(self, plan: Plan, etag: str) -> None:
+        """Take note that a plan became the version `etag`; what was written meanwhile stays to be committed."""
+        last = plan.ranges[-1] if plan.ranges else (0, 0)
+        ends = last[1] == plan.size and last[1] - last[0] <= WHOLE_BYTES_MAX
+        self.tail = last[0] if ends and not plan.whole else -1
+        self.etag, self.base, self.kept = etag, plan.size, min(plan.size, self.size)
+        self.appended = True
+        for start, end in plan.ranges:
+            self.dirty.remove(start, end)
+
+    def moved_on(self, etag: str, size: int) -> int:
+        """Take note that what was appended goes behind another version, which somebody else committed; what is here of
+        the old one goes. Returns: by how many bytes it moves."""
+        assert self.appended, "only what was appended can go elsewhere"
+        shift = size - self.base
+        self.dirty = Ranges((start + shift, end + shift) for start, end in self.dirty)
+        self.valid, self.size = Ranges([(size, self.size + shift)]), self.size + shift
+        self.etag, self.base, self.kept, self.tail = etag, size, size, -1
+        return shift
+
+
+def joined(ranges: list[Range], most: int) -> tuple[Range, ...]:
+    """At most so many ranges, by joining those that are nearest to each other."""
+    if len(ranges) <= most:
+        return tuple(ranges)
+    gaps = sorted(range(1, len(ranges)), key=lambda n: ranges[n][0] - ranges[n - 1][1])
+    cuts = sorted(gaps[len(ranges) - most :])
+    starts, ends = [0, *cuts], [*cuts, len(ranges)]
+    return tuple((ranges[first][0], ranges[last - 1][1]) for first, last in zip(starts, ends, strict=True))

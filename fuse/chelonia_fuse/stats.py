@@ -1,0 +1,75 @@
+"""Attributes as a kernel sees them: mode, numbers, sizes, times. Pure."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.files import UNSET, Attributes
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
+from chelonia_fuse.inodes import Inode
+from chelonia_fuse.options import Options
+
+BLOCK: Final = 512
+_KINDS: Final = {
+    TYPE_FILE: (stat.S_IFREG, 0o644),
+    TYPE_COLLECTION: (stat.S_IFDIR, 0o755),
+    TYPE_MOUNTPOINT: (stat.S_IFLNK, 0o777),
+    TYPE_SYMLINK: (stat.S_IFLNK, 0o777),
+    TYPE_SPECIAL: (stat.S_IFIFO, 0o644),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What `stat` tells."""
+
+    number: int
+    mode: int
+    links: int
+    uid: int
+    gid: int
+    device: int
+    size: int
+    accessed_ns: int
+    modified_ns: int
+    changed_ns: int
+
+
+def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
+    """What `stat` tells of an inode. `uid`, `gid`: whose an entry is that says nothing."""
+    known, copy = inode.attributes, inode.copy
+    size, modified, changed = size_of(known), known.modified_ns, known.changed_ns
+    if copy is not None and (copy.staged.changed or inode.gone):
+        size = copy.staged.size
+        modified = copy.modified_ns or modified
+        changed = max(changed, copy.written_ns)
+    return Shown(
+        number=inode.number,
+        mode=mode_of(known, options.umask),
+        links=0 if inode.gone else 1 if known.type == TYPE_COLLECTION else known.links,
+        uid=options.uid if options.uid >= 0 else uid if known.uid == UNSET else known.uid,
+        gid=options.gid if options.gid >= 0 else gid if known.gid == UNSET else known.gid,
+        device=known.device,
+        size=size,
+        accessed_ns=known.accessed_ns or modified,
+        modified_ns=max(modified, inode.touched_ns),
+        changed_ns=max(changed, inode.touched_ns),
+    )
+
+
+def mode_of(known: Attributes, umask: int = -1) -> int:
+    """Type and permission bits."""
+    kind, otherwise = _KINDS.get(known.type, (stat.S_IFREG, 0o644))
+    bits = otherwise if known.mode == UNSET else stat.S_IMODE(known.mode)
+    if known.type == TYPE_SPECIAL and known.mode != UNSET:
+        kind = stat.S_IFMT(known.mode) or kind
+    if known.type in (TYPE_SYMLINK, TYPE_MOUNTPOINT):
+        bits = otherwise
+    return kind | (bits & ~umask if umask >= 0 else bits)
+
+
+def size_of(known: Attributes) -> int:
+    """Bytes; of a link, of what it says."""
+    return len(known.target.encode()) if known.type in (TYPE_SYMLINK, TYPE_MOUNTPOINT) else known.size

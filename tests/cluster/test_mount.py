@@ -1,0 +1,258 @@
+"""The mount on real daemons and a real kernel: plain file work, two mounts on one collection, deaths on both sides."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import Cluster
+from tests.support.capabilities import missing
+from tests.support.polling import poll
+
+pytestmark = pytest.mark.skipif(missing("fuse") is not None, reason=f"no mounts on this machine: {missing('fuse')}")
+
+DATA = os.urandom(3_000_000)
+NOREPLACE, EXCHANGE = 1, 2
+
+
+@dataclass
+class Mount:
+    """One `chelonia mount` in a process of its own."""
+
+    cluster: Cluster
+    place: str
+    path: Path
+    cache: Path
+    options: str = ""
+    process: subprocess.Popen[str] | None = None
+    lines: list[str] = field(default_factory=list)
+
+    def chelonia(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(self.cluster.root), *words]
+
+    def start(self) -> Mount:
+        self.path.mkdir(exist_ok=True)
+        options = ",".join(filter(None, (f"cache={self.cache}", self.options)))
+        with (self.path.parent / f"{self.path.name}.log").open("ab") as log:
+            argv = self.chelonia("mount", "-o", options, self.place, str(self.path))
+            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        with self.process.stdout as out:
+            assert out.readline().startswith("mounted"), self.log()
+        return self
+
+    def log(self) -> str:
+        return (self.path.parent / f"{self.path.name}.log").read_text()
+
+    def kill(self) -> None:
+        """As if the machine's power went: the process is gone, and so is what it had in memory."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        subprocess.run(["fusermount3", "-u", "-z", str(self.path)], check=True)
+
+    def end(self) -> None:
+        done = subprocess.run(self.chelonia("umount", str(self.path)), capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert self.process is not None
+        assert self.process.wait(30) == 0, self.log()
+
+    def abandon(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            subprocess.run(["fusermount3", "-u", "-z", str(self.path)], check=False)
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def two(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mount, Mount]]:
+    """Two mounts of one collection."""
+    base = tmp_path_factory.mktemp("mounts")
+    assert cluster.request("MKCOL", f"{cluster.files_url}/mounted").status == 201
+    pair = (
+        Mount(cluster, "/mounted", base / "a", base / "cache-a"),
+        Mount(cluster, "/mounted", base / "b", base / "cache-b"),
+    )
+    try:
+        for each in pair:
+            each.start()
+        yield pair
+        for each in pair:
+            each.end()
+            assert "Traceback" not in each.log()
+    finally:
+        for each in pair:
+            each.abandon()
+
+
+def rename2(source: Path, target: Path, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, os.fsencode(source), -100, os.fsencode(target), flags):
+        raise OSError(ctypes.get_errno(), str(source))
+
+
+def test_plain_file_work(two: tuple[Mount, Mount], cluster: Cluster) -> None:
+    a, b = (each.path for each in two)
+    work = a / "work"
+    work.mkdir(0o750)
+    (work / "small").write_bytes(b"abc")
+    (work / "large").write_bytes(DATA)
+    assert (b / "work/small").read_bytes() == b"abc"
+    assert hashlib.sha256((b / "work/large").read_bytes()).digest() == hashlib.sha256(DATA).digest()
+    with (work / "large").open("r+b") as file:
+        file.seek(1_000_000)
+        file.write(b"in the middle")
+    with (work / "large").open("ab") as file:
+        file.write(b"at the end")
+    os.truncate(work / "small", 2)
+    expected = DATA[:1_000_000] + b"in the middle" + DATA[1_000_013:] + b"at the end"
+    assert (b / "work/large").read_bytes() == expected
+    assert cluster.request("GET", f"{cluster.files_url}/mounted/work/large").body == expected
+    with (work / "sparse").open("wb") as file:
+        file.seek(1 << 32)
+        file.write(b"end")
+    with (b / "work/sparse").open("rb") as file:
+        assert file.read(5) == bytes(5)
+        assert file.seek(1 << 32)
+        assert file.read() == b"end"
+    assert sorted(os.listdir(b / "work")) == ["large", "small", "sparse"]
+    assert (b / "work/small").read_bytes() == b"ab"
+    assert stat.S_IMODE((b / "work").stat().st_mode) == 0o750
+
+
+def test_attributes_links_and_special_files(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path / "attributes" for each in two)
+    a.mkdir()
+    file = a / "file"
+    file.write_bytes(b"x")
+    file.chmod(0o640)
+    os.chown(file, 1234, 5678)
+    os.utime(file, ns=(1_000_000_001, 1_700_000_000_123_456_789))
+    os.setxattr(file, "user.run", b"\x00\xff")
+    os.link(file, a / "other")
+    (a / "link").symlink_to("file")
+    os.mkfifo(a / "pipe", 0o600)
+    seen = (b / "other").stat()
+    assert (stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid, seen.st_nlink) == (0o640, 1234, 5678, 2)
+    assert (seen.st_atime_ns, seen.st_mtime_ns) == (1_000_000_001, 1_700_000_000_123_456_789)
+    assert seen.st_ino == file.stat().st_ino
+    assert os.getxattr(b / "other", "user.run") == b"\x00\xff"
+    assert os.getxattr(file, "chelonia.checksum") == b"sha256:" + hashlib.sha256(b"x").hexdigest().encode()
+    assert os.getxattr(file, "chelonia.health").startswith(b"3 of 3")
+    assert len(os.getxattr(file, "chelonia.locations").split()) == 3
+    assert os.readlink(b / "link") == "file"
+    assert stat.S_ISFIFO((b / "pipe").stat().st_mode)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTEMPTY)):
+        a.rmdir()
+
+
+def test_rename_dances(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path / "dance" for each in two)
+    a.mkdir()
+    (a / "config").write_bytes(b"old")
+    for turn in range(5):  # what editors do
+        (a / "config.new").write_bytes(b"%d" % turn)
+        (a / "config.new").rename(a / "config")
+        assert (b / "config").read_bytes() == b"%d" % turn
+    (a / "other").write_bytes(b"other")
+    with pytest.raises(FileExistsError):
+        rename2(a / "other", a / "config", NOREPLACE)
+    rename2(a / "other", a / "config", EXCHANGE)
+    poll(lambda: (b / "config").read_bytes() == b"other", 10.0, what="names are at most a second old")
+    assert ((a / "config").read_bytes(), (b / "other").read_bytes()) == (b"other", b"4")
+    (a / "sub").mkdir()
+    (a / "other").rename(a / "sub/other")
+    (a / "sub").rename(a / "moved")
+    assert (b / "moved/other").read_bytes() == b"4"
+
+
+def test_only_one_mount_makes_a_lock_file_and_appends_of_both_are_kept(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path / "shared" for each in two)
+    a.mkdir()
+    won = 0
+    for path in (a / "lock", b / "lock", a / "lock"):
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            won += 1
+    assert won == 1
+    one, two_ = (os.open(each / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND) for each in (a, b))
+    os.write(one, b"from one\n")
+    os.write(two_, b"from the other\n")
+    os.close(one)
+    os.close(two_)
+    assert sorted((a / "log").read_bytes().splitlines()) == [b"from one", b"from the other"]
+
+
+def test_of_two_who_write_one_file_both_are_kept(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path / "conflict" for each in two)
+    a.mkdir()
+    (a / "file").write_bytes(b"base")
+    mine, hers = os.open(a / "file", os.O_RDWR), os.open(b / "file", os.O_RDWR)
+    os.write(mine, b"MINE")
+    os.write(hers, b"HERS")
+    os.close(hers)
+    os.close(mine)
+    kept = next(name for name in os.listdir(b) if name.startswith("file.conflict-"))
+    assert (b / kept).read_bytes() == b"MINE"
+    assert (b / "file").read_bytes() == (a / "file").read_bytes() == b"HERS"
+    assert f"kept as /mounted/conflict/{kept}" in two[0].log()
+
+
+def test_an_open_file_is_read_and_written_after_it_lost_its_name(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path for each in two)
+    (a / "gone").write_bytes(DATA)
+    with (b / "gone").open("r+b") as file:
+        (b / "gone").unlink()
+        assert file.read() == DATA
+        file.write(b"more")
+        file.seek(-4, os.SEEK_END)
+        assert file.read() == b"more"
+        assert os.fstat(file.fileno()).st_nlink == 0
+    assert not (b / "gone").exists()
+    poll(lambda: not (a / "gone").exists(), 10.0, what="the other mount sees that it is gone")
+
+
+def test_reads_go_on_when_shepherds_die(two: tuple[Mount, Mount], cluster: Cluster) -> None:
+    a, b = (each.path for each in two)
+    (a / "tough").write_bytes(DATA * 5)
+    digest = hashlib.sha256()
+    with (b / "tough").open("rb", buffering=0) as file:
+        digest.update(file.read(100_000))
+        olds = {name: cluster.kill(name) for name in cluster.shepherd_names[:2]}
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    assert digest.digest() == hashlib.sha256(DATA * 5).digest()
+    for name, old in olds.items():
+        cluster.wait_restarted(name, old)
+
+
+def test_what_was_closed_or_synced_survives_the_death_of_the_mount(cluster: Cluster, tmp_path: Path) -> None:
+    mount = Mount(cluster, "/mounted", tmp_path / "m", tmp_path / "cache").start()
+    try:
+        (mount.path / "closed").write_bytes(b"closed")
+        fd = os.open(mount.path / "synced", os.O_CREAT | os.O_WRONLY)
+        os.write(fd, b"synced")
+        os.fsync(fd)
+        mount.kill()
+        with contextlib.suppress(OSError):
+            os.close(fd)
+        mount.start()
+        assert (mount.path / "closed").read_bytes() == b"closed"
+        assert (mount.path / "synced").read_bytes() == b"synced"
+        status = subprocess.run(mount.chelonia("mount", "--status"), capture_output=True, text=True, timeout=30)
+        assert str(mount.path) in status.stdout
+        mount.end()
+    finally:
+        mount.abandon()

@@ -1,0 +1,127 @@
+"""Mounts without a kernel: the file system over the memory twin of the port, several on one namespace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Arrived, Files, Look, Looked, Placed
+from chelonia.core.ids import Dn
+from chelonia.core.names import parse_ln
+from chelonia.core.shepherd import ByteRange
+from chelonia_fuse.cluster import Cluster
+from chelonia_fuse.committing import Committer
+from chelonia_fuse.copies import Cache
+from chelonia_fuse.filesystem import FileSystem, Handle, Owner
+from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.journal import Journal
+from chelonia_fuse.options import Options
+from chelonia_fuse.reading import Reader
+from tests.support.files import MemoryFiles
+
+WHO = Dn("/CN=joe")
+OWNER = Owner(1000, 100)
+
+
+class Network:
+    """The port and the bytes of a twin, as one user reaches them; `away`: nothing does."""
+
+    def __init__(self, twin: MemoryFiles) -> None:
+        self.twin = twin
+        self.away = False
+        self.read_bytes = self.sent_bytes = 0
+        self.before_apply: Callable[[], None] | None = None
+
+    def check(self) -> None:
+        if self.away:
+            raise CheloniaError(Kind.NETWORK, cause="the network is away")
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        async def ask(call: Call, *args: Any) -> Any:
+            self.check()
+            if method == "apply" and self.before_apply is not None:
+                (act, self.before_apply) = (self.before_apply, None)
+                act()
+            return await getattr(self.twin, method)(Call(dn=WHO), *args)
+
+        return ask
+
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+        raise AssertionError("bytes are sent by `send`")
+
+    async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
+        self.check()
+        data = self.twin.bytes_of(sources[0])[span.offset : span.offset + span.length]
+        self.read_bytes += len(data)
+        for at in range(0, len(data), 1 << 20):
+            yield data[at : at + (1 << 20)]
+
+    async def send(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int) -> Arrived:
+        self.check()
+        data = b"".join([chunk async for chunk in body()])
+        assert len(data) == size
+        self.sent_bytes += size
+        return self.twin.arrive(placed, data)
+
+
+@dataclass
+class Trial:
+    """One mount, and short ways to use it."""
+
+    network: Network
+    system: FileSystem
+    committer: Committer
+    cache: Cache
+
+    @property
+    def root(self) -> Inode:
+        return self.system.inodes.root
+
+    async def find(self, name: str) -> Inode:
+        inode = await self.system.lookup(self.root, name)
+        inode.lookups += 1  # as the kernel does
+        return inode
+
+    async def open(self, name: str, flags: int = os.O_RDWR) -> Handle:
+        if flags & os.O_CREAT:
+            handle = await self.system.create(self.root, name, flags, 0o644, OWNER)
+            handle.inode.lookups += 1
+            return handle
+        return await self.system.open(await self.find(name), flags)
+
+    async def close(self, handle: Handle) -> None:
+        try:
+            await self.system.flush(handle)
+        finally:
+            await self.system.release(handle)
+
+    async def write(self, name: str, data: bytes, at: int = 0, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+        handle = await self.open(name, flags)
+        await self.system.write(handle, at, data)
+        await self.close(handle)
+
+    async def read(self, name: str, at: int = 0, size: int = 1 << 30) -> bytes:
+        handle = await self.open(name, os.O_RDONLY)
+        data = await self.system.read(handle, at, size)
+        await self.close(handle)
+        return data
+
+
+async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, cache_bytes: int = 1 << 30) -> Trial:
+    """A mount of the root, with its cache and journal in a directory."""
+    network = Network(twin)
+    cluster = Cluster(cast(Files, network), network, network.send, 2)
+    (there,) = await network.look(Call(), (Look(parse_ln("/")),))
+    assert isinstance(there, Looked)
+    inodes = Inodes(there.attributes, parse_ln("/"))
+    cache = Cache(directory / "data", cache_bytes)
+    reader = Reader(cluster, cache)
+    committer = Committer(cluster, inodes, cache, reader, Journal(directory / "journal"), strict=strict)
+    await committer.replay()
+    cache.clear({inode.guid for inode in cache.inodes()})
+    return Trial(network, FileSystem(cluster, inodes, cache, committer, reader, Options()), committer, cache)

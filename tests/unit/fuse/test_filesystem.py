@@ -1,0 +1,233 @@
+"""The file system without a kernel: staging, conflicts, the journal, what goes on while the network is away."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Named, Over
+from chelonia_fuse import committing, reading
+from chelonia_fuse.filesystem import Directory
+from chelonia_fuse.inodes import Inode
+from tests.support.files import MemoryFiles
+from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted
+
+LARGE = bytes(range(256)) * 8192  # 2 MiB
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(reading, "PAUSE_S", 0.0)
+
+
+@pytest.fixture
+async def twin() -> MemoryFiles:
+    return MemoryFiles(WHO)
+
+
+@pytest.fixture
+async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
+    return await mounted(twin, tmp_path / "one")
+
+
+@pytest.fixture
+async def other(twin: MemoryFiles, tmp_path: Path) -> Trial:
+    return await mounted(twin, tmp_path / "two")
+
+
+async def names(trial: Trial, start: int = 0, most: int = 1000) -> list[str]:
+    seen: list[str] = []
+
+    def accept(entry: Named, inode: Inode, following: int) -> bool:
+        seen.append(entry.name)
+        return len(seen) < most
+
+    await trial.system.entries(Directory(trial.root), start, accept)
+    return seen
+
+
+async def test_what_is_closed_here_is_read_there(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"hello")
+    assert await other.read("f") == b"hello"
+    await other.write("f", b"HE")
+    assert await mount.read("f") == b"HEllo"
+    await mount.write("f", b"new", flags=os.O_WRONLY | os.O_TRUNC)
+    assert await other.read("f") == b"new"
+
+
+async def test_own_writes_are_seen_at_once_through_every_handle(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"old bytes")
+    one, two = await mount.open("f"), await mount.open("f", os.O_RDONLY)
+    await mount.system.write(one, 0, b"new")
+    assert await mount.system.read(two, 0, 100) == b"new bytes"
+    assert await other.read("f") == b"old bytes"
+    await mount.system.sync(one)
+    assert await other.read("f") == b"new bytes"
+    await mount.close(one)
+    await mount.close(two)
+
+
+async def test_a_small_change_of_a_large_file_moves_little(mount: Trial, other: Trial) -> None:
+    await mount.write("big", LARGE)
+    before = other.network.sent_bytes, other.network.read_bytes
+    await other.write("big", b"xyz", at=1_000_000, flags=os.O_RDWR)
+    assert other.network.sent_bytes - before[0] == 3
+    assert other.network.read_bytes == before[1]
+    assert await mount.read("big") == LARGE[:1_000_000] + b"xyz" + LARGE[1_000_003:]
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_of_two_who_write_both_are_kept(mount: Trial, other: Trial, caplog: pytest.LogCaptureFixture) -> None:
+    await mount.write("f", b"base")
+    one, two = await mount.open("f"), await other.open("f")
+    await mount.system.write(one, 0, b"mine")
+    await other.system.write(two, 1, b"HERS")
+    await other.close(two)
+    with caplog.at_level(logging.WARNING):
+        await mount.close(one)
+    (kept,) = [name for name in await names(other) if name.startswith("f.conflict-")]
+    assert kept in caplog.text
+    assert await other.read("f") == await mount.read("f") == b"bHERS"
+    assert await other.read(kept) == b"mine"
+
+
+async def test_appends_of_two_follow_each_other(mount: Trial, other: Trial) -> None:
+    await mount.write("log", b"0\n")
+    one, two = await mount.open("log", os.O_WRONLY | os.O_APPEND), await other.open("log", os.O_WRONLY | os.O_APPEND)
+    await mount.system.write(one, 2, b"one\n")
+    await other.system.write(two, 2, b"two, longer\n")
+    await other.close(two)
+    await mount.close(one)
+    assert await other.read("log") == await mount.read("log") == b"0\ntwo, longer\none\n"
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_what_others_removed_while_it_was_written_is_kept_beside_it(mount: Trial, other: Trial) -> None:
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    await mount.system.write(handle, 0, b"precious")
+    await other.find("f")
+    await other.system.remove(other.root, "f", directory=False)
+    await mount.close(handle)
+    (kept,) = await names(other)
+    assert kept.startswith("f.conflict-")
+    assert await other.read(kept) == b"precious"
+
+
+async def test_a_file_that_others_renamed_is_still_the_same_file(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    await other.find("f")
+    await other.system.rename((other.root, "f"), (other.root, "g"), Over.REFUSE)
+    await other.write("f", b"another")
+    await mount.close(handle)
+    assert (await other.read("g"), await other.read("f")) == (b"2", b"another")
+
+
+async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"base")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"once")
+    apply = mount.network.twin.apply
+
+    async def lost(*args: object) -> object:
+        mount.network.twin.apply = apply  # type: ignore[method-assign]
+        await apply(*args)  # type: ignore[arg-type]
+        raise CheloniaError(Kind.OUTCOME_UNKNOWN, cause="the connection broke")
+
+    mount.network.twin.apply = lost  # type: ignore[assignment, method-assign]
+    await mount.close(handle)
+    assert await names(other) == ["f"]
+    assert await other.read("f") == b"once"
+
+
+async def test_only_one_makes_a_file_that_both_want_to_make(mount: Trial, other: Trial) -> None:
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
+    await mount.close(await mount.open("lock", flags))
+    with pytest.raises(OSError, match="it is there") as refused:
+        await other.open("lock", flags)
+    assert refused.value.errno == errno.EEXIST
+    await other.close(await other.open("lock", os.O_CREAT | os.O_RDWR))
+
+
+async def test_what_is_open_is_read_on_after_it_lost_its_name(mount: Trial, other: Trial) -> None:
+    await mount.write("f", LARGE)
+    reading_on = await other.open("f", os.O_RDONLY)
+    await other.system.remove(other.root, "f", directory=False)
+    assert await other.system.read(reading_on, 1_000_000, 100) == LARGE[1_000_000:1_000_100]
+    await other.close(reading_on)
+    assert await names(mount) == []
+    assert len(other.cache) == 0
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_what_is_closed_while_the_network_is_away_is_committed_later(
+    mount: Trial, other: Trial, tmp_path: Path, twin: MemoryFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mount.write("f", LARGE)
+    handle = await mount.open("f")
+    await mount.system.write(handle, 5, b"later")
+    mount.network.away = True
+    with pytest.raises(CheloniaError, match="away"):
+        await mount.system.sync(handle)
+    with caplog.at_level(logging.WARNING):
+        await mount.close(handle)
+    assert "will be committed later" in caplog.text
+    assert (await mount.read("f"))[:12] == LARGE[:5] + b"later" + LARGE[10:12]
+    again = await mounted(twin, tmp_path / "one")  # the first one was killed
+    assert len(again.committer.waiting) == 1
+    await again.committer.work_off()
+    assert not again.committer.waiting
+    assert (await other.read("f"))[:12] == LARGE[:5] + b"later" + LARGE[10:12]
+    assert not list((tmp_path / "one" / "journal").iterdir())
+
+
+async def test_a_strict_mount_says_what_it_could_not_do(twin: MemoryFiles, tmp_path: Path) -> None:
+    strict = await mounted(twin, tmp_path / "strict", strict=True)
+    handle = await strict.open("f", os.O_RDWR | os.O_CREAT)
+    await strict.system.write(handle, 0, b"x")
+    strict.network.away = True
+    with pytest.raises(CheloniaError, match="away"):
+        await strict.system.flush(handle)
+    strict.network.away = False
+    await strict.close(handle)
+    assert await strict.read("f") == b"x"
+
+
+async def test_a_listing_goes_on_where_it_was(mount: Trial) -> None:
+    for name in "abcde":
+        await mount.write(name, b"")
+    assert await names(mount, most=2) == ["a", "b"]
+    assert await names(mount, start=2) == ["c", "d", "e"]
+
+
+async def test_the_cache_keeps_to_its_size(twin: MemoryFiles, tmp_path: Path) -> None:
+    small = await mounted(twin, tmp_path / "small", cache_bytes=3 * len(LARGE))
+    for n in range(6):
+        await small.write(f"f{n}", LARGE)
+        assert await small.read(f"f{n}") == LARGE
+    assert sum(path.stat().st_size for path in (tmp_path / "small" / "data").iterdir()) <= 4 * len(LARGE)
+    assert await small.read("f0") == LARGE
+
+
+async def test_a_file_larger_than_the_cache_is_read_all_the_same(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path
+) -> None:
+    await mount.write("big", LARGE * 8)
+    small = await mounted(twin, tmp_path / "small", cache_bytes=len(LARGE))
+    handle = await small.open("big", os.O_RDONLY)
+    parts = [await small.system.read(handle, at, 1 << 17) for at in range(0, 8 * len(LARGE), 1 << 17)]
+    assert b"".join(parts) == LARGE * 8
+    await small.close(handle)
+
+
+async def test_a_directory_hands_its_group_on(mount: Trial) -> None:
+    made = await mount.system.make_directory(mount.root, "shared", 0o2775, OWNER)
+    below = await mount.system.make_directory(made, "below", 0o755, type(OWNER)(7, 7))
+    assert (below.attributes.mode, below.attributes.uid, below.attributes.gid) == (0o2755, 7, 100)

@@ -1,0 +1,278 @@
+"""What the mount decides without a kernel or a network: byte ranges, staging, inodes, options, errno, names."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from itertools import pairwise
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.core.errors import TABLE, CheloniaError, Kind
+from chelonia.core.files import Attributes
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.names import parse_ln
+from chelonia_fuse.committing import conflict_name
+from chelonia_fuse.errors import errno_of, line_of
+from chelonia_fuse.inodes import ROOT, Inode, Inodes, number_of
+from chelonia_fuse.options import Options, parse
+from chelonia_fuse.ranges import Ranges
+from chelonia_fuse.staging import PIECES_MAX, WHOLE_BYTES_MAX, Plan, Staged, joined
+from chelonia_fuse.stats import mode_of, shown
+from chelonia_fuse.xattrs import decoded, encoded
+
+SPAN = 40
+RANGE = st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)).map(sorted)
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.booleans(), RANGE)), RANGE)
+def test_ranges_are_a_set_of_offsets(steps: list[tuple[bool, list[int]]], asked: list[int]) -> None:
+    ranges, model = Ranges(), set[int]()
+    for adds, (start, end) in steps:
+        (ranges.add if adds else ranges.remove)(start, end)
+        model = model | set(range(start, end)) if adds else model - set(range(start, end))
+    pairs = list(ranges)
+    assert {n for start, end in pairs for n in range(start, end)} == model
+    assert all(one[1] < other[0] for one, other in pairwise(pairs))
+    start, end = asked
+    assert {n for s, e in ranges.missing(start, end) for n in range(s, e)} == set(range(start, end)) - model
+    assert {n for s, e in ranges.within(start, end) for n in range(s, e)} == set(range(start, end)) & model
+    assert ranges.total == len(model)
+    assert ranges.covers(start, end) == (set(range(start, end)) <= model)
+
+
+@given(st.lists(RANGE.filter(lambda r: r[0] < r[1]), min_size=1), st.integers(1, 5))
+def test_joined_ranges_are_few_and_hold_all(given_: list[list[int]], most: int) -> None:
+    ranges = list(Ranges((start, end) for start, end in given_))
+    out = joined(ranges, most)
+    assert len(out) <= max(most, 1)
+    assert all(any(s <= start and end <= e for s, e in out) for start, end in ranges)
+
+
+# --- staging --------------------------------------------------------------------------------------------------------
+
+STEP = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, SPAN), st.binary(min_size=1, max_size=8)),
+    st.tuples(st.just("resize"), st.integers(0, SPAN), st.just(b"")),
+    st.tuples(st.just("read"), st.integers(0, SPAN), st.just(b"12345678")),
+    st.tuples(st.just("commit"), st.just(0), st.just(b"")),
+)
+
+
+class Machine:
+    """A staged file, its local bytes, and the base as the cluster has it."""
+
+    def __init__(self, base: bytes) -> None:
+        self.base = base
+        self.local = bytearray(200)
+        self.staged = Staged.of("0", len(base))
+        self.model = bytearray(base)
+
+    def fetch(self, start: int, end: int) -> None:
+        for first, last in self.staged.missing(start, end):
+            for s, e in self.staged.fetched(first, last):
+                self.local[s:e] = self.base[s:e]
+
+    def read(self, start: int, end: int) -> bytes:
+        self.fetch(start, end)
+        return bytes(self.local[start : min(end, self.staged.size)])
+
+    def write(self, at: int, data: bytes) -> None:
+        self.local[at : at + len(data)] = data
+        self.staged.wrote(at, at + len(data), append=False)
+        self.model.extend(bytes(max(0, at - len(self.model))))
+        self.model[at : at + len(data)] = data
+
+    def resize(self, size: int) -> None:
+        self.local[size:] = bytes(200 - size)
+        self.staged.resize(size)
+        self.model = self.model[:size] + bytes(max(0, size - len(self.model)))
+
+    def commit(self, *, anew: bool) -> None:
+        """As the cluster carries a plan out."""
+        if not self.staged.changed:
+            assert self.base == bytes(self.model)
+            return
+        plan = self.staged.plan(anew=anew)
+        after = bytearray(b"" if plan.whole else self.base)[: plan.size]
+        after += bytes(plan.size - len(after))
+        for start, end in plan.ranges:
+            self.fetch(start, end)
+            after[start:end] = self.local[start:end]
+        self.base = bytes(after)
+        self.staged.committed(plan, "next")
+        assert self.base == bytes(self.model)
+        assert not self.staged.changed
+
+
+@given(st.binary(max_size=SPAN), st.lists(STEP, max_size=12), st.booleans(), st.booleans())
+def test_what_is_committed_is_what_was_written(
+    base: bytes, steps: list[tuple[str, int, bytes]], anew: bool, large: bool
+) -> None:
+    whole = 0 if large else WHOLE_BYTES_MAX  # small files are written whole; large ones have pieces laid over them
+    with mock.patch("chelonia_fuse.staging.WHOLE_BYTES_MAX", whole):
+        carry_out(Machine(base), steps, anew=anew)
+
+
+def carry_out(machine: Machine, steps: list[tuple[str, int, bytes]], *, anew: bool) -> None:
+    for what, at, data in steps:
+        match what:
+            case "write":
+                machine.write(at, data)
+            case "resize":
+                machine.resize(at)
+            case "read":
+                assert machine.read(at, at + len(data)) == bytes(machine.model[at : at + len(data)])
+            case _:
+                machine.commit(anew=anew)
+        assert machine.staged.size == len(machine.model)
+    machine.commit(anew=anew)
+    assert machine.read(0, 200) == bytes(machine.model)
+
+
+def test_a_write_in_the_middle_of_a_large_file_sends_that_write_alone() -> None:
+    staged = Staged.of("e", 1 << 30)
+    staged.wrote(5000, 6000, append=False)
+    assert staged.plan() == Plan(1 << 30, ((5000, 6000),))
+
+
+def test_a_new_file_with_holes_sends_what_was_written_and_not_the_holes() -> None:
+    staged = Staged.of("e", 0)
+    staged.wrote(1 << 30, (1 << 30) + 5, append=False)
+    assert staged.plan() == Plan((1 << 30) + 5, ((1 << 30, (1 << 30) + 5),), whole=True)
+
+
+def test_small_appends_take_the_piece_before_them_along() -> None:
+    staged = Staged.of("e", 1 << 30)
+    staged.wrote(1 << 30, (1 << 30) + 10, append=True)
+    staged.committed(staged.plan(), "f")
+    staged.wrote((1 << 30) + 10, (1 << 30) + 20, append=True)
+    assert staged.plan().ranges == ((1 << 30, (1 << 30) + 20),)
+    staged.committed(staged.plan(), "g")
+    staged.wrote((1 << 30) + 20, (1 << 30) + 20 + WHOLE_BYTES_MAX, append=True)
+    assert staged.plan().ranges == (((1 << 30) + 20, (1 << 30) + 20 + WHOLE_BYTES_MAX),)
+
+
+def test_a_commit_never_has_more_pieces_than_one_change_takes() -> None:
+    staged = Staged.of("e", 1 << 30)
+    for n in range(3 * PIECES_MAX):
+        staged.wrote(n * 10_000, n * 10_000 + 1, append=False)
+    assert len(staged.plan().ranges) == PIECES_MAX
+
+
+def test_appends_move_behind_what_somebody_else_appended() -> None:
+    staged = Staged.of("e", 100)
+    staged.wrote(100, 110, append=True)
+    assert staged.appended
+    assert staged.moved_on("f", 130) == 30
+    assert (staged.size, list(staged.dirty), staged.missing(0, 200)) == (140, [(130, 140)], [(0, 130)])
+    staged.wrote(3, 4, append=True)
+    assert not staged.appended
+
+
+# --- inodes ---------------------------------------------------------------------------------------------------------
+
+GUIDS = [Guid(f"5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f{n:02x}") for n in range(4)]
+
+
+def entry(guid: Guid, kind: str = "file", version: int = 1, **more: object) -> Attributes:
+    return Attributes(guid, kind, version, Dn("/CN=x"), **more)  # type: ignore[arg-type]
+
+
+def test_numbers_stay_and_never_collide() -> None:
+    inodes = Inodes(entry(Guid("0"), "collection"), parse_ln("/lab"))
+    one = inodes.seen(entry(GUIDS[0]))
+    assert one.number == number_of(GUIDS[0])
+    twin = Guid(GUIDS[0].replace("5", "d", 1))  # the same low bits
+    assert number_of(twin) == number_of(GUIDS[0])
+    assert inodes.seen(entry(twin)).number != one.number
+    assert inodes.seen(entry(GUIDS[0])) is one
+
+
+def test_places_follow_names_and_fall_back_to_guids() -> None:
+    inodes = Inodes(entry(Guid("0"), "collection"), parse_ln("/lab"))
+    folder = inodes.seen(entry(GUIDS[0], "collection"), ROOT, "run")
+    file = inodes.seen(entry(GUIDS[1]), folder.number, "data")
+    assert str(inodes.place(file)) == "/lab/run/data"
+    inodes.name(folder, ROOT, "old")
+    inodes.unname(ROOT, "run")
+    assert str(inodes.place(file)) == "/lab/old/data"
+    inodes.unname(folder.number, "data")
+    assert str(inodes.place(file)) == GUIDS[1]
+
+
+def test_an_inode_goes_when_the_kernel_and_the_files_let_go() -> None:
+    inodes = Inodes(entry(Guid("0"), "collection"), parse_ln("/"))
+    inode = inodes.seen(entry(GUIDS[0]), ROOT, "f")
+    inode.lookups, inode.opens = 3, 1
+    assert inodes.forget(inode.number, 3) is None
+    inode.opens = 0
+    assert inodes.drop(inode) is inode
+    assert inodes.named(ROOT, "f") is None
+    assert inodes.forget(ROOT, 5) is None
+
+
+def test_older_news_change_nothing() -> None:
+    inode = Inode(7, entry(GUIDS[0], version=5, size=10))
+    inode.learn(entry(GUIDS[0], version=4, size=3))
+    assert inode.attributes.size == 10
+    inode.learn(entry(GUIDS[0], version=6, size=11))
+    assert inode.attributes.size == 11
+
+
+def test_what_nobody_set_is_chosen_and_what_is_set_is_kept() -> None:
+    told = shown(Inode(7, entry(GUIDS[0])), Options(), uid=12, gid=13)
+    assert (told.mode, told.uid, told.gid) == (stat.S_IFREG | 0o644, 12, 13)
+    told = shown(
+        Inode(7, entry(GUIDS[0], "collection", mode=0o2770, uid=1, gid=2)), Options(umask=0o22), uid=12, gid=13
+    )
+    assert (told.mode, told.uid, told.gid) == (stat.S_IFDIR | 0o2750, 1, 2)
+    assert mode_of(entry(GUIDS[0], "special", mode=stat.S_IFCHR | 0o600)) == stat.S_IFCHR | 0o600
+    assert stat.S_ISLNK(mode_of(entry(GUIDS[0], "mountpoint", target="gsiftp://se/x")))
+
+
+# --- options, errors, names, values ---------------------------------------------------------------------------------
+
+
+def test_options_are_read_and_what_is_no_option_is_told() -> None:
+    options = parse("ro,uid=5,umask=027,cache=/x,cache_size=2G,strict,_netdev,x-systemd.automount")
+    assert options == Options(read_only=True, uid=5, umask=0o27, cache="/x", cache_bytes=2 << 30, strict=True)
+    for bad in ("sync_read", "uid=me", "cache_size=much", "ro=1"):
+        with pytest.raises(CheloniaError, match=bad.split("=")[0]):
+            parse(bad)
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_every_failure_has_an_errno_that_programs_know(kind: Kind) -> None:
+    assert errno_of(CheloniaError(kind)) in {
+        errno.EIO, errno.EINVAL, errno.ENOENT, errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY,
+        errno.EXDEV, errno.EBUSY, errno.ENOSPC, errno.EDQUOT, errno.ENOSYS, errno.ENOTSUP, errno.EFBIG, errno.ESTALE,
+        errno.EINTR, errno.EPROTONOSUPPORT,
+    }  # fmt: skip
+
+
+def test_the_log_names_the_path_and_the_cure_and_is_silent_where_nothing_is_wrong() -> None:
+    line = line_of(CheloniaError(Kind.DENIED, cause="+read is missing"), "open", "/lab/f")
+    assert "/lab/f" in line
+    assert "chelonia policy" in line
+    assert line_of(CheloniaError(Kind.NOT_FOUND), "lookup", "/lab/f") == ""
+    assert errno_of(CheloniaError(Kind.BAD_NAME, cause="a name has 1 to 255 bytes, this has 256")) == errno.ENAMETOOLONG
+
+
+def test_the_name_of_a_conflict_obeys_the_name_law() -> None:
+    assert conflict_name("notes.txt", "host", 0.5) == "notes.txt.conflict-host-19700101T000000500"
+    long = conflict_name("ü" * 127, "h" * 80, 1e9)
+    assert len(long.encode()) <= 255
+    assert long.startswith("ü" * 50)
+
+
+@given(st.binary(max_size=40))
+def test_values_of_attributes_come_back(value: bytes) -> None:
+    assert decoded(encoded(value)) == value
+    assert encoded(value).isprintable()
