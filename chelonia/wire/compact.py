@@ -5,7 +5,8 @@ public face: this is spoken only where both ends of a TLS connection agree on it
 
 A frame is a length (4 bytes, big-endian) and that many bytes of MessagePack:
 - asked:    `[number, service, method, request id, request key, service id, read after, strong, [argument, ...]]`
-- answered: `[number, result, null, position]` or `[number, null, [kind, op, subject, cause], position]`
+- answered: `[number, result, null, position]` or `[number, null, [kind, op, subject, cause], position]`; a failure of
+  number 0 is of every call
 (Replicas of the A-Hash put the same arguments, results and failures into messages of their own: `ahash.forwarding`.)
 Numbers are the asker's; answers come in any order. Value types are maps of their field names: what is not known is
 passed over, what is missing has its default, so that one version of skew is harmless. See `docs/formats/compact.md`.
@@ -32,6 +33,8 @@ PROTOCOL: Final = "chelonia-compact/1"
 SOAP_ALONE: Final = frozenset({"heartbeat"})
 """Methods that are not spoken here: a Librarian takes the end of the HTTP connection for the Shepherd's."""
 LENGTH_BYTES: Final = 4
+EVERY_CALL: Final = 0
+"""The number of a failure that ends a connection on which no call has begun; askers count from 1."""
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 

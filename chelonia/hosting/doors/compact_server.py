@@ -214,7 +214,7 @@ class CompactConnection(asyncio.Protocol):
         """Look who it is, then read."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
         self._look_again()
-        self._start(self._meet(self._transport))
+        self._start(self._welcome(self._transport))
         self._mind_pace()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -324,8 +324,8 @@ class CompactConnection(asyncio.Protocol):
             task.add_done_callback(self._done)
         return task
 
-    async def _meet(self, transport: asyncio.Transport) -> None:
-        """Look who is at the other end, and how much he may say; cut off whoever is nobody any more."""
+    async def _meet(self, transport: asyncio.Transport) -> CheloniaError | None:
+        """Look who is at the other end, and how much he may say. Returns: why he is nobody, or nobody any more."""
         now_s = time.monotonic()
         try:
             identity = self._identify(transport.get_extra_info("ssl_object"))
@@ -333,16 +333,32 @@ class CompactConnection(asyncio.Protocol):
             self._who = Peer(identity.dn, address, identity.issuer, identity.serial, identity.attributes)
             self._room = await self._door.room(self._who)
         except CheloniaError as error:
-            self._cut(str(error))
-            return
+            return error
         self._splitter.bytes_max = self._room.bytes_max
         self._known_s = now_s
+        return None
+
+    async def _welcome(self, transport: asyncio.Transport) -> None:
+        refusal = await self._meet(transport)
+        if refusal is not None:
+            self._refuse(refusal, compact.EVERY_CALL)
 
     async def _serve(self, asked: compact.Asked) -> None:
+        refusal = None
         if self._transport is not None and (self._heard_s - self._known_s) * 1000 > IDENTITY_MS:
-            await self._meet(self._transport)
-        if self._transport is not None and not self._transport.is_closing():
+            refusal = await self._meet(self._transport)
+        if refusal is not None:
+            self._refuse(refusal, asked.number)
+        elif self._transport is not None and not self._transport.is_closing():
             self._send(await self._door.answer(self._who, asked))
+
+    def _refuse(self, why: CheloniaError, number: int) -> None:
+        """Say why before the connection ends; calls that had begun are answered, if they do not take long."""
+        if self._transport is not None and not self._transport.is_closing():
+            log.info("connection refused who=%r reason=%s", self._who.dn, why)
+            self._send(compact.encode_failure(number, why, None))
+            self.finish()
+            asyncio.get_running_loop().call_later(LOOK_MS / 1000, self.cut)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)

@@ -152,6 +152,8 @@ class Connection(asyncio.Protocol):
         self._handed_out = 0
         """How many answers came last together: as many may ask again in this turn."""
         self.broken = False
+        self._refused: compact.Failure | None = None
+        """Why the peer hears nobody of us."""
         self.ended = self._loop.create_future()
         """Done when it is closed."""
 
@@ -161,7 +163,7 @@ class Connection(asyncio.Protocol):
         Raises: NETWORK, TOO_LARGE, BAD_REQUEST (text that is not UTF-8); when awaited NETWORK, TIMEOUT, `Silent`.
         """
         if self.broken:
-            raise self._failure("broke")
+            raise self._refused.error() if self._refused is not None else self._failure("broke")
         words = asking.words
         words.number = number = next(self._numbers)
         self._out.append(compact.encode_asked(words))
@@ -207,6 +209,10 @@ class Connection(asyncio.Protocol):
             for frame in self._splitter.feed(data):
                 self._handed_out += 1
                 answered = compact.decode_answered(frame)
+                if answered.number == compact.EVERY_CALL and answered.failure is not None:
+                    self._refused = answered.failure
+                    self._break(self._refused.error())
+                    return
                 waiting = self._waiting.pop(answered.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answered)

@@ -1,0 +1,53 @@
+"""Who is nobody any more hears why on a connection in the compact encoding, before it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.ahash import AHashStatus
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.doors import compact_server
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.compact_client import CompactClient
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
+from chelonia.wire import compact
+from tests.unit.hosting.doors.test_compact import LIBRARIAN, STATUS, Port, door, until
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import client_of
+
+
+async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the connection that stands, where what had begun is answered, and on a new one."""
+    monkeypatch.setattr(compact_server, "IDENTITY_MS", -1)
+    grid, gate = Grid(tmp_path), asyncio.Event()
+    store, librarian = grid.server(), grid.user(LIBRARIAN)
+    monkeypatch.setattr(grid, "server", lambda: store)
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port, own = Port(slow), grid.client(librarian)
+    packed = CompactClient(own.client_context(speaks=compact.PROTOCOL), SystemClock())
+    async with door(grid, port) as server, client_of(own) as client:
+        link = Link(client, SystemClock(), SystemIds(), compact=packed)
+        ahash = remote_ahash(link, [f"https://localhost:{server.port}/AHash"], Patience())
+        begun = asyncio.create_task(ahash.status(Call()))
+        await until(lambda: port.asked == 1)
+        grid.ca.revoke(librarian.certificate, grid.now)
+        store.reload()
+        failures = await asyncio.gather(ahash.status(Call()), ahash.status(Call()), return_exceptions=True)
+        gate.set()
+        assert await begun == STATUS
+        await until(lambda: server.connections == 0)
+        failures += await asyncio.gather(ahash.status(Call()), return_exceptions=True)
+        await packed.close()
+    for failure in failures:
+        assert isinstance(failure, CheloniaError)
+        assert failure.kind is Kind.UNTRUSTED, failure
+        assert "revoked" in failure.cause
+    assert port.asked == 1
