@@ -16,6 +16,7 @@ pytest.register_assert_rewrite("tests.support")
 
 from tests.support import capabilities  # noqa: E402 - after its registration for rewriting
 from tests.support.log_guard import LogGuard  # noqa: E402
+from tests.support.polling import patience  # noqa: E402
 
 # A folder under tests/ that names a kind of test marks all in it.
 KINDS = {"contract", "sim", "cluster", "conform"}
@@ -84,6 +85,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     item.add_marker(pytest.mark.timeout(ON_DAEMONS_S))
 
 
+def _give_time(item: pytest.Item) -> None:
+    """A test has longer on a busy machine. To be said before pytest-timeout looks how long."""
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0] if mark is not None else item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(seconds * patience()), append=False)
+
+
 # -------------------------------------------------------------------------------------------------------- capabilities
 
 
@@ -146,6 +154,7 @@ def _missing_line(text: str) -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _give_time(item)
     guard = item.stash[GUARD] = LogGuard()
     for mark in item.iter_markers("expect_log"):
         guard.expect(*mark.args, **mark.kwargs)

@@ -7,6 +7,7 @@ what they saw last.
 
 import asyncio
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -14,6 +15,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 INTERVAL_S = 0.02
+
+
+PATIENCE_MAX = 8.0
+"""Even at a load of many, what has not come after so many times its deadline is not coming."""
+
+
+def patience() -> float:
+    """How many times longer than on a machine at rest things may take now: processes that want each processor."""
+    return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), PATIENCE_MAX)
 
 
 class NotReached(AssertionError):
@@ -40,7 +50,7 @@ def poll(
     Raises:
         NotReached: when the deadline has passed; names the last answer or the last tolerated exception.
     """
-    end = time.monotonic() + deadline
+    begun = time.monotonic()
     while True:
         try:
             last: object = None
@@ -49,7 +59,8 @@ def poll(
             last = answer
         except tolerate as error:
             last = error
-        if time.monotonic() >= end:
+        waited = time.monotonic() - begun
+        if waited >= deadline and waited >= deadline * patience():
             raise NotReached(_describe(until, deadline, what, last)) from (
                 last if isinstance(last, BaseException) else None
             )
@@ -66,7 +77,7 @@ async def poll_async(
 ) -> T:
     """Do as `poll` does inside an event loop, on the loop's own clock; `until` may be a coroutine function."""
     clock = asyncio.get_running_loop().time
-    end = clock() + deadline
+    begun, real = clock(), abs(clock() - time.monotonic()) < 1
     while True:
         try:
             last: object = None
@@ -78,7 +89,8 @@ async def poll_async(
             last = answer
         except tolerate as error:
             last = error
-        if clock() >= end:
+        waited = clock() - begun
+        if waited >= deadline and (not real or waited >= deadline * patience()):
             raise NotReached(_describe(until, deadline, what, last)) from (
                 last if isinstance(last, BaseException) else None
             )

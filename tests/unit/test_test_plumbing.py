@@ -1,10 +1,12 @@
 """The test plumbing itself: that each guard can fail."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.support import polling
 from tests.support.polling import NotReached, poll, poll_async
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +177,16 @@ def test_poll_tolerates_only_what_it_is_told() -> None:
         poll(refuse, 0.01, interval=0.001, tolerate=OSError)
     with pytest.raises(ConnectionRefusedError):
         poll(refuse, 0.01, interval=0.001)
+
+
+def test_a_busy_machine_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many times as processes want each processor, up to a bound; what comes late but comes is no failure."""
+    monkeypatch.setattr(polling.os, "cpu_count", lambda: 2)
+    for load, times in (0.5, 1.0), (6.0, 3.0), (99.0, polling.PATIENCE_MAX):
+        monkeypatch.setattr(polling.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert polling.patience() == times
+    since = time.monotonic()
+    assert poll(lambda: time.monotonic() - since > 0.15, 0.05, interval=0.001)
 
 
 async def test_poll_async_waits_on_the_loop() -> None:

@@ -589,13 +589,13 @@ async def test_who_takes_long_and_answers_others_is_waited_for(grid: Grid) -> No
     async with (
         door(grid, one) as first,
         door(grid, other) as second,
-        stub(grid, first, second, retry_ms=0, hedge_ms=100) as ahash,
+        stub(grid, first, second, retry_ms=0, hedge_ms=500) as ahash,
     ):
         assert await ahash.status(Call()) == STATUS
         long = asyncio.create_task(ahash.status(Call(request_id="slow")))
         for _ in range(30):
             assert await ahash.status(Call()) == STATUS
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
         assert 0 in (one.asked, other.asked), "one was never asked"
         slow.set()
         assert await long == STATUS
