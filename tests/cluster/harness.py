@@ -48,8 +48,8 @@ from chelonia.hosting.net.rpc_client import (
     remote_shepherd,
 )
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
-from chelonia_clients.client import Client
-from tests.support.polling import poll, poll_async
+from chelonia_clients.client import RETRY_MS, Client
+from tests.support.polling import patience, poll, poll_async
 from tests.support.ports import Range, claimed
 
 START_S = 150.0
@@ -152,7 +152,7 @@ class Cluster:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            return self.process.stdout.readline() if selector.select(deadline) else "nothing in time"
+            return self.process.stdout.readline() if selector.select(deadline * patience()) else "nothing in time"
 
     def stop(self, deadline: float = 40.0) -> int:
         """SIGTERM; returns the exit code. A cluster that is not running is left alone."""
@@ -181,7 +181,7 @@ class Cluster:
     def _reap(self, process: subprocess.Popen[str], deadline: float) -> int:
         assert process.stdout is not None
         try:
-            return process.wait(deadline)
+            return process.wait(deadline * patience())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -318,7 +318,7 @@ class Cluster:
         """Say, as an administrator does, that a Shepherd's directory as it is now is its store."""
         config = self.root / "conf" / f"{name}.toml"
         argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "accept-store", "--config", str(config)]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120 * patience(), check=True).stdout
 
     def reconfigure(self, name: str, **tables: Mapping[str, Any]) -> None:
         """Change tables of a node's configuration and start it again with it (until `dev` itself is restarted).
@@ -377,21 +377,22 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def ports(self, who: str | Files = "admin", *, retry_ms: int = 0) -> AsyncIterator[Ports]:
         """Stubs of all services as `who`."""
-        link, patience = open_link(self.tls(who)), Patience(retry_ms=retry_ms, read_ms=READ_MS)
+        times = patience()
+        link, waits = open_link(self.tls(who)), Patience(round(times * retry_ms), read_ms=round(times * READ_MS))
         async with link.client:
             yield Ports(
                 link,
-                remote_ahash(link, self.urls("ahash"), patience),
-                remote_librarian(link, self.urls("librarian"), patience),
-                remote_bartender(link, self.urls("bartender"), patience),
-                {name: remote_shepherd(link, (self.url(name),), patience) for name in self.shepherd_names},
+                remote_ahash(link, self.urls("ahash"), waits),
+                remote_librarian(link, self.urls("librarian"), waits),
+                remote_bartender(link, self.urls("bartender"), waits),
+                {name: remote_shepherd(link, (self.url(name),), waits) for name in self.shepherd_names},
             )
 
     @contextlib.asynccontextmanager
     async def client(self, who: str | Files = "user", *, retry_ms: int = 10_000) -> AsyncIterator[Client]:
         """The SDK as `who`."""
         async with self.ports(who, retry_ms=retry_ms) as ports:
-            yield Client(ports.bartender, ports.link.client)
+            yield Client(ports.bartender, ports.link.client, retry_ms=round(patience() * RETRY_MS))
 
     async def nodes(self) -> dict[str, NodeView]:
         """The Shepherds by name, as the Librarian sees them."""
@@ -461,7 +462,9 @@ class Cluster:
         """One ordinary request."""
         parts = urlsplit(url)
         assert parts.port is not None
-        connection = http.client.HTTPSConnection("localhost", parts.port, context=self.context(who), timeout=20)
+        connection = http.client.HTTPSConnection(
+            "localhost", parts.port, context=self.context(who), timeout=20 * patience()
+        )
         try:
             target = parts.path + (f"?{parts.query}" if parts.query else "")
             connection.request(method, target, body or None, dict(headers or {}))

@@ -15,6 +15,7 @@ from cryptography import x509
 from chelonia.hosting.net.identity import subject_dn
 from tests.cluster.harness import Cluster
 from tests.cluster.load import locations, put, until_live
+from tests.support.polling import patience
 
 COMMAND = str(Path(sys.executable).parent / "chelonia")
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -47,7 +48,9 @@ def run(cluster: Cluster, tmp_path: Path) -> Run:
         places = ["--cluster", str(cluster.root / "cluster.json"), "--as", who] if who else []
         command = [COMMAND, *places, *words]
         options.setdefault("cwd", tmp_path)
-        return subprocess.run(command, capture_output=True, check=False, timeout=60, env=environment, **options)  # type: ignore[call-overload, no-any-return]
+        return subprocess.run(
+            command, capture_output=True, check=False, timeout=60 * patience(), env=environment, **options
+        )  # type: ignore[call-overload, no-any-return]
 
     return act
 

@@ -19,7 +19,7 @@ from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support import damages
 from tests.support.damages import Damage, record_of
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 
 OFFLINE_S = 20.0
 """Dev settings: a lease of one second, and a tick; and what a busy machine may add."""
@@ -225,7 +225,9 @@ async def test_a_requested_scrub_names_each_harm_and_all_are_repaired(own_cluste
 def admin(cluster: Cluster, *words: str, code: int = 1) -> dict[str, Any]:
     """Run `chelonia admin` with --json."""
     argv = [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(cluster.root / "cluster.json")]
-    ended = subprocess.run([*argv, "--json", "admin", *words], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [*argv, "--json", "admin", *words], capture_output=True, text=True, timeout=60 * patience(), check=False
+    )
     assert ended.returncode == code, ended.stderr + ended.stdout
     told: dict[str, Any] = json.loads(ended.stdout)
     return told

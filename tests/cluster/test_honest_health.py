@@ -23,7 +23,7 @@ from chelonia_clients.verbs import namespace as verbs
 from tests.cluster.harness import Cluster, Ports
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.damages import DAMAGES, SWAPPED_WITH_EMPTY
-from tests.support.polling import poll, poll_async
+from tests.support.polling import patience, poll, poll_async
 
 TOLD_S = 90.0
 """A survey (10 s) after the scrub, and both once more for what they come to, on a busy machine."""
@@ -153,7 +153,7 @@ def told_to_people(cluster: Cluster, lost: set[str]) -> None:
 def run(cluster: Cluster, *words: str) -> tuple[int, str, str]:
     """Run `chelonia`: exit code, stdout, stderr."""
     argv = [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(cluster.root / "cluster.json"), *words]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60 * patience(), check=False)
     return ended.returncode, ended.stdout, ended.stderr
 
 

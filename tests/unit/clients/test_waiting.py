@@ -125,7 +125,7 @@ async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(watch, "SILENCE_MS", 10)
     watched = WatchedHttp(cast(HttpClient, Slow()), Watch(keep_still, Waiting(QuickClock(), tell).silent))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await watched.request(Sending("POST", URL))
     assert said == ["chelonia: https://b.example.org:1: no answer for 2 s; still trying"]
 

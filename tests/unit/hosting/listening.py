@@ -67,7 +67,7 @@ async def talk(server: HttpServer, *pieces: bytes) -> bytes:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await reader.read(-1)
     finally:
         writer.close()

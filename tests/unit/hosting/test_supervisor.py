@@ -75,7 +75,7 @@ async def test_a_stop_while_a_child_is_being_started_ends_that_child_too(tmp_pat
     running = asyncio.create_task(child.run())
     await asyncio.sleep(0)  # it has begun to start the process and is not through
     await stop_all([child], 5000)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await running
     assert not child.alive
 
@@ -97,12 +97,12 @@ async def test_a_stop_while_a_dead_child_is_started_again_ends_the_new_one_too(t
         running = asyncio.create_task(child.run())
         await up(child)
         os.kill(child.pid, signal.SIGKILL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await waiting.wait()
         stopped = asyncio.create_task(stop_all([child], 5000))
         await asyncio.sleep(0)
         stopping.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await stopped
             await running
     assert not child.alive

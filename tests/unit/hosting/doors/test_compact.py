@@ -344,7 +344,7 @@ async def test_who_asks_nothing_is_cut_and_who_is_at_work_gives_way_to_nobody(gr
     port, limits = Slow(), Limits(first_request_ms=50, connections_per_dn_max=1)
     async with for_users(grid, port, limits) as server:
         async with raw(grid, server, JANE) as (reader, _):
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
         await until(lambda: server.connections == 0)
         store = grid.client(grid.user(JANE))
         async with bartender_at(grid, server, store) as first, bartender_at(grid, server, store) as second:
@@ -418,7 +418,7 @@ async def test_of_who_has_no_role_nothing_large_is_kept(grid: Grid) -> None:
         assert failure is not None
         assert failure.kind == "denied"
         writer.write(size)
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
     async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
         writer.write(size)
         await until(lambda: any(connection._splitter.kept for connection in server.compact_connections))
@@ -665,7 +665,7 @@ async def test_who_says_nothing_or_only_half_is_cut_in_the_end(
         writer.write(asked(1))
         assert (await answer_from(reader)).number == 1
         writer.write(begun)
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
 
 
 async def test_an_internal_failure_names_the_request(grid: Grid, expect_log: Callable[[str], None]) -> None:
