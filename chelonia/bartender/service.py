@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from chelonia.bartender import audit, deleted, listing, modify, names, transfers
+from chelonia.bartender.access_keys import AccessKeysService
 from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.files.service import FilesService
 from chelonia.bartender.ports import Ports
@@ -69,6 +70,7 @@ class BartenderService:
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         self._ports = Ports(librarian, shepherds, clock, ids, settings)
         self.files = FilesService(self._ports)
+        self.keys = AccessKeysService(self._ports)
 
     @property
     def limits(self) -> Limits:

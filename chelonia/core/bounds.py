@@ -132,6 +132,13 @@ COMPACT_USER_BYTES_MAX: Final = 1024 * 1024
 COMPACT_USER_CALLS_MAX: Final = 64
 """Calls of one user's connection in flight at once; beyond it the connection is not read."""
 
+ACCESS_KEYS_MAX: Final = 10_000
+"""Access keys of a cluster: all are read where they are listed."""
+ACCESS_KEYS_KNOWN_MAX: Final = 10_000
+"""Access keys that a front end remembers, those that there are not included."""
+ACCESS_KEY_CACHE_MS: Final = 5_000
+"""How long a front end goes by what it has read of an access key: a revoked one is good no longer."""
+
 # --- A-Hash ---
 TRANSACT_ELEMENTS_MAX: Final = 2000
 """Elements of one transact: a transaction's locks stay far under the environment's limit."""

@@ -16,6 +16,7 @@ from typing import Annotated, Protocol
 from msgspec import Meta
 
 from chelonia.core import bounds
+from chelonia.core.access_keys import SealedKey
 from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
@@ -593,6 +594,22 @@ class Librarian(Protocol):
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
         """Return a page of what is below a collection, entries as readers see them. Raises: NOT_FOUND."""
+        ...
+
+    async def access_key(self, call: Call, key_id: str) -> SealedKey | None:
+        """A user's access key, None where there is none."""
+        ...
+
+    async def access_keys(self, call: Call) -> tuple[SealedKey, ...]:
+        """All access keys, ordered by id."""
+        ...
+
+    async def keep_access_key(self, call: Call, sealed: SealedKey) -> None:
+        """Store a new access key. Raises: EXISTS, TOO_LARGE."""
+        ...
+
+    async def drop_access_key(self, call: Call, key_id: str) -> None:
+        """Forget an access key. Raises: NOT_FOUND."""
         ...
 
     async def recall(self, call: Call) -> str | None:

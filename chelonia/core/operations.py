@@ -1,4 +1,4 @@
-"""Every operation of the five ports, described once: name on the wire, who may call it, how it may be repeated.
+"""Every operation of the six ports, described once: name on the wire, who may call it, how it may be repeated.
 
 From these tables come the access guard (`core.access`), the stubs and their retries (`hosting.net.rpc_client`) and the
 compact encoding (`wire.compact`); `wire.operations_*` adds the SOAP form of what is public. A new operation is a row
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chelonia.core import bounds
+from chelonia.core.access_keys import AccessKeys
 from chelonia.core.ahash import AHash
 from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Role
@@ -160,6 +161,10 @@ LIBRARIAN: Final = table(
     row(Librarian.set_wanted, _B, retry=_KEYED),
     row(Librarian.change_entry, _B, retry=_KEYED),
     row(Librarian.below, _B, _A, ends=True),
+    row(Librarian.access_key, _B),
+    row(Librarian.access_keys, _B),
+    row(Librarian.keep_access_key, _B, retry=_KEYED),
+    row(Librarian.drop_access_key, _B, retry=_KEYED),
     row(Librarian.recall, _B),
     row(Librarian.heartbeat, *EVERYONE),  # an unknown identity is recorded as waiting for approval
     row(Librarian.hearing, _L, _A),
@@ -229,4 +234,13 @@ FILES: Final = table(
     row(Files.share, *EVERYONE),
 )
 
-TABLES: Final[Mapping[str, PortTable]] = {port.name: port for port in (AHASH, LIBRARIAN, SHEPHERD, BARTENDER, FILES)}
+ACCESS_KEYS: Final = table(
+    "keys",
+    row(AccessKeys.create, *EVERYONE, retry=Retry.ONCE),  # a repeated call would make another secret
+    row(AccessKeys.list, *EVERYONE),
+    row(AccessKeys.revoke, *EVERYONE, retry=Retry.ONCE),
+)
+
+TABLES: Final[Mapping[str, PortTable]] = {
+    port.name: port for port in (AHASH, LIBRARIAN, SHEPHERD, BARTENDER, FILES, ACCESS_KEYS)
+}

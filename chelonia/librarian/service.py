@@ -54,6 +54,7 @@ from chelonia.librarian.metadata.records import Draft, Identity, Patience, Recor
 from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names, numbered
 from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.presence.access_keys import StoredKeys
 from chelonia.librarian.presence.nodes import Nodes
 from chelonia.librarian.presence.receipt_audit import Rechecking
 from chelonia.librarian.recovery.fsck import Fsck
@@ -270,6 +271,11 @@ class LibrarianService:
     change_entry = _in(lambda parts: parts.names.change_entry)
     below = _in(lambda parts: parts.names.below)
 
+    access_key = _in(lambda parts: parts.keys.find)
+    access_keys = _in(lambda parts: parts.keys.all)
+    keep_access_key = _in(lambda parts: parts.keys.keep)
+    drop_access_key = _in(lambda parts: parts.keys.drop)
+
     async def recall(self, call: Call) -> str | None:
         """The memo of an operation that applied under this request key, or None."""
         outcome = await self._parts.records.recall(call)
@@ -379,6 +385,7 @@ class _Parts:
         self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life
+        self.keys: StoredKeys = StoredKeys(records)
         self.fsck = Fsck(records, world, nodes.present)
         self.rebuilding: Rebuilding | None = None
         if self.healer.keeping is not None:

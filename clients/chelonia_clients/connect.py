@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from chelonia.core.access_keys import AccessKeys
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
@@ -31,6 +32,7 @@ from chelonia.hosting.net.rpc_client import (
     remote_ahash,
     remote_bartender,
     remote_files,
+    remote_keys,
     remote_librarian,
     remote_shepherd,
 )
@@ -133,6 +135,14 @@ def open_administrator(
         ahashes={url: remote_ahash(link, (url,), once) for url in settings.ahash_urls()},
     )
     return Administrator(ports, http)
+
+
+def open_keys(
+    http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
+) -> AccessKeys:
+    """The port of access keys, on connections that are there. Args: `note` as for `open_client`."""
+    link = _link(http, trace, Waiting(SystemClock(), note) if note is not None else None)
+    return remote_keys(link, settings.bartender_urls())
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Found:

@@ -16,6 +16,7 @@ from chelonia_clients.output import Output
 from chelonia_clients.settings import Files, Settings, Wish, parse_replicas, settle
 
 if TYPE_CHECKING:
+    from chelonia.core.access_keys import AccessKeys
     from chelonia_clients.administrator import Administrator
     from chelonia_clients.client import Client
     from chelonia_clients.watch import Teller
@@ -69,6 +70,12 @@ class Session:
             http = self.client().http
             self._administrator = connect.open_administrator(http, self.settings(), self._trace, self.out.tell)
         return self._administrator
+
+    def keys(self) -> AccessKeys:
+        """Access keys, over the same connections. Raises: as `client`."""
+        from chelonia_clients import connect
+
+        return connect.open_keys(self.client().http, self.settings(), self._trace, self.out.tell)
 
     @property
     def _trace(self) -> Teller | None:

@@ -74,6 +74,7 @@ class Settings:
     replicas: int
     origins: Mapping[str, str]
     ahashes: tuple[str, ...] = ()
+    s3: tuple[str, ...] = ()
 
     def bartender_urls(self) -> tuple[str, ...]:
         """The Bartenders. Raises: BAD_CONFIG naming all the ways to say which."""
@@ -108,6 +109,7 @@ class _Layer:
     replicas: str = ""
     anonymous: bool = False
     ahashes: tuple[str, ...] = ()
+    s3: tuple[str, ...] = ()
 
 
 def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Settings:
@@ -130,6 +132,7 @@ def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Setting
         replicas=_replicas(layers, origins),
         origins=origins,
         ahashes=_first(layers, "ahashes", "ahash", origins),
+        s3=_first(layers, "s3", "s3", origins),
     )
 
 
@@ -217,6 +220,7 @@ def _cluster(path: Path, user: str) -> _Layer:
             Files(proxy, cert, key, ca_dir=Path(said["ca_dir"])),
             anonymous=user == "anonymous",
             ahashes=tuple(entry["url"] for entry in said.get("ahash", ())),
+            s3=tuple(said.get("s3", ())),
         )
     except OSError as error:
         cause = f"{error.strerror or error}; is `cheloniad dev` running on that directory?"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from chelonia.core import operations
+from chelonia.core.access_keys import AccessKeys
 from chelonia.core.ahash import AHash
 from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Call
@@ -58,6 +59,8 @@ from chelonia.wire.web.headers import (
 
 FILES: Final = service(operations.FILES, "bar", ())
 """It has no SOAP form."""
+ACCESS_KEYS: Final = service(operations.ACCESS_KEYS, "bar", ())
+"""Nor has it."""
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
 """Failures after which the same call may be made again, elsewhere or later."""
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
@@ -374,6 +377,11 @@ def remote_shepherd(link: Link, urls: Sequence[str], patience: Patience | None =
 def remote_files(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Files:
     """The port `Files` of a Bartender elsewhere."""
     return cast(Files, remote(link, FILES, urls, patience or Patience()))
+
+
+def remote_keys(link: Link, urls: Sequence[str], patience: Patience | None = None) -> AccessKeys:
+    """The port `AccessKeys` of a Bartender elsewhere."""
+    return cast(AccessKeys, remote(link, ACCESS_KEYS, urls, patience or Patience()))
 
 
 def remote_bartender(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Bartender:

@@ -16,6 +16,7 @@ from chelonia_clients.verbs.drill import drill
 from chelonia_clients.verbs.fsck import fsck
 from chelonia_clients.verbs.heal import dangers, heal
 from chelonia_clients.verbs.jobs import jobs
+from chelonia_clients.verbs.s3 import s3_keys
 
 
 async def admin(session: Session, arguments: Arguments) -> None:
@@ -52,6 +53,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_ahash.remove(session, replica)
         case ("ahash", "replace", replica, dn, address):
             await verbs_ahash.replace(session, replica, dn, address)
+        case ("s3", *words):
+            await s3_keys(session, arguments, words)
         case ("jobs",):
             await jobs(session)
         case ("scrub",):

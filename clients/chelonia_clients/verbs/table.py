@@ -227,7 +227,8 @@ ADMIN = Verb(
     "ahash status | ahash backup <name> | ahash add <DN> <host:port> | ahash remove <id> | "
     "ahash replace <id> <DN> <host:port> | jobs | "
     "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
-    "quarantine discard <id> <reference>...|all | quarantine readmit <id>",
+    "quarantine discard <id> <reference>...|all | quarantine readmit <id> | "
+    "s3 key create <DN> [--for TIME] [--note TEXT] | s3 key list | s3 key revoke <id>",
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--watch", "heal status: look until all is whole"),
@@ -243,10 +244,19 @@ ADMIN = Verb(
      Flag("--repair", "repair what fsck finds and is safe to repair"),
      Flag("--node", "scrub this Shepherd only", "", "ID"), Flag("--path", "scrub the copies of this file", "", "LN"),
      RECURSIVE, Flag("--older-than", "scrub what was last checked longer ago: 90s, 30m, 2h, 3d", "", "TIME"),
-     Flag("--suspicion", "scrub what is damaged or doubted")), False,
+     Flag("--suspicion", "scrub what is damaged or doubted"), Flag("--note", "s3: what the key is for", "", "TEXT")),
+    False,
     ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
      "admin node drain https://se1:60000/Shepherd --wait", "admin node forget https://se1:60000/Shepherd",
      "admin drill silence --for 2m --curve curve.svg", "admin fsck --repair", "admin ahash status"),
+)  # fmt: skip
+S3 = Verb(
+    "s3", "key create [--for TIME] [--note TEXT] | key list | key revoke <id> | configure [--endpoint URL] [<tool>]",
+    "access keys for programs that speak S3, and how to set those up (aws boto3 rclone s3cmd s5cmd)", "verbs.s3:s3",
+    (1, -1),
+    (Flag("--for", "how long the key is good: 90s, 30m, 2h, 3d; for ever by default", "", "TIME"),
+     Flag("--note", "what the key is for", "", "TEXT"), Flag("--endpoint", "where the S3 door is", "", "URL")), False,
+    ("s3 key create --for 90d --note laptop", "s3 key list", "s3 configure rclone"),
 )  # fmt: skip
 COMPLETION = Verb(
     "completion", "bash | zsh", "print the shell's completion", f"{_ABOUT}:completion", (1, -1), (), True,
@@ -258,6 +268,6 @@ HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), Fa
 VERBS: tuple[Verb, ...] = (
     LS, LIST, STAT, TREE, FIND, DU, WATCH, DIFF, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, SYNC, CP, CAT, MV, MOVE,
     LN, RM, DELETE, UNDELETE, UNLINK, SHARE, MODIFY, POLICY, MOUNT, UMOUNT, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS,
-    REMOVE_CREDENTIALS, WHOAMI, DOCTOR, ADMIN, COMPLETION, VERSION, HELP,
+    REMOVE_CREDENTIALS, WHOAMI, DOCTOR, S3, ADMIN, COMPLETION, VERSION, HELP,
 )  # fmt: skip
 """In the order in which `help` shows them."""

@@ -22,6 +22,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "splice": {B}, "extents": {B, A}, "unlink": {B}, "delete": {B},
         "undelete": {B}, "trash": {B, A}, "rebuild": {A},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "changeEntry": {B}, "below": {B, A}, "recall": {B},
+        "accessKey": {B}, "accessKeys": {B}, "keepAccessKey": {B}, "dropAccessKey": {B},
         "hearing": {L, A}, "consider": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A},
         "approve": {A}, "maintenance": {A}, "drain": {A}, "forget": {A},
         "drill": {L, A}, "drillStatus": {L, A},
@@ -38,6 +39,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
 
 OPEN = {
     "files": {"look", "list", "place", "apply", "share"},
+    "keys": {"create", "list", "revoke"},
     "librarian": {"heartbeat"},
     "bartender": {
         "stat", "list", "makeCollection", "unmakeCollection", "makeMountpoint", "unmakeMountpoint", "move", "putFile",

@@ -1,0 +1,113 @@
+"""`core.access_keys.AccessKeys`: who may make, see and revoke keys, and what seals their secrets.
+
+A secret is sealed with AES-256-GCM under a key derived from `token_key`, bound to the id and owner of its key. `find`
+gives a door the secret that a request must have been signed with.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from chelonia.bartender import audit
+from chelonia.bartender.ports import Ports
+from chelonia.core import bounds, operations
+from chelonia.core.access import guarded
+from chelonia.core.access_keys import KEY_ID_CHARACTERS, NOTE_BYTES_MAX, AccessKey, IssuedKey, NewKey, SealedKey
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn, Ms
+
+_CONTEXT: Final = b"chelonia access key 1"
+_NONCE_BYTES: Final = 12
+_SECRET_BYTES: Final = 30
+"""40 characters of base64, as Amazon's secrets are long."""
+
+
+@guarded(operations.ACCESS_KEYS)
+class AccessKeysService:
+    """Makes, lists and revokes keys; keeps in memory, for a moment, those that doors have asked for."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
+        self._known: dict[str, tuple[IssuedKey | None, int]] = {}
+
+    async def create(self, call: Call, new: NewKey) -> IssuedKey:
+        """Make a key."""
+        dn, now = Dn(new.dn or call.dn), self._ports.clock.now_ms()
+        if call.dn == ANONYMOUS or (dn != call.dn and not call.has(Role.ADMINISTRATOR)):
+            cause = "a key is made by who shows a certificate, for himself; an administrator makes keys for others"
+            raise _refused(call, "createKey", dn, cause)
+        if not dn.startswith("/") or len(dn) > bounds.PROPERTY_BYTES_MAX or len(new.note.encode()) > NOTE_BYTES_MAX:
+            cause = f"a key is of a DN, which begins with /; its note has at most {NOTE_BYTES_MAX} bytes"
+            raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn[:80], cause)
+        if new.expires_ms and new.expires_ms <= now:
+            raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn, "it would have expired already")
+        ids = self._ports.ids
+        key_id = base64.b32encode(ids.token(KEY_ID_CHARACTERS)).decode()[:KEY_ID_CHARACTERS]
+        key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note)
+        issued = IssuedKey(key, base64.urlsafe_b64encode(ids.token(_SECRET_BYTES)).decode())
+        sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(_NONCE_BYTES)))
+        await self._ports.librarian.keep_access_key(self._own(call), sealed)
+        audit.record(call, "createKey", dn, action="createKey", decision="allowed", rule=f"key {key_id}")
+        return issued
+
+    async def list(self, call: Call) -> tuple[AccessKey, ...]:
+        """The caller's keys; to an administrator all."""
+        keys = [sealed.key for sealed in await self._ports.librarian.access_keys(self._own(call))]
+        return tuple(key for key in keys if key.dn == call.dn or call.has(Role.ADMINISTRATOR))
+
+    async def revoke(self, call: Call, key_id: str) -> None:
+        """Take a key away."""
+        sealed = await self._ports.librarian.access_key(self._own(call).strongly(), key_id)
+        if sealed is None or not (sealed.key.dn == call.dn != ANONYMOUS or call.has(Role.ADMINISTRATOR)):
+            raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "you have no such key")
+        await self._ports.librarian.drop_access_key(self._own(call), key_id)
+        self._known.pop(key_id, None)
+        audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
+
+    async def find(self, key_id: str) -> IssuedKey | None:
+        """A key with its secret, None where there is none in force. Asked again after `bounds.ACCESS_KEY_CACHE_MS`."""
+        now, mono = self._ports.clock.now_ms(), self._ports.clock.monotonic_ms()
+        known, until = self._known.get(key_id, (None, -1))
+        if until <= mono:
+            sealed = await self._ports.librarian.access_key(self._own(Call()).strongly(), key_id)
+            known = self._opened(sealed) if sealed is not None else None
+            if len(self._known) >= bounds.ACCESS_KEYS_KNOWN_MAX:
+                self._known.clear()
+            self._known[key_id] = (known, mono + bounds.ACCESS_KEY_CACHE_MS)
+        if known is None or 0 < known.key.expires_ms <= now:
+            return None
+        return known
+
+    def _own(self, call: Call) -> Call:
+        settings = self._ports.settings
+        return call.as_service(settings.dn, Role.BARTENDER, settings.service_id)
+
+    def _sealed(self, key: AccessKey, secret: str, nonce: bytes) -> str:
+        return base64.b64encode(nonce + self._sealing.encrypt(nonce, secret.encode(), _bound(key))).decode()
+
+    def _opened(self, sealed: SealedKey) -> IssuedKey | None:
+        """None when it was sealed by a cluster with another secret, or is of another owner than it was made for."""
+        try:
+            raw = base64.b64decode(sealed.secret, validate=True)
+            plain = self._sealing.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _bound(sealed.key))
+        except (ValueError, InvalidTag):
+            return None
+        return IssuedKey(sealed.key, plain.decode())
+
+
+def _bound(key: AccessKey) -> bytes:
+    """What a secret is sealed together with: changing any of it in the metadata breaks the seal."""
+    return f"{key.id}\n{key.dn}\n{key.expires_ms}".encode()
+
+
+def _refused(call: Call, op: str, subject: str, cause: str) -> CheloniaError:
+    audit.record(call, op, subject, action=op, decision="denied", rule=cause)
+    return CheloniaError(Kind.DENIED, op, subject, cause)

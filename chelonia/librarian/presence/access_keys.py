@@ -1,0 +1,95 @@
+"""Users' access keys in the metadata: one object each (`sys:access:<id>`), its secret sealed by a Bartender."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.metadata.elements import check, erase, put_all, version
+from chelonia.librarian.metadata.records import Draft, Records
+
+SECTION: Final = "key"
+
+
+class StoredKeys:
+    """Reads and changes access keys."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    async def find(self, call: Call, key_id: str) -> SealedKey | None:
+        """One key, None where there is none."""
+        return read_key(await self._records.one(call, access_key_object(key_id)))
+
+    async def all(self, call: Call) -> tuple[SealedKey, ...]:
+        """All keys, ordered by id."""
+        out: list[SealedKey] = []
+        after, more = ACCESS_KEY_PREFIX, True
+        while more:
+            page = await self._records.objects(call, after, bounds.PAGE_ENTRIES_MAX)
+            ids = [each for each in page.ids if each.startswith(ACCESS_KEY_PREFIX)]
+            stored = await self._records.get(call, ids)
+            out += [key for key in map(read_key, stored) if key is not None]
+            more = page.more and len(ids) == len(page.ids)
+            after = page.ids[-1] if page.ids else after
+        return tuple(out)
+
+    async def keep(self, call: Call, sealed: SealedKey) -> None:
+        """Store a new key. Raises: TOO_LARGE when there are too many, EXISTS."""
+
+        async def build() -> Draft:
+            there = await self._records.one(call, access_key_object(sealed.key.id))
+            if there.exists:
+                raise CheloniaError(Kind.EXISTS, "createKey", sealed.key.id, "there is a key of this id")
+            return Draft(written(sealed), memo=sealed.key.id)
+
+        if len(await self.all(call)) >= bounds.ACCESS_KEYS_MAX:
+            cause = f"{bounds.ACCESS_KEYS_MAX} access keys are kept: revoke those that nobody uses"
+            raise CheloniaError(Kind.TOO_LARGE, "createKey", cause=cause)
+        await self._records.apply(call, build)
+
+    async def drop(self, call: Call, key_id: str) -> None:
+        """Forget a key. Raises: NOT_FOUND."""
+
+        async def build() -> Draft:
+            there = await self._records.one(call, access_key_object(key_id))
+            if read_key(there) is None:
+                raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "there is no such key")
+            return Draft((erase(there.id, version(there.version)),), memo=key_id)
+
+        await self._records.apply(call, build)
+
+
+def read_key(stored: StoredObject) -> SealedKey | None:
+    """A key as it is stored, None for what is none."""
+    values: Mapping[str, str] = stored.sections.get(SECTION, {})
+    if not stored.id.startswith(ACCESS_KEY_PREFIX) or not values.get("secret"):
+        return None
+    key = AccessKey(
+        stored.id.removeprefix(ACCESS_KEY_PREFIX),
+        Dn(values.get("dn", "")),
+        Ms(int(values.get("created_ms") or "0")),
+        Ms(int(values.get("expires_ms") or "0")),
+        values.get("note", ""),
+    )
+    return SealedKey(key, values["secret"])
+
+
+def written(sealed: SealedKey) -> list[Element]:
+    """The elements that store a new key."""
+    key, obj = sealed.key, access_key_object(sealed.key.id)
+    values = {
+        "dn": key.dn,
+        "secret": sealed.secret,
+        "created_ms": str(key.created_ms),
+        "expires_ms": str(key.expires_ms),
+        "note": key.note,
+    }
+    return [check(obj, version(0)), *put_all(obj, {SECTION: {name: value for name, value in values.items() if value}})]

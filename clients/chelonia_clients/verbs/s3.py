@@ -1,0 +1,135 @@
+"""The verb `s3`: access keys, and what to write into the configuration of programs that speak S3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from chelonia.core.access_keys import NewKey
+from chelonia.core.ids import Dn, Ms
+from chelonia.core.timing.clock import stamp
+from chelonia.hosting.net.clock import SystemClock
+from chelonia_clients.arguments import Arguments, UsageError, parse_duration
+from chelonia_clients.client import new_call
+from chelonia_clients.output import table
+from chelonia_clients.session import Session
+
+PORT_AFTER_BARTENDER: Final = 7
+"""Where `cheloniad init` puts the S3 door, counted from the Bartender's port."""
+
+
+async def s3(session: Session, arguments: Arguments) -> None:
+    """The verb `s3`."""
+    match tuple(arguments.operands):
+        case ("key", "create"):
+            await _create(session, arguments, "")
+        case ("configure", *tools):
+            _configure(session, arguments, tools)
+        case words:
+            await s3_keys(session, arguments, words)
+
+
+async def s3_keys(session: Session, arguments: Arguments, words: Sequence[str]) -> None:
+    """`s3 key ...`, of one's own or as an administrator."""
+    match tuple(words):
+        case ("key", "create", dn):
+            await _create(session, arguments, dn)
+        case ("key" | "keys", "list"):
+            await _list(session)
+        case ("key", "revoke", key_id):
+            await session.keys().revoke(new_call(), key_id)
+            session.out.say(f"revoked {key_id}: what it signs is refused within some seconds")
+            session.out.result(id=key_id, status="revoked")
+        case _:
+            raise UsageError(f"s3 does not know {' '.join(words)!r}")
+
+
+async def _create(session: Session, arguments: Arguments, dn: str) -> None:
+    lasts = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
+    expires = Ms(SystemClock().now_ms() + lasts if lasts else 0)
+    new = NewKey(Dn(dn), expires, arguments.value("--note") if arguments.has("--note") else "")
+    issued = await session.keys().create(new_call(), new)
+    key, out = issued.key, session.out
+    out.say(f"AWS_ACCESS_KEY_ID={key.id}", f"AWS_SECRET_ACCESS_KEY={issued.secret}")
+    out.tell(f"a key of {key.dn}, good {_until(key.expires_ms)}; its secret is not shown again")
+    out.result(id=key.id, secret=issued.secret, dn=key.dn, expires_ms=key.expires_ms, note=key.note)
+
+
+async def _list(session: Session) -> None:
+    keys = await session.keys().list(new_call())
+    rows: list[tuple[str, ...]] = [("KEY", "MADE", "GOOD", "NOTE", "DN")]
+    for key in keys:
+        rows.append((key.id, stamp(key.created_ms), _until(key.expires_ms), key.note, key.dn))
+        session.out.result(
+            id=key.id, dn=key.dn, created_ms=key.created_ms, expires_ms=key.expires_ms, note=key.note
+        )  # fmt: skip
+    for line in table(rows):
+        session.out.say(line)
+
+
+def _until(expires_ms: Ms) -> str:
+    return f"until {stamp(expires_ms)}" if expires_ms else "for ever"
+
+
+# --- other programs ------------------------------------------------------------------------------------------------
+
+SNIPPETS: Final = {
+    "aws": (
+        "aws: ~/.aws/config; then `aws s3 ls`",
+        "[default]\naws_access_key_id = {id}\naws_secret_access_key = {secret}\nregion = us-east-1\n"
+        "endpoint_url = {url}\nca_bundle = {ca}\ns3 =\n  addressing_style = path",
+    ),
+    "boto3": (
+        "boto3",
+        "import boto3\nfrom botocore.config import Config\n"
+        's3 = boto3.client("s3", endpoint_url="{url}", verify="{ca}",\n'
+        '    aws_access_key_id="{id}", aws_secret_access_key="{secret}", region_name="us-east-1",\n'
+        '    config=Config(s3={{"addressing_style": "path"}}))',
+    ),
+    "rclone": (
+        "rclone: ~/.config/rclone/rclone.conf; then `rclone --ca-cert {ca} ls chelonia:bucket`",
+        "[chelonia]\ntype = s3\nprovider = Other\naccess_key_id = {id}\nsecret_access_key = {secret}\n"
+        "endpoint = {url}\nregion = us-east-1\nforce_path_style = true",
+    ),
+    "s3cmd": (
+        "s3cmd: ~/.s3cfg; then `s3cmd ls`",
+        "[default]\naccess_key = {id}\nsecret_key = {secret}\nhost_base = {host}\nhost_bucket = {host}\n"
+        "bucket_location = us-east-1\nuse_https = True\nca_certs_file = {ca}\nsignature_v2 = False",
+    ),
+    "s5cmd": (
+        "s5cmd: the environment; then `s5cmd ls`",
+        "export AWS_ACCESS_KEY_ID={id} AWS_SECRET_ACCESS_KEY={secret} AWS_REGION=us-east-1\n"
+        "export S3_ENDPOINT_URL={url} AWS_CA_BUNDLE={ca}",
+    ),
+}
+"""For each program: where it goes, and what to write there."""
+
+
+def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> None:
+    """`s3 configure`: nothing is written and nobody is asked; the secret stands in the environment, if at all."""
+    unknown = [tool for tool in tools if tool not in SNIPPETS]
+    if unknown:
+        raise UsageError(f"s3 configure knows {' '.join(SNIPPETS)}, not {' '.join(unknown)!r}")
+    environ = session.environ
+    url = arguments.value("--endpoint") if arguments.has("--endpoint") else _endpoint(session)
+    values = {
+        "url": url,
+        "host": urlsplit(url).netloc,
+        "id": environ.get("AWS_ACCESS_KEY_ID", "<id of `chelonia s3 key create`>"),
+        "secret": environ.get("AWS_SECRET_ACCESS_KEY", "<its secret>"),
+        "ca": environ.get("AWS_CA_BUNDLE", "<the CA's certificate, a PEM file>"),
+    }
+    for tool in tools or SNIPPETS:
+        head, text = SNIPPETS[tool]
+        session.out.say(f"# {head.format(**values)}", text.format(**values), "")
+        session.out.result(tool=tool, text=text.format(**values))
+
+
+def _endpoint(session: Session) -> str:
+    """Where the S3 door is: as a cluster file says, or where `cheloniad init` puts it."""
+    settings = session.settings()
+    if settings.s3:
+        return settings.s3[0]
+    bartender = urlsplit(settings.bartender_urls()[0])
+    return f"https://{bartender.hostname}:{(bartender.port or 60_000) + PORT_AFTER_BARTENDER}"
