@@ -58,6 +58,7 @@ class Attributes:
         links: how many names lead to it.
         target: what a symlink or mount point stands for.
         wanted: copies wanted of a file; 0 for what has none.
+        implied: of a collection: only a longer name asked for it, and it goes with the last entry in it.
     """
 
     guid: Guid
@@ -77,6 +78,7 @@ class Attributes:
     links: int = 1
     target: str = ""
     wanted: int = 0
+    implied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,8 @@ LEAVE: Final = Setting()
 class Make:
     """Make an entry that has no bytes: a collection, a symlink or mount point (`target`), a special file.
 
-    `parents`: make the collections above it that are missing; they stay when the entry itself is refused.
+    `parents`: make the collections above it that are missing; they stay when the entry itself is refused. They are
+    implied: `Removing.KEY` lets one go with the last entry in it.
     """
 
     place: LogicalName
@@ -308,7 +311,8 @@ class Make:
 class Write:
     """Give a file these bytes: a new one, or one that is there, which keeps its GUID, links and policy.
 
-    `user` None leaves what users wrote about a file as it is. `parents` as in `Make`.
+    `user` None leaves what users wrote about a file as it is. `parents` as in `Make`. `etag`: what is to name these
+    bytes, "": the id of their blob.
     """
 
     place: LogicalName
@@ -317,6 +321,7 @@ class Write:
     user: UserValues | None = None
     parents: bool = False
     when: When = ANY
+    etag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +381,10 @@ class Removing(enum.Enum):
     """A file with all its names."""
     COLLECTION = "collection"
     """An empty collection."""
+    KEY = "key"
+    """A name of what is no collection, and the implied collections above it that are empty then."""
+    MARK = "mark"
+    """That a collection is there for its own sake: it is implied from now on, and goes once nothing is in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,58 @@ def test_implied_parents_are_made_only_when_asked_for(play: Play) -> None:
     play(scenario)
 
 
+def test_implied_parents_go_with_the_last_key_in_them(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        for name in ("/a/b/one", "/a/b/two"):
+            await write(world, name, parents=True)
+        assert (await there(world, "/a/b")).attributes.implied
+        await done(world, Remove(at("/a/b/one"), Removing.KEY))
+        assert await names(world, "/a") == ["b"]
+        await done(world, Remove(at("/a/b/two"), Removing.KEY))
+        assert await looked(world, "/a") is Kind.NOT_FOUND
+
+    play(scenario)
+
+
+def test_a_collection_made_for_its_own_sake_stays_until_it_is_no_longer_meant(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/c")
+        await write(world, "/c/key")
+        assert await applied(world, Remove(at("/c"), Removing.KEY)) is Kind.NOT_FOUND
+        await done(world, Remove(at("/c/key"), Removing.KEY))
+        assert not (await there(world, "/c")).attributes.implied
+        await write(world, "/c/key")
+        assert await applied(world, Remove(at("/c/key"), Removing.MARK)) is Kind.NOT_FOUND
+        await done(world, Remove(at("/c"), Removing.MARK))
+        assert await names(world, "/c") == ["key"]
+        await done(world, Remove(at("/c/key"), Removing.KEY))
+        assert await looked(world, "/c") is Kind.NOT_FOUND
+
+    play(scenario)
+
+
+def test_who_sets_something_of_an_implied_collection_keeps_it(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await write(world, "/a/key", parents=True)
+        await done(world, Set(at("/a"), user={"project": "x"}))
+        await done(world, Remove(at("/a/key"), Removing.KEY))
+        assert await names(world, "/a") == []
+
+    play(scenario)
+
+
+def test_a_writer_names_his_bytes_until_others_come(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        first = await write(world, "/f", b"one", etag="named")
+        assert isinstance(first, Done)
+        assert (await there(world, "/f")).attributes.etag == "named"
+        assert await write(world, "/f", b"two", when=When(etags=("other",))) is Kind.PRECONDITION
+        assert isinstance(await write(world, "/f", b"two", when=When(etags=("named",))), Done)
+        assert (await there(world, "/f")).attributes.etag not in ("", "named")
+
+    play(scenario)
+
+
 def test_a_name_that_is_taken_is_refused(play: Play) -> None:
     async def scenario(world: World) -> None:
         await collection(world, "/d")

@@ -67,6 +67,7 @@ class Node:
     extents: tuple[Extent, ...] | None = None
     checksums: Checksums = Checksums()
     locks: dict[str, Lock] = field(default_factory=dict)
+    etag: str = ""
 
     @property
     def type(self) -> str:
@@ -280,6 +281,7 @@ class MemoryFiles:
             size = len(node.data)
         kept = isinstance(content, Content) and node.attributes.wanted
         node.attributes = replace(node.attributes, size=size, etag=etag, wanted=kept or ask.wanted)
+        node.etag = change.etag if isinstance(change, Write) else ""
         node.user = dict(change.user) if change.user is not None else node.user
         return Done(self._bumped(node), made=there is None)
 
@@ -313,6 +315,7 @@ class MemoryFiles:
         for lock in change.locks:
             self._lock(call, change, node, lock)
         _settle(node, change.setting)
+        node.attributes = replace(node.attributes, implied=False)
         for values, kept in ((change.user, node.user), (change.policy, node.policy)):
             for name, value in values.items():
                 kept.pop(name, None)
@@ -368,6 +371,8 @@ class MemoryFiles:
             raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(change.place))
         if change.what is Removing.FILE and node.type == TYPE_COLLECTION:
             raise CheloniaError(Kind.NOT_A_FILE, subject=str(change.place))
+        if change.what in (Removing.KEY, Removing.MARK):
+            return self._let_go(change, node)
         if node.inside:
             raise CheloniaError(Kind.NOT_EMPTY, subject=str(change.place))
         if change.what is Removing.NAME:
@@ -377,6 +382,21 @@ class MemoryFiles:
                 other.inside = {n: g for n, g in other.inside.items() if g != node.attributes.guid}
         if not any(node.attributes.guid in other.inside.values() for other in self.nodes.values()):
             del self.nodes[node.attributes.guid]
+        return Done()
+
+    def _let_go(self, change: Remove, node: Node) -> Done:
+        """Take a key away, or the mark of a collection, and what is implied above it."""
+        if (node.type == TYPE_COLLECTION) is not (change.what is Removing.MARK):
+            raise CheloniaError(Kind.NOT_FOUND, subject=str(change.place))
+        place = change.place
+        if change.what is Removing.KEY:
+            del self._holder(place).inside[place.name]
+            place = place.parent
+        else:
+            node.attributes = replace(node.attributes, implied=True)
+        while place.parts and self._existing(place).attributes.implied and not self._existing(place).inside:
+            del self._holder(place).inside[place.name]
+            place = place.parent
         return Done()
 
     # --- locks ------------------------------------------------------------------------------------------------------
@@ -450,6 +470,7 @@ class MemoryFiles:
         while parents and len(rest) > 1:
             _require(call, Action.ADD_ENTRY, parent, place)
             made = self._new(call, TYPE_COLLECTION, Setting())
+            made.attributes = replace(made.attributes, implied=True)
             parent.inside[check_name(rest[0])] = made.attributes.guid
             parent, rest = made, rest[1:]
         _parent(place, parent, rest)
@@ -472,7 +493,7 @@ class MemoryFiles:
     def _described(self, node: Node) -> Attributes:
         guid = node.attributes.guid
         links = sum(list(other.inside.values()).count(guid) for other in self.nodes.values())
-        etag = node.attributes.etag or f"{guid}-{node.attributes.version}"
+        etag = node.etag or node.attributes.etag or f"{guid}-{node.attributes.version}"
         return replace(node.attributes, links=max(1, links), etag=etag)
 
     def _bumped(self, node: Node) -> Attributes:

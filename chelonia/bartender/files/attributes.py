@@ -14,7 +14,7 @@ from chelonia.bartender.rights import RIGHTS
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import UNSET, Attributes, Setting
-from chelonia.core.ids import Dn, Guid
+from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.librarian import TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
 from chelonia.core.replicas import Checksums
@@ -53,6 +53,7 @@ def attributes_of(stored: StoredObject) -> Attributes:
         links=max(1, len(stored.sections.get("parents", {}))),
         target=stored.value("mountpoint" if kind == TYPE_MOUNTPOINT else "node", _TARGET.get(kind, "target")),
         wanted=_number(stored.value("states", "neededReplicas"), 0),
+        implied=is_implied(stored),
     )
 
 
@@ -60,15 +61,26 @@ _TARGET: Final = {TYPE_MOUNTPOINT: "externalURL"}
 
 
 def etag_of(stored: StoredObject) -> str:
-    """What names the bytes of a file: the id of its blob, or of its content and how often that was spliced. Of anything
-    else, its state: GUID and version."""
-    if stored.value("entry", "type") == TYPE_FILE:
-        if content := stored.value("content", "id"):
-            return f"{content}-{stored.value('content', 'splices')}"
-        blobs = stored.sections.get("blobs", {})
-        if blobs:
-            return "-".join(blobs[ordinal] for ordinal in sorted(blobs))
-    return f"{stored.id}-{stored.version}"
+    """What names the bytes of a file: what their writer called them, else the id of the blob, or of the content and how
+    often that was spliced. Of anything else, its state: GUID and version."""
+    if stored.value("entry", "type") != TYPE_FILE:
+        return f"{stored.id}-{stored.version}"
+    content, blobs = stored.value("content", "id"), stored.sections.get("blobs", {})
+    own = "-".join(blobs[ordinal] for ordinal in sorted(blobs))
+    if content:
+        own = f"{content}-{stored.value('content', 'splices')}"
+    given, _, of = stored.value("states", "etag").partition(" ")
+    return given if given and of == own else own or f"{stored.id}-{stored.version}"
+
+
+def etag_fact(etag: str, blob: BlobId) -> dict[str, dict[str, str]]:
+    """What stores the etag that a writer gives to the bytes of a blob; bytes that come later have another blob."""
+    return {"states": {"etag": f"{etag} {blob}"}} if etag else {}
+
+
+def is_implied(stored: StoredObject) -> bool:
+    """Whether a collection was made for the sake of a longer name only."""
+    return stored.value("node", "implied") == "yes"
 
 
 def checksums_of(stored: StoredObject) -> Checksums:

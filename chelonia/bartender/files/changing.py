@@ -17,7 +17,7 @@ from chelonia.bartender.client_metadata import (
     new_policies,
 )
 from chelonia.bartender.files import locking
-from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, setting_triples, user_triples
+from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, is_implied, setting_triples, user_triples
 from chelonia.bartender.names import check_url, may_link, parent_of
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import Found, Judge, existing, is_visible, parent_of_new, versions
@@ -82,6 +82,8 @@ async def set_attributes(ports: Ports, turn: Turn, change: Set) -> Done:
     after = merged(found.object.sections, from_triples(put))
     check_volume(after)
     check_rules({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
+    if is_implied(found.object):  # somebody cares for it
+        drop = (*drop, ("node", "implied"))
     if put or drop:
         order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)))
         await ports.librarian.change_entry(turn.service, order)
@@ -157,7 +159,37 @@ async def remove(ports: Ports, turn: Turn, change: Remove) -> Done:
                 raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(place), cause=f"it is a {found.type}")
             rights = judge.require(Action.DELETE, found)
             await ports.librarian.unmake(turn.service, Unmake(found.guid, _joined(held, rights)))
+        case Removing.KEY | Removing.MARK:
+            if (found.type == TYPE_COLLECTION) is not (change.what is Removing.MARK):
+                raise CheloniaError(Kind.NOT_FOUND, subject=str(place), cause=f"it is a {found.type}")
+            parent = parent_of(place, walks[0], walks[1])
+            rights = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
+            if change.what is Removing.MARK:
+                implied = (Triple("node", "implied", "yes"),)
+                mark = ChangeEntry(found.guid, implied, (), _joined(held, rights))
+                await ports.librarian.change_entry(turn.service, mark)
+            else:
+                order = Unlink(parent.guid, place.name, found.guid, _joined(held, rights))
+                await ports.librarian.unlink(turn.service, order)
+            await _let_go(ports, turn, place if change.what is Removing.MARK else place.parent)
     return Done()
+
+
+async def _let_go(ports: Ports, turn: Turn, place: LogicalName) -> None:
+    """Remove implied collections from here upwards, as far as they are empty."""
+    service = turn.service.keyed(RequestKey(""))
+    while place.parts:
+        (walked,) = await ports.librarian.traverse(service, (place,), DESCRIBED)
+        found = seen(place, walked)
+        if found is None or not is_implied(found.object):
+            return
+        try:
+            await ports.librarian.unmake(service, Unmake(found.guid, versions(found)))
+        except CheloniaError as error:
+            if error.kind in (Kind.NOT_EMPTY, Kind.NOT_FOUND, Kind.CONFLICT):
+                return  # somebody has put something there
+            raise
+        place = place.parent
 
 
 async def walk(ports: Ports, turn: Turn, place: LogicalName, *, parents: bool) -> Traversal:
@@ -169,7 +201,8 @@ async def walk(ports: Ports, turn: Turn, place: LogicalName, *, parents: bool) -
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
         above = Found(ln, walked.last, ln.child(walked.rest[0]))
         expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
-        sections = merged(new_policies(above.object.sections, TYPE_COLLECTION), {"states": {"closed": "no"}})
+        own = {"states": {"closed": "no"}, "node": {"implied": "yes"}}
+        sections = merged(new_policies(above.object.sections, TYPE_COLLECTION), own)
         entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, turn.user.dn, sections, expect)
         try:
             await ports.librarian.make_entry(turn.service.keyed(RequestKey("")), entry)

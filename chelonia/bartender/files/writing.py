@@ -11,7 +11,7 @@ from dataclasses import replace
 from chelonia.bartender.bulk import Turn
 from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
 from chelonia.bartender.files import locking
-from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, setting_triples, user_triples
+from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, etag_fact, setting_triples, user_triples
 from chelonia.bartender.files.changing import pinned, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
@@ -73,7 +73,8 @@ async def write(ports: Ports, turn: Turn, change: Write) -> Done:
     begin = token.begin
     ready, there = await _ready(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
-    ready = replace(ready, sections=merged(ready.sections, {"states": facts.states()}))
+    facts_told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, token.begun.blob))
+    ready = replace(ready, sections=facts_told)
     renew = there is None and begin.replaces != ""
     await ports.librarian.commit_file(turn.service, CommitFile(ready, token.begun, held, renew))
     return Done(made=there is None)
