@@ -29,6 +29,7 @@ CLIENT = [
     "uvloop>=0.21",
 ]
 SERVER = [
+    "awscrt>=0.23",
     "berkeleydb>=18.1.17",
     "prometheus-client>=0.21",
     "PyJWT>=2.10",
@@ -37,6 +38,7 @@ MOUNT = [
     "pyfuse3>=3.5",
 ]
 TEST = [
+    "boto3>=1.36",
     "hypothesis>=6.120",
     "import-linter>=2.1",
     "mypy>=1.13",

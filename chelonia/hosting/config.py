@@ -41,8 +41,11 @@ from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_trust
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import ShepherdSettings
 
-SERVES = ("ahash", "librarian", "bartender", "shepherd", "turl", "metrics", "files")
-"""What a listener may serve. `turl` is a Shepherd's data plane; `metrics` adds /metrics; health is always there."""
+SERVES = ("ahash", "librarian", "bartender", "shepherd", "turl", "metrics", "files", "s3")
+"""What a listener may serve. `turl` is a Shepherd's data plane, `files` and `s3` are doors to the namespace; `metrics`
+adds /metrics; health is always there."""
+DOORS = ("files", "s3")
+"""Of these, those that have every path of their listener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +141,18 @@ class LibrarianSection:
 @dataclass(frozen=True, slots=True)
 class BartenderSection:
     """The Bartender: `id` its URL; `librarians` URLs, empty when one is in this process; `token_key_file`: at least
-    16 secret bytes, the same on every Bartender; `issuers`: whose tokens the plain door takes."""
+    16 secret bytes, the same on every Bartender; `issuers`: whose tokens the plain door takes.
+
+    Of the S3 door: `s3_root` the collection whose collections are buckets; `s3_domain` whose subdomains name buckets
+    (empty: none do); `s3_copies` of a new object."""
 
     id: str
     token_key_file: str
     librarians: tuple[str, ...] = ()
     issuers: tuple[Issuer, ...] = ()
+    s3_root: str = "/"
+    s3_domain: str = ""
+    s3_copies: int = bounds.REPLICAS_DEFAULT
     tuning: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -299,6 +308,8 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
         yield from _replica_problems(config.ahash, config.listen)
         yield from _tuning_limits(config.ahash)
     yield from _copies_limits(config)
+    if config.bartender:
+        yield from _s3_problems(config.bartender)
     if config.librarian and not config.librarian.ahash and not config.ahash:
         yield _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
     for name in ("bartender", "shepherd"):
@@ -357,11 +368,13 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
         for name in listener.serves:
             if name not in SERVES:
                 yield _bad(f"listen[{index}].serves", f"{name!r} is none of: {', '.join(SERVES)}")
-            elif name == "files" and "bartender" not in hosted:
-                yield _bad(f"listen[{index}].serves", "files are served beside a Bartender: add [bartender]")
-            elif name == "files" and len(listener.serves) > 1:
-                yield _bad(f"listen[{index}].serves", "files have every path of their port: give them one of their own")
-            elif name not in ("metrics", "turl", "files") and name not in hosted:
+            elif name in DOORS and "bartender" not in hosted:
+                yield _bad(f"listen[{index}].serves", f"{name} is served beside a Bartender: add [bartender]")
+            elif name in DOORS and len(listener.serves) > 1:
+                yield _bad(f"listen[{index}].serves", f"{name} has every path of its port: give it one of its own")
+            elif name == "s3" and listener.client_certificate != "optional":
+                yield _bad(f"listen[{index}].client_certificate", "S3 clients sign with keys: 'optional'")
+            elif name not in ("metrics", "turl", *DOORS) and name not in hosted:
                 yield _bad(f"listen[{index}].serves", f"{name!r} is not hosted here: add [{name}]")
         if listener.client_certificate not in ("required", "optional"):
             yield _bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
@@ -391,6 +404,15 @@ def _issuer_problems(issuers: Sequence[Issuer]) -> Iterator[CheloniaError]:
                 yield _bad(f"{where}.identity", error.cause)
         if "/" in each.vo:
             yield _bad(f"{where}.vo", "the name of an organisation alone, as 'atlas'")
+
+
+def _s3_problems(section: BartenderSection) -> Iterator[CheloniaError]:
+    try:
+        parse_ln(section.s3_root)
+    except CheloniaError as error:
+        yield _bad("bartender.s3_root", error.cause)
+    if not 1 <= section.s3_copies <= bounds.REPLICAS_WANTED_MAX:
+        yield _bad("bartender.s3_copies", f"1 to {bounds.REPLICAS_WANTED_MAX} copies")
 
 
 def _tuning_limits(section: AHashSection) -> Iterator[CheloniaError]:

@@ -30,7 +30,8 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
-from chelonia.core.operations import FILES
+from chelonia.core.names import parse_ln
+from chelonia.core.operations import ACCESS_KEYS, FILES
 from chelonia.core.timing.jobs import Job, Jobs, JobView, NodeJobs, Wait, every
 from chelonia.core.timing.stillness import still_after_ms
 from chelonia.hosting.ahash_replica import (
@@ -45,13 +46,22 @@ from chelonia.hosting.ahash_replica import (
     tell,
     unready,
 )
-from chelonia.hosting.config import AHashSection, NodeConfig, files_url, read_secret, trusted
+from chelonia.hosting.config import (
+    DOORS,
+    AHashSection,
+    BartenderSection,
+    ListenSection,
+    NodeConfig,
+    files_url,
+    read_secret,
+    trusted,
+)
 from chelonia.hosting.directory import ShepherdDirectory
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, Offered, offer
 from chelonia.hosting.doors.data_door import DataDoor
 from chelonia.hosting.doors.grants import Registry, Source
 from chelonia.hosting.doors.guarded import Guarded, GuardParts
-from chelonia.hosting.doors.http_server import HttpServer, Listener, ServerParts
+from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener, ServerParts
 from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.plain.bearer import Bearers
@@ -60,6 +70,8 @@ from chelonia.hosting.doors.plain.issuers import Issuers
 from chelonia.hosting.doors.plain.parts import Parts
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
+from chelonia.hosting.doors.s3.door import S3Door
+from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.event_loop_watch import Strain
 from chelonia.hosting.metrics import Counts, Metrics
@@ -190,8 +202,8 @@ class Node:
             doors = {name: self._doors[name] for name in section.serves if name in self._doors}
             doors["jobs"] = jobs_door
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
-            serve = self._doors["files"] if "files" in section.serves else routes.serve
-            served = {*section.serves, *(("files",) if "bartender" in section.serves else ())}
+            serve = next((self._doors[name] for name in section.serves if name in DOORS), routes.serve)
+            served = {*section.serves, *((FILES.name, ACCESS_KEYS.name) if "bartender" in section.serves else ())}
             offered = {name: port for name, port in self._offered.items() if name in served}
             door = CompactDoor(
                 offered, CompactParts(self._registry, self._horizon, self._metrics.operation, self._notes)
@@ -201,9 +213,16 @@ class Node:
                 self._clock, self._ids, self._tls.identify, observer(self._metrics), door, guarded,
                 self._registry.has_role, self._notes,
             )  # fmt: skip
-            server = HttpServer(serve, listener, parts, self._config.limits)
+            server = HttpServer(serve, listener, parts, self._limits(section))
             await server.start()
             self._servers.append(server)
+
+    def _limits(self, section: ListenSection) -> Limits:
+        """S3 clients show no certificate; one of them holds as many connections as a user elsewhere."""
+        limits = self._config.limits
+        if "s3" not in section.serves:
+            return limits
+        return replace(limits, connections_per_address_max=limits.connections_per_dn_max)
 
     async def _host_ahash(self) -> None:
         section = self._config.ahash
@@ -324,6 +343,7 @@ class Node:
         bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
         self._metrics.count(bartender.limits)
         self._offered |= offer(BARTENDER.table, bartender) | offer(FILES, bartender.files)
+        self._offered |= offer(ACCESS_KEYS, bartender.keys)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
         context = self._nobody_tls.client_context()
         strangers = Strangers(lambda: context, settings.transfer_networks)
@@ -335,12 +355,18 @@ class Node:
         bearers = Bearers(self._registry, key, self._clock, settings.share_lifetime_ms_max, self._is_revoked,
                           Issuers(section.issuers, self._clock).call_of)  # fmt: skip
         self._doors["files"] = PlainDoor(plain, bearers.call_of, self._metrics).serve
+        self._doors["s3"] = self._s3_door(plain, bartender, section)
         call = self._own(Role.BARTENDER, section.id)
 
         async def check() -> None:
             await librarian.nodes(call)
 
         self._readiness.add("bartender", check)
+
+    def _s3_door(self, plain: Parts, bartender: BartenderService, section: BartenderSection) -> Door:
+        own = replace(plain, copies=section.s3_copies)
+        root = parse_ln(section.s3_root)
+        return S3Door(S3Parts(own, bartender.keys, self._clock, root, section.s3_domain.lower()), self._metrics).serve
 
     async def _host_shepherd(self) -> None:
         section = self._config.shepherd

@@ -242,6 +242,11 @@ class Cluster:
         """Where the plain door of the first Bartender is, without a slash at the end."""
         return str(self.info["files"][0]).rstrip("/")
 
+    @property
+    def s3_url(self) -> str:
+        """Where the S3 door of the first Bartender is."""
+        return str(self.info["s3"][0])
+
     def named(self, url: str) -> str:
         """The name of the Shepherd whose id, URL or TURL this is."""
         port = urlsplit(url.split(" ", 1)[0]).port

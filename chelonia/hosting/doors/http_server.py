@@ -276,7 +276,10 @@ class HttpServer:
             request_id = self._parts.ids.token(8).hex()
         body = _body(raw, self._limits, self._parts.clock)
         required, closing = self._listener.certificate_required, self._when_closed(raw)
-        return Request(raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required, closing)
+        return Request(
+            raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required, closing,
+            raw.raw_path,
+        )  # fmt: skip
 
     def _when_closed(self, raw: web.BaseRequest) -> WhenClosed:
         """Lets a door be told of the end of a connection that is open now."""
@@ -315,7 +318,9 @@ class HttpServer:
         unread_wait = "100-continue" in raw.headers.get("Expect", "").lower() and raw.can_read_body
         if answer.close or self._stopping or unread_wait:
             response.force_close()
-        length = len(answer.body) if isinstance(answer.body, bytes) else answer.length
+        length = answer.length
+        if isinstance(answer.body, bytes) and not (raw.method == "HEAD" and length >= 0):
+            length = len(answer.body)
         if length >= 0:
             response.content_length = length
         bodiless = raw.method == "HEAD" or answer.status in (204, 304)

@@ -45,7 +45,8 @@ def _never(key: Hashable, told: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `path` is decoded; `headers` is case-insensitive; `length` is -1 when not declared."""
+    """One request. `path` is decoded; `headers` is case-insensitive, its items are in order, each field by itself;
+    `length` is -1 when not declared; `target`: path and query as they were sent, what signatures are of."""
 
     method: str
     path: str
@@ -57,6 +58,7 @@ class Request:
     request_id: str
     certificate_required: bool = False
     when_closed: WhenClosed = _never
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)

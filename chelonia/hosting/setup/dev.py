@@ -110,6 +110,7 @@ class Place:
     replica: int = 0
     replica_port: int = 0
     files_port: int = 0
+    s3_port: int = 0
     front: bool = False
     core: bool = False
 
@@ -221,8 +222,9 @@ class DevCluster:
         for n in range(replicas):
             replica = n + 1 if replicas > 1 else 0
             port, front = base + PORTS_PER_NODE * kept.nodes + n, n < FRONTS
-            files = port + replicas if front else 0
-            places[n] = replace(places[n], replica=replica, replica_port=port, files_port=files, front=front, core=True)
+            files, s3 = (port + replicas, port + replicas + FRONTS) if front else (0, 0)
+            places[n] = replace(places[n], replica=replica, replica_port=port, front=front, core=True)
+            places[n] = replace(places[n], files_port=files, s3_port=s3)
         return places
 
     def _kept(self) -> Kept:
@@ -241,7 +243,7 @@ class DevCluster:
                 raise CheloniaError(Kind.BAD_CONFIG, "dev", str(self._root), cause)
             return kept
         nodes = max(options.shepherds, 10) + options.replicas
-        count = PORTS_PER_NODE * nodes + options.replicas + FRONTS
+        count = PORTS_PER_NODE * nodes + options.replicas + 2 * FRONTS
         if options.port_base and not 1 <= options.port_base <= PORTS_END - count:
             cause = f"--port-base is from 1 to {PORTS_END - count}: {count} ports follow"
             raise CheloniaError(Kind.BAD_REQUEST, "dev", str(options.port_base), cause)
@@ -262,7 +264,7 @@ class DevCluster:
             ports = [
                 port
                 for place in places
-                for port in (place.port, place.data_port, place.replica_port, place.files_port)
+                for port in (place.port, place.data_port, place.replica_port, place.files_port, place.s3_port)
                 if port
             ]
             taken = [port for port in ports if not _is_free(port)]
@@ -357,6 +359,7 @@ class DevCluster:
                 ListenSection(place.port, ("ahash", "librarian", "metrics"), HOST),
                 ListenSection(place.data_port, ("bartender", "metrics"), HOST, "optional"),
                 ListenSection(place.files_port, ("files",), HOST, "optional"),
+                ListenSection(place.s3_port, ("s3",), HOST, "optional"),
             ),
             librarian=LibrarianSection(
                 place.url("Librarian"), (), str(self._root / "data" / "record.key"), _tuned(quick)
@@ -419,6 +422,7 @@ class DevCluster:
             key = "shepherds" if name == "Shepherd" else name.lower()
             out[key] = [self._entry(place, name) for place in self._places.values() if name in place.services]
         out["files"] = [f"https://localhost:{place.files_port}/" for place in self._places.values() if place.files_port]
+        out["s3"] = [f"https://localhost:{place.s3_port}" for place in self._places.values() if place.s3_port]
         out["ca_dir"] = str(self._certs / "certificates")
         out["user_proxy"] = str(self._file("user-proxy"))
         for name in ("user", "user2", "admin", "service"):

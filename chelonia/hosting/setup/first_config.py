@@ -32,10 +32,10 @@ from chelonia.hosting.config import (
 
 PORT_FIRST: Final = 60_000
 """The first port of a cluster that says nothing else; those after it are counted from here."""
-BARTENDER, CORE, CONTROL, DATA, ADMISSION, FILES, REPLICA = 0, 1, 3, 4, 5, 6, 11
-"""Counted from the first: users; A-Hash and Librarian; the Shepherd's two; `cheloniad admit`; files as URLs; the
+BARTENDER, CORE, CONTROL, DATA, ADMISSION, FILES, S3, REPLICA = 0, 1, 3, 4, 5, 6, 7, 11
+"""Counted from the first: users; A-Hash and Librarian; the Shepherd's two; `cheloniad admit`; files as URLs; S3; the
 A-Hash's replicas."""
-LISTENING: Final = (BARTENDER, CORE, FILES, CONTROL, DATA, REPLICA)
+LISTENING: Final = (BARTENDER, CORE, FILES, S3, CONTROL, DATA, REPLICA)
 """Ports on which the nodes of a host listen."""
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -147,6 +147,7 @@ def core_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeC
             ListenSection(first + CORE, ("ahash", "librarian", "metrics")),
             ListenSection(first + BARTENDER, ("bartender",), client_certificate="optional"),
             ListenSection(first + FILES, ("files",), client_certificate="optional"),
+            ListenSection(first + S3, ("s3",), client_certificate="optional"),
         ),
         tls=_tls(places),
         trust=TrustSection(tuple(cluster.administrators), tuple(services)),

@@ -8,23 +8,21 @@ hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhe
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import AsyncGenerator
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.locks import check_held
-from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain import pages, redirects
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
+from chelonia.hosting.doors.plain.ranged import ranged
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.net.http_messages import Answer, error_answer
-from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.web.digests import digest_headers, parse_digests
-from chelonia.wire.web.ranges import content_range, parse_range, unsatisfied_range
+from chelonia.wire.web.ranges import unsatisfied_range
 
 BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
@@ -74,41 +72,15 @@ def _type(exchange: Exchange) -> str:
 
 def _content(parts: Parts, exchange: Exchange, there: Looked, headers: Headers) -> Answer:
     """The bytes, or the ranges of them that are asked for."""
-    size, request = there.attributes.size, exchange.request
+    request = exchange.request
     wanted = request.headers.get("Range", "") if ranges_count(request.headers, there.attributes) else ""
     try:
-        spans = parse_range(wanted, size) if wanted else ()
+        told = (*headers, ("Content-Type", _type(exchange)))
+        return ranged(reader(parts, exchange.call, exchange.place), there, told, wanted)
     except CheloniaError as error:
         refusal = error_answer(error)
-        return Answer(refusal.status, (*refusal.headers, ("Content-Range", unsatisfied_range(size))), refusal.body)
-    kind = _type(exchange)
-    if not spans:
-        whole = reader(parts, exchange.call, exchange.place).get(there, ByteRange(0, size)) if size else b""
-        return Answer(200, (*headers, ("Content-Type", kind)), whole, size)
-    if len(spans) == 1:
-        told = (("Content-Type", kind), ("Content-Range", content_range(spans[0], size)))
-        body = reader(parts, exchange.call, exchange.place).get(there, spans[0])
-        return Answer(206, (*headers, *told), body, spans[0].length)
-    boundary = f"chelonia-{there.attributes.etag}"
-    heads = [
-        f"\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: {content_range(span, size)}\r\n\r\n".encode()
-        for span in spans
-    ]
-    tail = f"\r\n--{boundary}--\r\n".encode()
-    length = sum(len(head) + span.length for head, span in zip(heads, spans, strict=True)) + len(tail)
-    multipart = (("Content-Type", f"multipart/byteranges; boundary={boundary}"),)
-    source = reader(parts, exchange.call, exchange.place)
-    return Answer(206, (*headers, *multipart), _parts(source, there, heads, spans, tail), length)
-
-
-async def _parts(
-    source: FileReader, there: Looked, heads: list[bytes], spans: tuple[ByteRange, ...], tail: bytes
-) -> AsyncGenerator[bytes, None]:
-    for head, span in zip(heads, spans, strict=True):
-        yield head
-        async for chunk in source.get(there, span):
-            yield chunk
-    yield tail
+        unsatisfied = ("Content-Range", unsatisfied_range(there.attributes.size))
+        return Answer(refusal.status, (*refusal.headers, unsatisfied), refusal.body)
 
 
 async def put(parts: Parts, exchange: Exchange) -> Answer:

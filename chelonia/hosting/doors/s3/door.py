@@ -1,0 +1,102 @@
+"""One request of the S3 door: who signed it, which operation it means, and what its answer is counted as.
+
+The door decides nothing about rights: it translates S3 into the port `Files`, and carries bytes by the port `Bytes`.
+Every failure is an S3 error (`wire.s3.errors`) with a line that names the cure.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core.errors import CheloniaError
+from chelonia.hosting.doors.plain.parts import Exchange
+from chelonia.hosting.doors.s3 import buckets, listing, objects
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts
+from chelonia.hosting.doors.s3.signing import signable_of, verified
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.http_messages import Answer, Request
+from chelonia.wire.s3 import errors, sigv4
+from chelonia.wire.s3.answers import XML
+from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.keys import Target, target_of
+from chelonia.wire.s3.operations import OTHER, operation_of
+
+log = logging.getLogger("chelonia.s3")
+
+Handler = Callable[[S3Parts, Ask], Awaitable[Answer]]
+
+OPERATIONS: Final[dict[str, Handler]] = {
+    "ListBuckets": buckets.list_all,
+    "CreateBucket": buckets.create,
+    "HeadBucket": buckets.head,
+    "DeleteBucket": buckets.delete,
+    "GetBucketLocation": buckets.location,
+    "GetBucketSetting": buckets.setting,
+    "DeleteBucketSetting": buckets.no_setting,
+    "GetBucketVersioning": buckets.versioning,
+    "GetBucketRequestPayment": buckets.payment,
+    "GetBucketTagging": buckets.get_tags,
+    "PutBucketTagging": buckets.put_tags,
+    "DeleteBucketTagging": buckets.delete_tags,
+    "ListObjects": listing.list_objects,
+    "DeleteObjects": listing.delete_objects,
+    "GetObject": objects.get,
+    "HeadObject": objects.get,
+    "PutObject": objects.put,
+    "CopyObject": objects.copy,
+    "DeleteObject": objects.delete,
+    "GetObjectTagging": objects.get_tags,
+    "PutObjectTagging": objects.put_tags,
+    "DeleteObjectTagging": objects.delete_tags,
+}
+
+
+class S3Door:
+    """Serves buckets and keys at `/` of its listener."""
+
+    def __init__(self, parts: S3Parts, metrics: Metrics) -> None:
+        self._parts = parts
+        self._metrics = metrics
+
+    async def serve(self, request: Request) -> Answer:
+        """Answer one request."""
+        started, kind, operation = time.perf_counter(), "", OTHER
+        ids = (("x-amz-request-id", request.request_id), ("x-amz-id-2", request.request_id))
+        try:
+            signable = signable_of(request)
+            target = target_of(signable.path, request.headers.get("Host", ""), self._parts.domain)
+            query = dict(sigv4.query_fields(signable.query))
+            copies = "x-amz-copy-source" in request.headers
+            name, subresource = operation_of(request.method, target, query, copies=copies)
+            handler = OPERATIONS.get(name)
+            operation = name if handler is not None else OTHER
+            ask = await self._ask(request, target, query, (name, subresource))
+            if handler is None:
+                raise S3Error("NotImplemented", f"{name} is not offered by this door")
+            answer = await handler(self._parts, ask)
+            return replace(answer, headers=(*ids, *answer.headers))
+        except CheloniaError as error:
+            kind = error.kind.value
+            log.info("refused %s path=%r request=%s error=%s", request.method, request.path, request.request_id, error)
+            return self._refusal(request, error, ids)
+        finally:
+            self._metrics.operation("s3", operation, kind, time.perf_counter() - started)
+
+    async def _ask(self, request: Request, target: Target, query: dict[str, str], named: tuple[str, str]) -> Ask:
+        found = await verified(self._parts, request)
+        bucket = self._parts.root.child(target.bucket) if target.bucket else self._parts.root
+        exchange = Exchange(found.request, found.call, bucket)
+        return Ask(exchange, target, query, found.measured, bucket, *named)
+
+    def _refusal(self, request: Request, error: CheloniaError, ids: tuple[tuple[str, str], ...]) -> Answer:
+        code = errors.code_of(error)
+        status = errors.status_of(code) if code in errors.CODES else error.meaning.http
+        if request.method == "HEAD":
+            return Answer(status, (*ids, *XML), b"", 0)
+        retry = (("Retry-After", "1"),) if status == 503 else ()
+        body = errors.error_body(error, request.path, request.request_id)
+        return Answer(status, (*ids, *XML, *retry), body)

@@ -1,0 +1,316 @@
+"""Objects by the S3 door: GET and HEAD, PUT, DELETE, copy, tags.
+
+An object is a file; a key that ends in a slash is a collection that was made for its own sake. The etag is the MD5 of
+the body, as clients compare it. Collections above a key come with it and go with the last key in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import (
+    ANY,
+    Arrived,
+    Done,
+    Looked,
+    Make,
+    Placing,
+    Remove,
+    Removing,
+    Set,
+    Want,
+    When,
+    Write,
+)
+from chelonia.core.ids import ANONYMOUS
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.names import LogicalName
+from chelonia.core.shepherd import ByteRange
+from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
+from chelonia.hosting.doors.plain.ranged import Headers, ranged
+from chelonia.hosting.doors.plain.sending import sent
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, no_key, seen, xml_answer
+from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.wire.s3 import answers, facts, keys, requests
+from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.facts import Facts
+from chelonia.wire.s3.keys import Target
+from chelonia.wire.web.conditions import http_date, is_fresh, quoted, ranges_count, when_of
+from chelonia.wire.web.ranges import unsatisfied_range
+
+AGAIN_MAX: Final = 8
+"""Times that a change is asked for again while others change the same name: the last one written stays."""
+_RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
+_BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE)
+
+
+async def get(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer GET or HEAD of an object."""
+    request, is_head = ask.exchange.request, ask.exchange.request.method == "HEAD"
+    there = await found(parts, ask, Want.USER if is_head else Want.USER | Want.SOURCES)
+    known = there.attributes
+    when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
+        ask.place, known
+    )
+    headers = described(ask, there)
+    if is_fresh(request.headers, known):
+        return Answer(304, headers)
+    if ask.marks:
+        return Answer(200, headers, b"", 0)
+    wanted = request.headers.get("Range", "") if ranges_count(request.headers, known) else ""
+    try:
+        answer = ranged(reader(parts.plain, ask.exchange.call, ask.place), there, headers, wanted)
+    except CheloniaError as error:
+        raise _unsatisfied(error, known.size) from error
+    return replace(answer, body=b"") if is_head else answer
+
+
+def described(ask: Ask, there: Looked) -> Headers:
+    """The header fields of an object; what a signed request overrides with `response-*` is as it says."""
+    known, kept = there.attributes, facts.facts_of(there.user)
+    fields = dict(facts.header_fields(kept))
+    overrides = {name.removeprefix("response-"): value for name, value in ask.query.items()
+                 if name.startswith("response-")}  # fmt: skip
+    if overrides and ask.exchange.call.dn == ANONYMOUS:
+        raise S3Error("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
+    allowed = {name.lower(): name for name in facts.KEPT}
+    fields |= {allowed[name]: value for name, value in overrides.items() if name in allowed}
+    if (
+        ask.header("x-amz-checksum-mode").upper() == "ENABLED"
+        and kept.checksum[0]
+        and kept.etag == known.etag
+        and not ask.header("Range")
+    ):
+        fields[f"x-amz-checksum-{kept.checksum[0]}"] = kept.checksum[1]
+        fields["x-amz-checksum-type"] = "FULL_OBJECT"
+    if kept.tags:
+        fields["x-amz-tagging-count"] = str(len(kept.tags))
+    own = (("ETag", quoted(known.etag)), ("Last-Modified", http_date(known.modified_ns)), ("Accept-Ranges", "bytes"))
+    return (*own, *fields.items())
+
+
+def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:
+    if error.kind is not Kind.BAD_RANGE:
+        return error
+    return S3Error("InvalidRange", f"The requested range is not satisfiable ({unsatisfied_range(size)})")
+
+
+async def put(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer PUT of an object: seen once its bytes are on stable storage as often as they must be."""
+    request = ask.exchange.request
+    if request.length < 0:
+        raise S3Error("MissingContentLength", "You must provide the Content-Length HTTP header.")
+    kept = facts.facts_from(request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
+    if ask.marks:
+        return await _mark(parts, ask, kept)
+    place, copies, when = await _ready(parts, ask)
+    placing = Placing(place, request.length, wanted=copies, parents=True)
+    try:
+        _, arrived = await sent(parts.plain, replace(ask.exchange, place=place), placing)
+    except CheloniaError as error:
+        if error.kind in _BLOCKED:
+            await _is_blocked(parts, ask, error)
+        raise
+    measured = ask.measured
+    if measured.checksum:
+        kept = Facts(kept.headers, kept.user, kept.tags, (measured.checksum, measured.told), measured.etag)
+    write = Write(place, arrived, user=facts.stored(kept), parents=True, when=when, etag=measured.etag)
+    await applied(parts, ask, write)
+    told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
+    kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
+    return Answer(200, (("ETag", quoted(measured.etag)), *told, *kind), b"", 0)
+
+
+async def _mark(parts: S3Parts, ask: Ask, kept: Facts) -> Answer:
+    """Make a collection for its own sake: the object that some clients show as a directory."""
+    if await read_whole(ask.exchange.request, Whole(1)):
+        raise S3Error("InvalidObjectName", "a key that ends in a slash is a collection here and has no bytes")
+    when = await conditions(parts, ask, await seen(parts, ask, ask.place))
+    try:
+        made = Make(ask.place, TYPE_COLLECTION, user=facts.stored(kept), parents=True, when=when)
+        await apply(parts.plain, ask.exchange.call, made)
+    except CheloniaError as error:
+        if error.kind is not Kind.EXISTS:
+            raise
+        await apply(parts.plain, ask.exchange.call, Set(ask.place, user=facts.stored(kept)))
+    return Answer(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
+
+
+async def _ready(parts: S3Parts, ask: Ask) -> tuple[LogicalName, int, When]:
+    """Where a new object goes, how many copies it gets, and what must hold of what is there."""
+    place = ask.place
+    try:
+        there = await seen(parts, ask, place)
+    except CheloniaError as error:  # who may write need not be one who may read
+        if error.kind is not Kind.DENIED or _conditional(ask):
+            raise
+        return place, parts.plain.copies, ANY
+    copies = there.attributes.wanted if there and there.attributes.wanted else parts.plain.copies
+    return place, copies, await conditions(parts, ask, there)
+
+
+def _conditional(ask: Ask) -> bool:
+    return bool(ask.header("If-Match") or ask.header("If-None-Match"))
+
+
+async def conditions(parts: S3Parts, ask: Ask, there: Looked | None) -> When:
+    """What must hold of what is there, and holds now. Raises: NoSuchKey, PRECONDITION."""
+    when = when_of({name: ask.header(name) for name in ("If-Match", "If-None-Match")})
+    if there is None and (when.etags or when.present):
+        raise no_key(ask.target.key)
+    when.require(ask.exchange.place, there.attributes if there else None)
+    return when
+
+
+async def applied(parts: S3Parts, ask: Ask, change: Write) -> Done:
+    """Apply a change of an object, again while others change the same name. Raises: as it fails."""
+    for left in range(AGAIN_MAX, -1, -1):
+        try:
+            return await apply(parts.plain, ask.exchange.call, change)
+        except CheloniaError as error:
+            if error.kind not in _RACES or not left or await _is_blocked(parts, ask, error):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+async def _is_blocked(parts: S3Parts, ask: Ask, error: CheloniaError) -> bool:
+    """Whether a name is not to be had for good: a file stands where a collection would have to be.
+
+    Raises: S3Error saying so.
+    """
+    if error.kind is Kind.CONFLICT:
+        return False
+    place = ask.place
+    for depth in range(len(ask.bucket.parts) + 1, len(place.parts) + 1):
+        above = LogicalName(place.start, place.parts[:depth])
+        is_last = depth == len(place.parts)
+        blocking = await seen(parts, ask, above, marks=is_last)
+        if blocking is not None:
+            cause = f"there is {'a collection' if is_last else 'an object'} called {above}: here a name is one of both"
+            raise S3Error("InvalidObjectName", cause)
+    return False
+
+
+async def delete(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer DELETE of an object; one that is not there is gone already."""
+    when = When()
+    if ask.header("If-Match"):
+        when = await conditions(parts, ask, await seen(parts, ask, ask.place))
+    try:
+        await apply(parts.plain, ask.exchange.call, removal(ask.bucket, ask.target.key, when))
+    except CheloniaError as error:
+        if error.kind not in (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION, Kind.BAD_NAME):
+            raise
+        if isinstance(error, S3Error) and error.code == "KeyTooLongError":
+            raise
+        await seen(parts, ask, ask.bucket, marks=True)
+    return Answer(204)
+
+
+def removal(bucket: LogicalName, key: str, when: When = ANY) -> Remove:
+    """The change that removes a key. Raises: S3Error when it cannot be a name."""
+    what = Removing.MARK if key.endswith("/") else Removing.KEY
+    return Remove(keys.place_of(bucket, key.removesuffix("/")), what, when)
+
+
+async def copy(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer PUT with `x-amz-copy-source`."""
+    bucket, key, version = requests.copy_source(ask.header("x-amz-copy-source"))
+    if version not in ("", "null"):
+        raise S3Error("NotImplemented", "versions are not kept here")
+    source = replace(ask, target=Target(bucket, key), bucket=parts.root.child(keys.check_bucket(bucket)))
+    there = await found(parts, source, Want.USER | Want.SOURCES)
+    _check_source(ask, there)
+    anew = _anew(ask, there)
+    kept = replace_facts(ask, there, anew=anew)
+    place, copies, when = await _ready(parts, ask)
+    if place == source.place:
+        if not anew:
+            cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
+            raise S3Error("InvalidRequest", cause + "the object's metadata")
+        done = await apply(parts.plain, ask.exchange.call, Set(place, user=facts.stored(kept), when=when))
+        etag = there.attributes.etag
+    else:
+        placing = Placing(place, there.attributes.size, wanted=copies, parents=True)
+        arrived = await _carried(parts, source, there, placing)
+        etag = there.attributes.etag
+        done = await applied(
+            parts, ask, Write(place, arrived, user=facts.stored(kept), parents=True, when=when, etag=etag)
+        )
+    modified = done.attributes.modified_ns if done.attributes else there.attributes.modified_ns
+    return xml_answer(answers.copied(etag, modified))
+
+
+def _anew(ask: Ask, there: Looked) -> bool:
+    directive = ask.header("x-amz-metadata-directive").upper() or "COPY"
+    if directive not in ("COPY", "REPLACE"):
+        raise S3Error("InvalidArgument", "Unknown metadata directive: COPY or REPLACE")
+    return directive == "REPLACE"
+
+
+def replace_facts(ask: Ask, there: Looked, *, anew: bool) -> Facts:
+    """What a copy keeps beside its bytes."""
+    known = facts.facts_of(there.user)
+    tags = known.tags
+    if ask.header("x-amz-tagging-directive").upper() == "REPLACE":
+        tags = requests.tags_of(ask.header("x-amz-tagging"))
+    if not anew:
+        return Facts(known.headers, known.user, tags, known.checksum, known.etag)
+    given = facts.facts_from(ask.exchange.request.headers.items(), tags)
+    return Facts(given.headers, given.user, tags, known.checksum, known.etag)
+
+
+def _check_source(ask: Ask, there: Looked) -> None:
+    """What must hold of the source. Raises: PRECONDITION."""
+    prefix = "x-amz-copy-source-"
+    names = ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since")
+    fields = {"-".join(word.capitalize() for word in name.split("-")): ask.header(prefix + name) for name in names}
+    known = {name: value for name, value in fields.items() if value}
+    when_of({name: value for name, value in known.items() if name != "If-None-Match"}).require(
+        ask.exchange.place, there.attributes
+    )
+    if is_fresh(known, there.attributes):
+        raise S3Error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
+
+
+async def _carried(parts: S3Parts, source: Ask, there: Looked, placing: Placing) -> Arrived:
+    """The bytes of an object on their way to another."""
+    (answer,) = await parts.plain.files.place(carrying(parts.plain, source.exchange.call), (placing,))
+    placed, size = good(answer, "CopyObject"), there.attributes.size
+    own = reader(parts.plain, source.exchange.call, source.place)
+    body = own.get(there, ByteRange(0, size)) if size else _nothing()
+    return await parts.plain.bytes.put(placed, body, size)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    empty: tuple[bytes, ...] = ()
+    for chunk in empty:
+        yield chunk
+
+
+async def get_tags(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer GET of an object's tags."""
+    return xml_answer(answers.tags(facts.facts_of((await found(parts, ask, Want.USER)).user).tags))
+
+
+async def put_tags(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer PUT of an object's tags."""
+    tags = requests.tagging(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    return await _tagged(parts, ask, tags, 200)
+
+
+async def delete_tags(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer DELETE of an object's tags."""
+    return await _tagged(parts, ask, {}, 204)
+
+
+async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> Answer:
+    there = await found(parts, ask, Want.USER)
+    known = facts.facts_of(there.user)
+    kept = facts.stored(Facts(known.headers, known.user, tags, known.checksum, known.etag))
+    pinned = When(version=there.attributes.version)
+    await apply(parts.plain, ask.exchange.call, Set(ask.place, user=kept, when=pinned))
+    return Answer(status, (), b"", 0)

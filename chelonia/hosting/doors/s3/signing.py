@@ -1,0 +1,125 @@
+"""Who a request of the S3 door is from, and its body as it is measured: signature first, then byte by byte.
+
+A caller is the owner of the key that signed, or `ANONYMOUS`. A key gives a user's rights: never a role. The last piece
+of a body is held back until all that was said of it has been found true, so nothing false is ever stored whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.hosting.doors.s3.parts import S3Parts
+from chelonia.hosting.net.http_messages import Request
+from chelonia.wire.s3 import checksums, chunks, sigv4
+from chelonia.wire.s3.checksums import Measured
+from chelonia.wire.s3.chunks import ChunkDecoder, Signing
+from chelonia.wire.s3.errors import S3Error
+
+OBJECT_BYTES_MAX: Final = 5 * 1024**4
+"""One upload may announce no more: Amazon's largest object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A request whose signature holds: as whom it calls, and itself, with the body that is measured as it is read."""
+
+    call: Call
+    request: Request
+    measured: Measured
+
+
+async def verified(parts: S3Parts, request: Request) -> Verified:
+    """Check a request's signature. Raises: S3Error."""
+    signable = signable_of(request)
+    claim = sigv4.claim_of(signable)
+    if claim is None:
+        payload = signable.field("x-amz-content-sha256") or sigv4.UNSIGNED
+        if payload in (chunks.SIGNED, chunks.SIGNED_TRAILER):
+            raise S3Error("AccessDenied", "a body in signed chunks belongs to a signed request")
+        return _measured(request, _call(request, ANONYMOUS), payload, None)
+    issued = await parts.keys.find(claim.access_key)
+    if issued is None:
+        cause = "The AWS Access Key Id you provided does not exist in our records."
+        raise S3Error("InvalidAccessKeyId", cause, claim.access_key)
+    sigv4.verify(signable, claim, issued.secret, parts.clock.now_ms())
+    signing = None
+    if claim.payload in chunks.STREAMING:
+        signing = Signing(sigv4.signing_key(issued.secret, claim.scope), claim.stamp, claim.scope, claim.signature)
+    return _measured(request, _call(request, issued.key.dn), claim.payload, signing)
+
+
+def signable_of(request: Request) -> sigv4.Signable:
+    """A request as its signature is of it."""
+    target = request.target
+    if "://" in target.partition("?")[0]:  # absolute form
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    path, _, query = target.partition("#")[0].partition("?")
+    return sigv4.Signable(request.method, path, query, tuple(request.headers.items()))
+
+
+def _call(request: Request, dn: Dn) -> Call:
+    return Call(dn=dn, address=request.peer.address, request_id=request.request_id)
+
+
+def _measured(request: Request, call: Call, payload: str, signing: Signing | None) -> Verified:
+    field = request.headers.get
+    given = checksums.named(request.headers)
+    trailing = checksums.announced(field("x-amz-trailer", ""))
+    name, value = next(iter(given.items()), (trailing, ""))
+    name = name or _asked_for(field("x-amz-sdk-checksum-algorithm", ""))
+    md5 = field("Content-MD5", "")
+    decoder, length = None, request.length
+    digest = payload if len(payload) == 64 else ""
+    if payload in chunks.STREAMING:
+        length = _decoded_length(field("x-amz-decoded-content-length", ""))
+        decoder = ChunkDecoder(payload, length, signing)
+    elif not digest and payload != sigv4.UNSIGNED:
+        cause = f"x-amz-content-sha256 is a SHA-256 in hex, UNSIGNED-PAYLOAD or one of {', '.join(chunks.STREAMING)}"
+        raise S3Error("InvalidArgument", cause)
+    if length > OBJECT_BYTES_MAX:
+        raise S3Error("EntityTooLarge", "Your proposed upload exceeds the maximum allowed size")
+    measured = Measured(
+        md5=checksums.decoded(md5, 16, "Content-MD5", "InvalidDigest") if "Content-MD5" in request.headers else b"",
+        sha256=digest.lower(), checksum=name, value=value,
+    )  # fmt: skip
+    body = _checked(request.body, decoder, measured, length)
+    return Verified(call, replace(request, body=body, length=length), measured)
+
+
+async def _checked(
+    body: AsyncIterator[bytes], decoder: ChunkDecoder | None, measured: Measured, length: int
+) -> AsyncIterator[bytes]:
+    held = b""
+    async for piece in body:
+        data = decoder.feed(piece) if decoder is not None else piece
+        if data:
+            measured.update(data)
+            if held:
+                yield held
+            held = data
+    if decoder is not None:
+        decoder.end()
+    if length >= 0 and measured.size != length:
+        raise S3Error("IncompleteBody", f"{length} bytes were announced, {measured.size} came")
+    measured.check(decoder.trailers if decoder is not None else {})
+    if held:
+        yield held
+
+
+def _asked_for(name: str) -> str:
+    """The checksum to measure because the client named it alone. Raises: S3Error."""
+    lower = name.lower()
+    if lower and lower not in checksums.ALGORITHMS:
+        raise S3Error("InvalidRequest", f"the value of x-amz-sdk-checksum-algorithm is one of "
+                                        f"{', '.join(each.upper() for each in checksums.ALGORITHMS)}")  # fmt: skip
+    return lower
+
+
+def _decoded_length(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise S3Error("MissingContentLength", "x-amz-decoded-content-length is needed: the body's bytes, decoded")
+    return int(text)

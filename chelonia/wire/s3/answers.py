@@ -1,0 +1,140 @@
+"""The XML of S3's answers. Pure. Source: Amazon S3 API Reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+from chelonia.core.errors import CheloniaError
+from chelonia.wire.s3.errors import code_of
+from chelonia.wire.web.conditions import NS_PER_S, quoted
+from chelonia.wire.xml import leaf
+
+XML: Final = (("Content-Type", "application/xml"),)
+_SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it."""
+
+    key: str
+    common: bool = False
+    size: int = 0
+    etag: str = ""
+    modified_ns: int = 0
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a listing was asked for. `v2`: the second version of the call; `after`: keys up to it are left out;
+    `token`: where the page before ended."""
+
+    bucket: str
+    prefix: str = ""
+    delimiter: str = ""
+    limit: int = 1000
+    after: str = ""
+    token: str = ""
+    encoded: bool = False
+    owner: bool = False
+    v2: bool = True
+
+
+def listing(asked: Asked, items: Iterable[Item], next_token: str) -> bytes:
+    """A page of a listing; `next_token`: how it goes on, "": it does not."""
+    shown = list(items)
+    text = _encoded if asked.encoded else str
+    out = [leaf("Name", asked.bucket), leaf("Prefix", text(asked.prefix)), leaf("MaxKeys", str(asked.limit))]
+    if asked.delimiter:
+        out.append(leaf("Delimiter", text(asked.delimiter)))
+    if asked.encoded:
+        out.append(leaf("EncodingType", "url"))
+    out.append(leaf("IsTruncated", "true" if next_token else "false"))
+    if asked.v2:
+        out.append(leaf("KeyCount", str(len(shown))))
+        out += [leaf("ContinuationToken", asked.token)] if asked.token else []
+        out += [leaf("NextContinuationToken", next_token)] if next_token else []
+        out += [leaf("StartAfter", text(asked.after))] if asked.after else []
+    else:
+        out.append(leaf("Marker", text(asked.after)))
+        if next_token and asked.delimiter:
+            out.append(leaf("NextMarker", text(shown[-1].key)))
+    for item in shown:
+        out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>" if item.common
+                   else _contents(item, text(item.key), owner=asked.owner))  # fmt: skip
+    return _document("ListBucketResult", "".join(out))
+
+
+def _contents(item: Item, key: str, *, owner: bool) -> str:
+    told = leaf("Key", key) + leaf("LastModified", instant(item.modified_ns)) + leaf("ETag", quoted(item.etag))
+    who = _owner(item.owner) if owner else ""
+    return f"<Contents>{told}{leaf('Size', str(item.size))}<StorageClass>STANDARD</StorageClass>{who}</Contents>"
+
+
+def buckets(owner: str, found: Iterable[tuple[str, int]]) -> bytes:
+    """The buckets of somebody: names, and when they were made (ns)."""
+    told = "".join(
+        f"<Bucket>{leaf('Name', name)}{leaf('CreationDate', instant(made))}</Bucket>" for name, made in found
+    )
+    return _document("ListAllMyBucketsResult", f"{_owner(owner)}<Buckets>{told}</Buckets>")
+
+
+def location(region: str) -> bytes:
+    """Where a bucket is."""
+    return _document("LocationConstraint", region)
+
+
+def copied(etag: str, modified_ns: int, name: str = "CopyObjectResult") -> bytes:
+    """The answer to a copy."""
+    return _document(name, leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag)))
+
+
+def deleted(outcomes: Iterable[tuple[str, CheloniaError | None]], *, quiet: bool) -> bytes:
+    """The answer to a bulk deletion: what became of each key."""
+    out = []
+    for key, error in outcomes:
+        if error is not None:
+            told = leaf("Key", key) + leaf("Code", code_of(error)) + leaf("Message", error.cause)
+            out.append(f"<Error>{told}</Error>")
+        elif not quiet:
+            out.append(f"<Deleted>{leaf('Key', key)}</Deleted>")
+    return _document("DeleteResult", "".join(out))
+
+
+def tags(found: Mapping[str, str]) -> bytes:
+    """The tags of something."""
+    told = "".join(f"<Tag>{leaf('Key', key)}{leaf('Value', value)}</Tag>" for key, value in found.items())
+    return _document("Tagging", f"<TagSet>{told}</TagSet>")
+
+
+def plain(name: str) -> bytes:
+    """A document without content: what is asked for has never been set."""
+    return _document(name, "")
+
+
+def payer() -> bytes:
+    """Who pays for requests: whoever keeps the cluster."""
+    return _document("RequestPaymentConfiguration", leaf("Payer", "BucketOwner"))
+
+
+def instant(ns: int) -> str:
+    """An instant as S3 writes it, to the millisecond below."""
+    whole = datetime.fromtimestamp(ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{ns % NS_PER_S // 1_000_000:03d}Z"
+
+
+def _document(name: str, content: str) -> bytes:
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} {_SPACE}>{content}</{name}>'.encode()
+
+
+def _owner(dn: str) -> str:
+    return f"<Owner>{leaf('ID', dn)}{leaf('DisplayName', dn)}</Owner>"
+
+
+def _encoded(text: str) -> str:
+    return quote(text, safe="/-._~*")

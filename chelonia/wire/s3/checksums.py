@@ -1,0 +1,129 @@
+"""The checksums that clients send beside a body, and what is measured of one as it passes. Pure.
+
+Source: "Checking object integrity", Amazon S3 User Guide; ETag of a body in one piece: its MD5 (RFC 1864 in hex).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from awscrt import checksums as crt
+
+from chelonia.wire.s3.errors import S3Error
+
+PREFIX: Final = "x-amz-checksum-"
+
+
+class Hash(Protocol):
+    """What `hashlib` has, as far as it is used."""
+
+    def update(self, data: bytes, /) -> object:
+        """Take bytes."""
+        ...
+
+    def digest(self) -> bytes:
+        """The sum of all that was taken."""
+        ...
+
+
+class _Crc:
+    """A CRC as `hashlib` has its hashes. `step`: (bytes, value before) -> value."""
+
+    def __init__(self, step: Callable[[bytes, int], int], size: int) -> None:
+        self._step, self._size, self._value = step, size, 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = self._step(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(self._size, "big")
+
+
+ALGORITHMS: Final[Mapping[str, Callable[[], Hash]]] = {
+    "crc32": lambda: _Crc(zlib.crc32, 4),
+    "crc32c": lambda: _Crc(crt.crc32c, 4),
+    "crc64nvme": lambda: _Crc(crt.crc64nvme, 8),
+    "sha1": lambda: hashlib.sha1(usedforsecurity=False),
+    "sha256": hashlib.sha256,
+}
+"""What clients may name, in `x-amz-checksum-<name>`."""
+
+
+def named(fields: Mapping[str, str]) -> dict[str, str]:
+    """The checksums that header fields give, by name. Raises: S3Error for several, or one that is none."""
+    found = {name: fields.get(PREFIX + name, "") for name in ALGORITHMS}
+    given = {name: value for name, value in found.items() if value}
+    if len(given) > 1:
+        raise S3Error("InvalidRequest", "Expecting a single x-amz-checksum- header")
+    for name, value in given.items():
+        decoded(value, len(ALGORITHMS[name]().digest()), f"x-amz-checksum-{name}")
+    return given
+
+
+def decoded(text: str, size: int, what: str, code: str = "InvalidRequest") -> bytes:
+    """A digest in base64. Raises: S3Error."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != size:
+        raise S3Error(code, f"Value for {what} header is invalid: {size} bytes in base64 are wanted")
+    return raw
+
+
+def announced(trailer: str) -> str:
+    """The name of the checksum that `x-amz-trailer` announces, "": none. Raises: S3Error for anything else."""
+    names = [name.strip().lower() for name in trailer.split(",") if name.strip()]
+    if not names:
+        return ""
+    name = names[0].removeprefix(PREFIX)
+    if len(names) > 1 or name not in ALGORITHMS or not names[0].startswith(PREFIX):
+        raise S3Error("InvalidRequest", "the value of x-amz-trailer is one of x-amz-checksum-" + ", -".join(ALGORITHMS))
+    return name
+
+
+class Measured:
+    """What is measured of one body: its MD5, its SHA-256 where it is told, and one checksum of the client's choice."""
+
+    def __init__(self, *, md5: bytes = b"", sha256: str = "", checksum: str = "", value: str = "") -> None:
+        """`md5`, `sha256` (hex) and `value` (base64): what they must be; empty: not said (`value`: yet)."""
+        self._md5, self._sha256, self.checksum, self._value = md5, sha256, checksum, value
+        self._hashes: dict[str, Hash] = {"md5": hashlib.md5(usedforsecurity=False)}
+        if sha256 or checksum == "sha256":
+            self._hashes["sha256"] = hashlib.sha256()
+        if checksum:
+            self._hashes.setdefault(checksum, ALGORITHMS[checksum]())
+        self.size = 0
+
+    def update(self, data: bytes) -> None:
+        """Take bytes of the body."""
+        self.size += len(data)
+        for each in self._hashes.values():
+            each.update(data)
+
+    @property
+    def etag(self) -> str:
+        """The MD5 in hexadecimal digits."""
+        return self._hashes["md5"].digest().hex()
+
+    @property
+    def told(self) -> str:
+        """The checksum in base64, "" where there is none."""
+        return base64.b64encode(self._hashes[self.checksum].digest()).decode() if self.checksum else ""
+
+    def check(self, trailers: Mapping[str, str]) -> None:
+        """Compare with what was said, in trailing fields too. Raises: S3Error."""
+        if self._md5 and self._md5 != self._hashes["md5"].digest():
+            raise S3Error("BadDigest", "The Content-MD5 you specified did not match what we received")
+        if self._sha256 and self._sha256 != self._hashes["sha256"].digest().hex():
+            cause = "The provided 'x-amz-content-sha256' header does not match what was computed"
+            raise S3Error("XAmzContentSHA256Mismatch", cause)
+        value = self._value or (trailers.get(PREFIX + self.checksum, "") if self.checksum else "")
+        if value and value != self.told:
+            cause = f"The {self.checksum.upper()} you specified did not match the calculated checksum"
+            raise S3Error("BadDigest", cause)

@@ -1,0 +1,100 @@
+"""Errors as S3's clients know them: a code, its HTTP status, and an XML body that names the cure. Pure.
+
+What the rest of the system raises is translated by `core.errors.TABLE`; what only this protocol knows is an `S3Error`.
+Source: Amazon S3 API Reference, "Error responses".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.wire.xml import leaf
+
+CODES: Final[dict[str, tuple[int, Kind]]] = {
+    "AccessDenied": (403, Kind.DENIED),
+    "AuthorizationHeaderMalformed": (400, Kind.BAD_REQUEST),
+    "AuthorizationQueryParametersError": (400, Kind.BAD_REQUEST),
+    "BadDigest": (400, Kind.CHECKSUM),
+    "BadRequest": (400, Kind.BAD_REQUEST),
+    "BucketAlreadyExists": (409, Kind.EXISTS),
+    "BucketAlreadyOwnedByYou": (409, Kind.EXISTS),
+    "BucketNotEmpty": (409, Kind.NOT_EMPTY),
+    "ConditionalRequestConflict": (409, Kind.CONFLICT),
+    "EntityTooLarge": (400, Kind.TOO_LARGE),
+    "EntityTooSmall": (400, Kind.BAD_REQUEST),
+    "ExpiredToken": (400, Kind.EXPIRED),
+    "IllegalLocationConstraintException": (400, Kind.BAD_REQUEST),
+    "IncompleteBody": (400, Kind.INCOMPLETE),
+    "InsufficientStorage": (507, Kind.NO_SPACE),
+    "InternalError": (500, Kind.INTERNAL),
+    "InvalidAccessKeyId": (403, Kind.UNTRUSTED),
+    "InvalidArgument": (400, Kind.BAD_REQUEST),
+    "InvalidBucketName": (400, Kind.BAD_NAME),
+    "InvalidDigest": (400, Kind.BAD_REQUEST),
+    "InvalidObjectName": (400, Kind.BAD_NAME),
+    "InvalidPart": (400, Kind.BAD_REQUEST),
+    "InvalidPartOrder": (400, Kind.BAD_REQUEST),
+    "InvalidRange": (416, Kind.BAD_RANGE),
+    "InvalidRequest": (400, Kind.BAD_REQUEST),
+    "InvalidStorageClass": (400, Kind.BAD_REQUEST),
+    "InvalidTag": (400, Kind.BAD_REQUEST),
+    "InvalidURI": (400, Kind.BAD_NAME),
+    "KeyTooLongError": (400, Kind.BAD_NAME),
+    "MalformedACLError": (400, Kind.BAD_XML),
+    "MalformedXML": (400, Kind.BAD_XML),
+    "MaxMessageLengthExceeded": (400, Kind.TOO_LARGE),
+    "MetadataTooLarge": (400, Kind.TOO_LARGE),
+    "MethodNotAllowed": (405, Kind.UNKNOWN_OPERATION),
+    "MissingContentLength": (411, Kind.BAD_REQUEST),
+    "MissingSecurityHeader": (400, Kind.BAD_REQUEST),
+    "NoSuchBucket": (404, Kind.NOT_FOUND),
+    "NoSuchBucketPolicy": (404, Kind.NOT_FOUND),
+    "NoSuchCORSConfiguration": (404, Kind.NOT_FOUND),
+    "NoSuchKey": (404, Kind.NOT_FOUND),
+    "NoSuchLifecycleConfiguration": (404, Kind.NOT_FOUND),
+    "NoSuchPublicAccessBlockConfiguration": (404, Kind.NOT_FOUND),
+    "NoSuchTagSet": (404, Kind.NOT_FOUND),
+    "NoSuchUpload": (404, Kind.NOT_FOUND),
+    "NoSuchWebsiteConfiguration": (404, Kind.NOT_FOUND),
+    "NotImplemented": (501, Kind.NOT_SUPPORTED),
+    "ObjectLockConfigurationNotFoundError": (404, Kind.NOT_FOUND),
+    "OperationAborted": (409, Kind.CONFLICT),
+    "PreconditionFailed": (412, Kind.PRECONDITION),
+    "QuotaExceeded": (403, Kind.QUOTA),
+    "RequestTimeTooSkewed": (403, Kind.EXPIRED),
+    "RequestTimeout": (400, Kind.TIMEOUT),
+    "ServerSideEncryptionConfigurationNotFoundError": (404, Kind.NOT_FOUND),
+    "ServiceUnavailable": (503, Kind.UNAVAILABLE),
+    "SignatureDoesNotMatch": (403, Kind.UNTRUSTED),
+    "SlowDown": (503, Kind.BUSY),
+    "XAmzContentChecksumMismatch": (400, Kind.CHECKSUM),
+    "XAmzContentSHA256Mismatch": (400, Kind.CHECKSUM),
+}
+"""Code -> HTTP status, and what kind of failure it is to logs and metrics."""
+
+
+class S3Error(CheloniaError):
+    """A failure that only this protocol has a name for."""
+
+    def __init__(self, code: str, cause: str, subject: str = "") -> None:
+        super().__init__(CODES[code][1], "s3", subject, cause)
+        self.code = code
+
+
+def code_of(error: CheloniaError) -> str:
+    """The S3 code of any error."""
+    return error.code if isinstance(error, S3Error) else error.meaning.s3
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of a code."""
+    return CODES[code][0]
+
+
+def error_body(error: CheloniaError, resource: str, request_id: str) -> bytes:
+    """The XML of an error. `resource`: the path asked for."""
+    cause = error.cause or error.op or error.kind.value
+    fields = (("Code", code_of(error)), ("Message", cause), ("Resource", resource), ("RequestId", request_id))
+    told = "".join(leaf(name, text) for name, text in fields)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{told}</Error>'.encode()

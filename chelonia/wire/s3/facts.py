@@ -1,0 +1,93 @@
+"""What S3 keeps of an object beside its bytes: header fields, user metadata, tags, a checksum. Pure.
+
+All of it is one property of the entry's user metadata, as JSON, so that it changes as one with the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from chelonia.wire.s3.errors import S3Error
+
+PROPERTY: Final = "s3"
+"""The property of the section `metadata`."""
+USER: Final = "x-amz-meta-"
+USER_BYTES_MAX: Final = 2048
+"""User metadata of one object, names and values: as Amazon has it."""
+HEADERS_BYTES_MAX: Final = 8192
+KEPT: Final = (
+    "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires",
+    "x-amz-website-redirect-location",
+)  # fmt: skip
+"""Header fields that are given back as they came."""
+BINARY: Final = "binary/octet-stream"
+"""The type of what came without one."""
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`headers` by name as in `KEPT`; `user`: names in lower case, without the prefix; `checksum`: name and base64, of
+    the bytes that `etag` names: another door may have put others."""
+
+    headers: dict[str, str] = {}
+    user: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    checksum: tuple[str, str] = ("", "")
+    etag: str = ""
+
+
+NOTHING: Final = Facts()
+_ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder(Facts)
+
+
+def facts_of(user: Mapping[str, str]) -> Facts:
+    """What is known of an object, by its user metadata; nothing of what another door wrote."""
+    text = user.get(PROPERTY, "")
+    if not text:
+        return NOTHING
+    try:
+        return _DECODER.decode(text)
+    except msgspec.MsgspecError:  # a user wrote it
+        return NOTHING
+
+
+def stored(facts: Facts) -> dict[str, str]:
+    """The user metadata that keep facts."""
+    return {PROPERTY: _ENCODER.encode(facts).decode()}
+
+
+def facts_from(fields: Iterable[tuple[str, str]], tags: Mapping[str, str]) -> Facts:
+    """What the header fields of an upload say. Raises: S3Error when there is too much, or it is not text."""
+    kept = {name.lower(): name for name in KEPT}
+    headers: dict[str, str] = {}
+    user: dict[str, str] = {}
+    for name, value in fields:
+        lower = name.lower()
+        if lower.startswith(USER):
+            before = user.get(lower.removeprefix(USER))
+            user[lower.removeprefix(USER)] = value if before is None else f"{before},{value}"
+        elif lower in kept and value:
+            headers[kept[lower]] = value
+    codings = [coding.strip() for coding in headers.pop("Content-Encoding", "").split(",")]
+    if coding := ",".join(each for each in codings if each and each.lower() != "aws-chunked"):
+        headers["Content-Encoding"] = coding
+    _check(user, USER_BYTES_MAX, "user metadata")
+    _check(headers, HEADERS_BYTES_MAX, "header fields")
+    return Facts(headers, user, dict(tags))
+
+
+def header_fields(facts: Facts) -> tuple[tuple[str, str], ...]:
+    """The header fields that show facts."""
+    headers = {"Content-Type": BINARY, **facts.headers}
+    return (*headers.items(), *((USER + name, value) for name, value in facts.user.items()))
+
+
+def _check(values: Mapping[str, str], most: int, what: str) -> None:
+    try:
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in values.items())
+    except UnicodeEncodeError as error:
+        raise S3Error("InvalidArgument", f"the {what} are not UTF-8") from error
+    if size > most:
+        raise S3Error("MetadataTooLarge", f"the {what} have {size} bytes, at most {most} are kept with an object")

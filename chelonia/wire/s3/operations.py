@@ -1,0 +1,89 @@
+"""Which operation a request means, by its method, what it is about, and the subresource in its query. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.keys import Target
+
+UNSET: Final = {
+    "cors": "NoSuchCORSConfiguration",
+    "encryption": "ServerSideEncryptionConfigurationNotFoundError",
+    "lifecycle": "NoSuchLifecycleConfiguration",
+    "object-lock": "ObjectLockConfigurationNotFoundError",
+    "policy": "NoSuchBucketPolicy",
+    "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
+    "website": "NoSuchWebsiteConfiguration",
+}
+"""Settings of a bucket that are never there: the error of who asks for one."""
+EMPTY: Final = {
+    "accelerate": "AccelerateConfiguration",
+    "logging": "BucketLoggingStatus",
+    "notification": "NotificationConfiguration",
+}
+"""Settings of a bucket that are always empty: the document of who asks for one."""
+_BUCKET: Final = {
+    ("GET", ""): "ListObjects",
+    ("GET", "location"): "GetBucketLocation",
+    ("GET", "acl"): "GetBucketAcl",
+    ("GET", "tagging"): "GetBucketTagging",
+    ("GET", "uploads"): "ListMultipartUploads",
+    ("GET", "versioning"): "GetBucketVersioning",
+    ("GET", "versions"): "ListObjectVersions",
+    ("GET", "requestPayment"): "GetBucketRequestPayment",
+    ("HEAD", ""): "HeadBucket",
+    ("PUT", ""): "CreateBucket",
+    ("PUT", "acl"): "PutBucketAcl",
+    ("PUT", "tagging"): "PutBucketTagging",
+    ("PUT", "versioning"): "PutBucketVersioning",
+    ("DELETE", ""): "DeleteBucket",
+    ("DELETE", "tagging"): "DeleteBucketTagging",
+    ("POST", "delete"): "DeleteObjects",
+    ("POST", ""): "PostObject",
+}
+_OBJECT: Final = {
+    ("GET", ""): "GetObject",
+    ("GET", "acl"): "GetObjectAcl",
+    ("GET", "tagging"): "GetObjectTagging",
+    ("GET", "attributes"): "GetObjectAttributes",
+    ("GET", "uploadId"): "ListParts",
+    ("HEAD", ""): "HeadObject",
+    ("PUT", ""): "PutObject",
+    ("PUT", "acl"): "PutObjectAcl",
+    ("PUT", "tagging"): "PutObjectTagging",
+    ("PUT", "uploadId"): "UploadPart",
+    ("POST", "uploads"): "CreateMultipartUpload",
+    ("POST", "uploadId"): "CompleteMultipartUpload",
+    ("DELETE", ""): "DeleteObject",
+    ("DELETE", "tagging"): "DeleteObjectTagging",
+    ("DELETE", "uploadId"): "AbortMultipartUpload",
+}
+_SUBRESOURCES: Final = frozenset(
+    {name for table in (_BUCKET, _OBJECT) for _, name in table if name} | set(UNSET) | set(EMPTY)
+    | {"analytics", "intelligent-tiering", "inventory", "legal-hold", "metrics", "ownershipControls", "policyStatus",
+       "replication", "restore", "retention", "select", "torrent"}
+)  # fmt: skip
+OTHER: Final = "Other"
+
+
+def operation_of(method: str, target: Target, query: Collection[str], *, copies: bool) -> tuple[str, str]:
+    """The name of an operation, as Amazon has it, and its subresource; `copies`: the request names a source to copy.
+
+    Raises: S3Error for what is not offered.
+    """
+    asked = next((name for name in query if name in _SUBRESOURCES), "")
+    if not target.bucket:
+        if method == "GET" and not target.key:
+            return "ListBuckets", ""
+        raise S3Error("MethodNotAllowed", "The specified method is not allowed against this resource.")
+    table = _OBJECT if target.key else _BUCKET
+    name = table.get((method, asked), "")
+    if name:
+        return {"PutObject": "CopyObject", "UploadPart": "UploadPartCopy"}.get(name, name) if copies else name, asked
+    if not target.key and asked and (asked in UNSET or asked in EMPTY) and method in ("GET", "DELETE"):
+        return "GetBucketSetting" if method == "GET" else "DeleteBucketSetting", asked
+    if asked:
+        raise S3Error("NotImplemented", f"{asked} is not offered by this door")
+    raise S3Error("MethodNotAllowed", "The specified method is not allowed against this resource.")

@@ -1,0 +1,104 @@
+"""What stands in the XML bodies, and in some fields, of S3's requests. Pure; parsing is hardened (`wire.xml`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from chelonia.core.errors import CheloniaError
+from chelonia.wire import xml
+from chelonia.wire.s3.errors import S3Error
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A body of XML: a thousand keys of a thousand bytes, escaped."""
+DELETED_MAX: Final = 1000
+"""Keys of one bulk deletion."""
+TAGS_MAX: Final = 10
+TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """One key of a bulk deletion, and what must hold of it."""
+
+    key: str
+    version: str = ""
+    etag: str = ""
+
+
+def deletion(body: bytes) -> tuple[tuple[Doomed, ...], bool]:
+    """The keys of a bulk deletion, and whether only failures are to be told. Raises: S3Error."""
+    root = _root(body, "Delete")
+    doomed = [
+        Doomed(_text(child, "Key"), _text(child, "VersionId"), _text(child, "ETag").strip('"'))
+        for child in root
+        if xml.local_name(child) == "Object"
+    ]
+    if not 1 <= len(doomed) <= DELETED_MAX or not all(each.key for each in doomed):
+        raise S3Error("MalformedXML", f"a Delete names 1 to {DELETED_MAX} keys")
+    return tuple(doomed), _text(root, "Quiet").lower() == "true"
+
+
+def location(body: bytes) -> str:
+    """The `LocationConstraint` of a new bucket, "": none. Raises: S3Error."""
+    return _text(_root(body, "CreateBucketConfiguration"), "LocationConstraint") if body.strip() else ""
+
+
+def tagging(body: bytes) -> dict[str, str]:
+    """The tags in a `Tagging`. Raises: S3Error."""
+    root = _root(body, "Tagging")
+    pairs = [
+        (_text(tag, "Key"), _text(tag, "Value"))
+        for tags in root
+        if xml.local_name(tags) == "TagSet"
+        for tag in tags
+        if xml.local_name(tag) == "Tag"
+    ]
+    return _tags(pairs)
+
+
+def tags_of(header: str) -> dict[str, str]:
+    """The tags in `x-amz-tagging`: a query. Raises: S3Error."""
+    return _tags(parse_qsl(header, keep_blank_values=True, max_num_fields=TAGS_MAX + 1)) if header else {}
+
+
+def copy_source(header: str) -> tuple[str, str, str]:
+    """Bucket, key and version in `x-amz-copy-source`. Raises: S3Error."""
+    path, _, query = header.partition("?")
+    bucket, _, key = unquote(path).removeprefix("/").partition("/")
+    if not bucket or not key:
+        raise S3Error("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey")
+    return bucket, key, query.removeprefix("versionId=") if query.startswith("versionId=") else ""
+
+
+def _tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    tags = dict(pairs)
+    if len(pairs) > TAGS_MAX:
+        raise S3Error("BadRequest", f"at most {TAGS_MAX} tags")
+    if len(tags) < len(pairs) or any(
+        not 1 <= len(key) <= TAG_KEY_MAX or len(value) > TAG_VALUE_MAX for key, value in pairs
+    ):
+        cause = f"a tag's key has 1 to {TAG_KEY_MAX} characters and stands once, its value has up to {TAG_VALUE_MAX}"
+        raise S3Error("InvalidTag", cause)
+    return tags
+
+
+def _root(body: bytes, name: str) -> xml.Node:
+    try:
+        root = xml.parse(body, BODY_BYTES_MAX)
+    except CheloniaError as error:
+        raise S3Error("MalformedXML", f"The XML you provided was not well-formed: {error.cause}") from error
+    if xml.local_name(root) != name:
+        raise S3Error("MalformedXML", f"a {name} is wanted, this is {xml.local_name(root)[:80]}")
+    return root
+
+
+def _children(node: xml.Node, name: str) -> Iterator[xml.Node]:
+    return (child for child in node if xml.local_name(child) == name)
+
+
+def _text(node: xml.Node, name: str) -> str:
+    """The text of the first child of a name, "": there is none."""
+    return next((str(child.text or "") for child in _children(node, name)), "")

@@ -1,0 +1,246 @@
+"""AWS Signature Version 4 of requests, in the header field or in the query. Pure: the instant is an argument.
+
+Says who claims to have signed, and whether a secret bears that out. The older version 2 is refused: it signs neither
+the host nor all header fields. Any region is taken: this door has one. Source: "Signature Version 4 signing process"
+and "Authenticating Requests", Amazon S3 API Reference.
+Invariants: every `x-amz-*` field of a request is signed; a signature is compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from chelonia.wire.s3.errors import S3Error
+
+ALGORITHM: Final = "AWS4-HMAC-SHA256"
+STAMP: Final = "%Y%m%dT%H%M%SZ"
+UNSIGNED: Final = "UNSIGNED-PAYLOAD"
+SKEW_MS_MAX: Final = 15 * 60 * 1000
+"""How far a client's clock may be off: what the clients' libraries correct for."""
+EXPIRES_S_MAX: Final = 7 * 24 * 3600
+"""How long a presigned URL may be good."""
+QUERY_FIELDS_MAX: Final = 200
+"""Fields of one query: far more than any operation has."""
+
+_CREDENTIAL = re.compile(r"([!-.0-~]{1,128})/(\d{8})/([a-z0-9-]{1,64})/(s3)/(aws4_request)\Z", re.ASCII)
+_SIGNATURE = re.compile(r"[0-9a-f]{64}\Z")
+_BLANKS = re.compile(r" +")
+
+
+@dataclass(frozen=True, slots=True)
+class Signable:
+    """A request as it came: `path` and `query` raw, percent escapes kept; `fields` in order, names as sent."""
+
+    method: str
+    path: str
+    query: str
+    fields: tuple[tuple[str, str], ...]
+
+    def field(self, name: str) -> str:
+        """The values of one header field, joined; "" when it is not there."""
+        return ",".join(_trim(value) for key, value in self.fields if key.lower() == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a request says of its own signature.
+
+    Args:
+        access_key: which key signed it; `scope`: `<day>/<region>/s3/aws4_request`; `stamp`: `YYYYMMDDTHHMMSSZ`.
+        signed: names of the signed header fields, in lower case, ordered.
+        payload: `x-amz-content-sha256`: a digest of the body, or how the body is signed.
+        presigned: it stands in the query; `expires_s` then is how long it is good.
+    """
+
+    access_key: str
+    scope: str
+    stamp: str
+    signed: tuple[str, ...]
+    signature: str
+    payload: str
+    presigned: bool = False
+    expires_s: int = 0
+
+
+def claim_of(request: Signable) -> Claim | None:
+    """Read who claims to have signed; None for an anonymous request.
+
+    Raises: S3Error when it is malformed, or signed in a way that is not taken.
+    """
+    header, query = request.field("authorization"), dict(query_fields(request.query))
+    if "Signature" in query and "AWSAccessKeyId" in query:
+        raise _old()
+    if header and "X-Amz-Algorithm" in query:
+        raise S3Error("InvalidArgument", "sign once: in the Authorization header field or in the query, not in both")
+    if "X-Amz-Algorithm" in query:
+        return _presigned(request, query)
+    if not header:
+        return None
+    if header.startswith("AWS "):
+        raise _old()
+    kind, _, rest = header.partition(" ")
+    if kind != ALGORITHM:
+        raise S3Error("InvalidArgument", f"this door takes {ALGORITHM} in the Authorization header field")
+    parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    code = "AuthorizationHeaderMalformed"
+    if not {"Credential", "SignedHeaders", "Signature"} <= set(parts):
+        raise S3Error(code, "Credential, SignedHeaders and Signature are needed")
+    payload = request.field("x-amz-content-sha256")
+    if not payload:
+        raise S3Error("MissingSecurityHeader", "x-amz-content-sha256 is needed: the body's SHA-256 or UNSIGNED-PAYLOAD")
+    stamp = _stamp(request, code)
+    access_key, scope = _credential(parts["Credential"], stamp, code)
+    claim = Claim(access_key, scope, stamp, _names(parts["SignedHeaders"]), parts["Signature"], payload)
+    return _complete(request, claim, code)
+
+
+def verify(request: Signable, claim: Claim, secret: str, now_ms: int) -> None:
+    """Check the signature and its time. Raises: S3Error (SignatureDoesNotMatch, RequestTimeTooSkewed, AccessDenied)."""
+    then = stamp_ms(claim.stamp)
+    if claim.presigned:
+        if then - now_ms > SKEW_MS_MAX:
+            raise S3Error("AccessDenied", "the URL is not good yet: is the signer's clock right?")
+        if now_ms > then + claim.expires_s * 1000:
+            raise S3Error("AccessDenied", "Request has expired: ask for a new URL")
+    elif abs(then - now_ms) > SKEW_MS_MAX:
+        cause = f"The difference between the request time and the server's is more than {SKEW_MS_MAX // 60_000} minutes"
+        raise S3Error("RequestTimeTooSkewed", f"{cause}: set the client's clock")
+    key = signing_key(secret, claim.scope)
+    # Some sign a path as they send it, some as it is when it is encoded anew.
+    paths = dict.fromkeys((encode(unquote_to_bytes(request.path), keep="/"), request.path))
+    if not any(hmac.compare_digest(_signature(request, claim, key, path), claim.signature) for path in paths):
+        cause = "The request signature does not match: check the secret key, and the client's way to sign"
+        raise S3Error("SignatureDoesNotMatch", cause)
+
+
+def signing_key(secret: str, scope: str) -> bytes:
+    """The key that signs for one day, region and service."""
+    key = b"AWS4" + secret.encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), hashlib.sha256)
+    return key
+
+
+def sign(key: bytes, text: str) -> str:
+    """The signature of a string to sign."""
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def canonical_request(request: Signable, claim: Claim, path: str) -> str:
+    """What is signed of a request, as one text; `path`: encoded."""
+    fields = "".join(f"{name}:{request.field(name)}\n" for name in claim.signed)
+    pairs = sorted(
+        (encode(name.encode()), encode(value.encode("utf-8", "surrogateescape")))
+        for name, value in query_fields(request.query)
+        if not (claim.presigned and name == "X-Amz-Signature")
+    )
+    query = "&".join(f"{name}={value}" for name, value in pairs)
+    return "\n".join((request.method, path or "/", query, fields, ";".join(claim.signed), claim.payload))
+
+
+def query_fields(query: str) -> tuple[tuple[str, str], ...]:
+    """The fields of a raw query, decoded, in order. Raises: S3Error for too many."""
+    parts = [part for part in query.split("&") if part]
+    if len(parts) > QUERY_FIELDS_MAX:
+        raise S3Error("InvalidURI", f"at most {QUERY_FIELDS_MAX} fields in one query")
+    pairs = (part.replace("+", "%20").partition("=") for part in parts)
+    return tuple((_decoded(name), _decoded(value)) for name, _, value in pairs)
+
+
+def encode(data: bytes, keep: str = "") -> str:
+    """Percent-encode as signatures have it: all but letters, digits, `-._~` and `keep`."""
+    return quote(data, safe="-._~" + keep)
+
+
+def stamp_ms(stamp: str) -> int:
+    """`YYYYMMDDTHHMMSSZ` in milliseconds since the Unix epoch. Raises: S3Error."""
+    try:
+        return int(datetime.strptime(stamp, STAMP).replace(tzinfo=UTC).timestamp()) * 1000
+    except ValueError as error:
+        raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date") from error
+
+
+def _signature(request: Signable, claim: Claim, key: bytes, path: str) -> str:
+    digest = hashlib.sha256(canonical_request(request, claim, path).encode("utf-8", "surrogateescape")).hexdigest()
+    return sign(key, f"{ALGORITHM}\n{claim.stamp}\n{claim.scope}\n{digest}")
+
+
+def _presigned(request: Signable, query: Mapping[str, str]) -> Claim:
+    code = "AuthorizationQueryParametersError"
+    needed = ("X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature")
+    missing = [name for name in needed if not query.get(name)]
+    if missing or query["X-Amz-Algorithm"] != ALGORITHM:
+        raise S3Error(code, f"a presigned URL has X-Amz-Algorithm={ALGORITHM} and {', '.join(needed)}")
+    expires = query["X-Amz-Expires"]
+    if not (expires.isascii() and expires.isdigit() and len(expires) <= 7 and int(expires) <= EXPIRES_S_MAX):
+        raise S3Error(code, f"X-Amz-Expires is 0 to {EXPIRES_S_MAX} seconds")
+    stamp = query["X-Amz-Date"]
+    stamp_ms(stamp)
+    access_key, scope = _credential(query["X-Amz-Credential"], stamp, code)
+    payload = query.get("X-Amz-Content-Sha256") or request.field("x-amz-content-sha256") or UNSIGNED
+    claim = Claim(
+        access_key, scope, stamp, _names(query["X-Amz-SignedHeaders"]), query["X-Amz-Signature"], payload,
+        presigned=True, expires_s=int(expires),
+    )  # fmt: skip
+    return _complete(request, claim, code)
+
+
+def _complete(request: Signable, claim: Claim, code: str) -> Claim:
+    """Refuse a claim that leaves open what it must not. Raises: S3Error."""
+    if not _SIGNATURE.match(claim.signature):
+        raise S3Error(code, "a signature has 64 hexadecimal digits")
+    if "host" not in claim.signed:
+        raise S3Error(code, "the host header field has to be signed")
+    present = {name.lower() for name, _ in request.fields}
+    free = sorted(name for name in present if name.startswith("x-amz-") and name not in claim.signed)
+    if claim.presigned:
+        free = [name for name in free if name != "x-amz-content-sha256"]
+    if free:
+        raise S3Error("AccessDenied", f"There were headers present which were not signed: {', '.join(free)[:200]}")
+    return claim
+
+
+def _credential(text: str, stamp: str, code: str) -> tuple[str, str]:
+    found = _CREDENTIAL.match(text)
+    if not found:
+        raise S3Error(code, "a Credential is <key id>/<YYYYMMDD>/<region>/s3/aws4_request")
+    if found[2] != stamp[:8]:
+        raise S3Error(code, f"the Credential is of {found[2]}, the request of {stamp[:8]}")
+    return found[1], text[len(found[1]) + 1 :]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(sorted({name.strip().lower() for name in text.split(";") if name.strip()}))
+
+
+def _stamp(request: Signable, code: str) -> str:
+    """When it was signed: `x-amz-date`, or `Date` in either form. Raises: S3Error."""
+    stamp = request.field("x-amz-date") or request.field("date")
+    try:
+        if not stamp.endswith("Z"):
+            stamp = parsedate_to_datetime(stamp).astimezone(UTC).strftime(STAMP)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date") from error
+    stamp_ms(stamp)
+    return stamp
+
+
+def _trim(value: str) -> str:
+    return _BLANKS.sub(" ", value.strip())
+
+
+def _decoded(text: str) -> str:
+    return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
+
+
+def _old() -> S3Error:
+    cause = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+    return S3Error("InvalidRequest", cause)

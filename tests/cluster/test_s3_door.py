@@ -1,0 +1,226 @@
+"""The S3 door on real daemons: boto3 with keys of its own, streamed bodies, races, and what other doors see of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.cluster.harness import Cluster
+
+COMMAND = str(Path(sys.executable).parent / "chelonia")
+DATA = os.urandom(3_000_000)
+
+
+def run(cluster: Cluster, *words: str, who: str = "user") -> list[dict[str, Any]]:
+    """What the command tells programs."""
+    command = [COMMAND, "--cluster", str(cluster.root / "cluster.json"), "--as", who, "--json", *words]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done
+    told = json.loads(done.stdout)
+    return list(told["results"] if isinstance(told, dict) else told)
+
+
+@pytest.fixture(scope="module")
+def clients(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Gives boto3's client of a user, or (`key`) of somebody with these words."""
+    bundle = tmp_path_factory.mktemp("ca") / "ca.pem"
+    bundle.write_bytes(b"".join(each.read_bytes() for each in sorted(cluster.ca_dir.glob("*.0"))))
+    made: dict[str, Any] = {}
+
+    def client(who: str = "user", key: tuple[str, str] | None = None) -> Any:
+        if who not in made or key is not None:
+            (issued,) = run(cluster, "s3", "key", "create", who=who) if key is None else ({},)
+            words = key or (issued["id"], issued["secret"])
+            config = Config(
+                s3={"addressing_style": "path"}, signature_version="s3v4", retries={"max_attempts": 1}
+            )  # fmt: skip
+            made[who] = boto3.client(
+                "s3", endpoint_url=cluster.s3_url, verify=str(bundle), region_name="us-east-1", config=config,
+                aws_access_key_id=words[0], aws_secret_access_key=words[1],
+            )  # fmt: skip
+        return made[who]
+
+    return client
+
+
+@pytest.fixture(scope="module")
+def s3(clients: Callable[..., Any]) -> Any:
+    return clients()
+
+
+@pytest.fixture
+def bucket(s3: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A bucket of the test's own; it is emptied and removed, so that nothing implied can have stayed."""
+    name = hashlib.md5(request.node.name.encode()).hexdigest()
+    s3.create_bucket(Bucket=name)
+    yield name
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
+        keys = [{"Key": each["Key"]} for each in page.get("Contents", ())]
+        if keys:
+            assert "Errors" not in s3.delete_objects(Bucket=name, Delete={"Objects": keys, "Quiet": True})
+    s3.delete_bucket(Bucket=name)
+
+
+def refused(call: Callable[..., Any], **arguments: Any) -> tuple[int, str]:
+    """Status and code of a refusal."""
+    with pytest.raises(ClientError) as caught:
+        call(**arguments)
+    answer = caught.value.response
+    return answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]
+
+
+def test_objects_come_back_as_they_were_put(s3: Any, bucket: str) -> None:
+    for key, data in (("empty", b""), ("one/byte", b"x"), ("some/where/large", DATA)):
+        put = s3.put_object(Bucket=bucket, Key=key, Body=data, ContentType="text/x", Metadata={"run": "7"})
+        got = s3.get_object(Bucket=bucket, Key=key)
+        assert got["Body"].read() == data
+        assert got["ETag"] == put["ETag"] == f'"{hashlib.md5(data).hexdigest()}"'
+        assert (got["ContentType"], got["Metadata"]) == ("text/x", {"run": "7"})
+        assert s3.head_object(Bucket=bucket, Key=key)["ContentLength"] == len(data)
+    ranged = s3.get_object(Bucket=bucket, Key="some/where/large", Range="bytes=100-199")
+    assert (ranged["ContentRange"], ranged["Body"].read()) == (f"bytes 100-199/{len(DATA)}", DATA[100:200])
+    assert refused(s3.get_object, Bucket=bucket, Key="one/byte", Range="bytes=5-9") == (416, "InvalidRange")
+    assert refused(s3.get_object, Bucket=bucket, Key="nothing") == (404, "NoSuchKey")
+    assert refused(s3.put_object, Bucket="no-such-bucket", Key="k", Body=b"") == (404, "NoSuchBucket")
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
+def test_checksums_trail_a_stream_and_come_back(s3: Any, bucket: str, algorithm: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=DATA[:100_000], ChecksumAlgorithm=algorithm)
+    got = s3.get_object(Bucket=bucket, Key="k", ChecksumMode="ENABLED")
+    assert got[f"Checksum{algorithm}"]
+    assert got["Body"].read() == DATA[:100_000]
+    with pytest.raises(ClientError, match="BadDigest"):
+        s3.put_object(Bucket=bucket, Key="bad", Body=b"x", ChecksumSHA256="A" * 43 + "=")
+    assert refused(s3.head_object, Bucket=bucket, Key="bad")[0] == 404
+
+
+def test_listings_by_prefix_delimiter_and_page(s3: Any, bucket: str) -> None:
+    keys = sorted(["a/1", "a/2", "a-b", "a.b/1", "b", "c/d/e", "c/d/f", "z/", "ü/x"], key=str.encode)
+    for key in keys:
+        s3.put_object(Bucket=bucket, Key=key, Body=b"")
+
+    def listed(operation: str, size: int, **asked: Any) -> list[str]:
+        pages = s3.get_paginator(operation).paginate(Bucket=bucket, PaginationConfig={"PageSize": size}, **asked)
+        return [
+            name
+            for page in pages
+            for name in sorted(
+                [each["Key"] for each in page.get("Contents", ())]
+                + [each["Prefix"] for each in page.get("CommonPrefixes", ())],
+                key=str.encode,
+            )
+        ]
+
+    for operation in ("list_objects_v2", "list_objects"):
+        for size in (1, 3, 1000):
+            assert listed(operation, size) == keys
+            assert listed(operation, size, Delimiter="/") == ["a-b", "a.b/", "a/", "b", "c/", "z/", "ü/"]
+            assert listed(operation, size, Prefix="c/", Delimiter="/") == ["c/d/"]
+            assert listed(operation, size, Prefix="a", Delimiter="b") == ["a-b", "a.b", "a/1", "a/2"]
+            assert listed(operation, size, Prefix="c/d/") == ["c/d/e", "c/d/f"]
+    assert listed("list_objects_v2", 2, StartAfter="a/1") == keys[keys.index("a/2") :]
+    assert listed("list_objects_v2", 1000, Prefix="none") == []
+
+
+def test_conditions_hold_for_writers_too(s3: Any, bucket: str) -> None:
+    once = {"Bucket": bucket, "Key": "once", "IfNoneMatch": "*"}
+    with ThreadPoolExecutor(6) as pool:
+        tries = [pool.submit(s3.put_object, Body=b"%d" % n, **once) for n in range(6)]
+    failed = [each.exception() for each in tries if each.exception() is not None]
+    assert [each.response["Error"]["Code"] for each in failed] == ["PreconditionFailed"] * 5  # type: ignore[union-attr]
+    etag = s3.head_object(Bucket=bucket, Key="once")["ETag"]
+    s3.put_object(Bucket=bucket, Key="once", Body=b"next", IfMatch=etag)
+    assert refused(s3.put_object, Bucket=bucket, Key="once", Body=b"late", IfMatch=etag) == (412, "PreconditionFailed")
+    assert refused(s3.get_object, Bucket=bucket, Key="once", IfMatch=etag) == (412, "PreconditionFailed")
+
+
+def test_many_that_write_one_key_all_succeed(s3: Any, bucket: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: s3.put_object(Bucket=bucket, Key="a/key", Body=b"%d" % n), range(16)))
+    assert s3.get_object(Bucket=bucket, Key="a/key")["Body"].read().isdigit()
+
+
+def test_a_copy_keeps_or_changes_what_is_known(s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="from", Body=b"bytes", Metadata={"a": "1"}, Tagging="t=1")
+    source = {"Bucket": bucket, "Key": "from"}
+    s3.copy_object(Bucket=bucket, Key="d/to", CopySource=source)
+    got = s3.get_object(Bucket=bucket, Key="d/to")
+    assert (got["Body"].read(), got["Metadata"], got["TagCount"]) == (b"bytes", {"a": "1"}, 1)
+    s3.copy_object(Bucket=bucket, Key="from", CopySource=source, MetadataDirective="REPLACE", Metadata={"b": "2"})
+    assert s3.head_object(Bucket=bucket, Key="from")["Metadata"] == {"b": "2"}
+    assert refused(s3.copy_object, Bucket=bucket, Key="from", CopySource=source) == (400, "InvalidRequest")
+    assert refused(s3.copy_object, Bucket=bucket, Key="x", CopySource={"Bucket": bucket, "Key": "no"})[1] == "NoSuchKey"
+
+
+def test_what_a_key_puts_every_other_door_sees(cluster: Cluster, s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="d/file", Body=b"by S3")
+    url = f"{cluster.files_url}/{bucket}/d"
+    assert cluster.request("GET", f"{url}/file").body == b"by S3"
+    assert cluster.request("PUT", f"{url}/file", body=b"by the plain door").status == 204
+    got = s3.get_object(Bucket=bucket, Key="d/file")
+    assert got["Body"].read() == b"by the plain door"
+    assert got["ETag"] != f'"{hashlib.md5(b"by S3").hexdigest()}"'
+    s3.delete_object(Bucket=bucket, Key="d/file")
+    assert cluster.request("GET", url).status == 404  # it was there for the key alone
+
+
+def test_a_url_that_was_signed_works_without_a_key(cluster: Cluster, s3: Any, bucket: str) -> None:
+    def ask(method: str, url: str, body: bytes = b"") -> tuple[int, bytes]:
+        parts = urlsplit(url)
+        connection = http.client.HTTPSConnection(
+            "localhost", parts.port, context=cluster.context("anonymous"), timeout=30
+        )
+        connection.request(method, f"{parts.path}?{parts.query}", body or None)
+        with contextlib.closing(connection):
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    where = {"Bucket": bucket, "Key": "a key"}
+    assert ask("PUT", s3.generate_presigned_url("put_object", where), b"signed")[0] == 200
+    url = s3.generate_presigned_url("get_object", where)
+    assert ask("GET", url) == (200, b"signed")
+    assert ask("GET", url.replace("Signature=", "Signature=0"))[0] == 400
+    assert ask("DELETE", url)[0] == 403
+
+
+def test_rights_are_those_of_the_keys_owner(
+    cluster: Cluster, clients: Callable[..., Any], s3: Any, bucket: str
+) -> None:
+    s3.put_object(Bucket=bucket, Key="mine", Body=b"x")
+    other = clients("user2")
+    assert refused(other.put_object, Bucket=bucket, Key="mine", Body=b"theirs") == (403, "AccessDenied")
+    assert refused(other.delete_object, Bucket=bucket, Key="mine") == (403, "AccessDenied")
+    assert refused(other.create_bucket, Bucket=bucket) == (409, "BucketAlreadyExists")
+    wrong = clients("nobody", key=("A" * 20, "no such secret"))
+    assert refused(wrong.get_object, Bucket=bucket, Key="mine") == (403, "InvalidAccessKeyId")
+    (issued,) = run(cluster, "s3", "key", "create", "--note", "a test")
+    falsely = clients("falsely", key=(issued["id"], "not its secret"))
+    assert refused(falsely.get_object, Bucket=bucket, Key="mine") == (403, "SignatureDoesNotMatch")
+    assert issued["id"] in [key["id"] for key in run(cluster, "s3", "key", "list")]
+    run(cluster, "s3", "key", "revoke", issued["id"])
+    assert issued["id"] not in [key["id"] for key in run(cluster, "s3", "key", "list")]
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, s3: Any, bucket: str) -> None:
+    url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "broken"})
+    parts = urlsplit(url)
+    with cluster.connected(url, "anonymous") as connection:
+        head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: 3000000\r\n\r\n"
+        connection.sendall(head.encode() + DATA[:500_000])
+    assert refused(s3.head_object, Bucket=bucket, Key="broken")[0] == 404

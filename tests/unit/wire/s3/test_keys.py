@@ -1,0 +1,78 @@
+"""What requests are about: paths and hosts, and which names are lawful."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.core.names import parse_ln
+from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.keys import Target, is_bucket_name, place_of, target_of
+from chelonia.wire.s3.operations import operation_of
+
+BUCKET = parse_ln("/lab")
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "expected"),
+    [
+        ("/", "h:1", Target()),
+        ("/lab", "h:1", Target("lab")),
+        ("/lab/", "h:1", Target("lab")),
+        ("/lab/a/b%20c", "h:1", Target("lab", "a/b c")),
+        ("/lab//x", "h", Target("lab", "/x")),
+        ("/a/b", "lab.s3.example.org:443", Target("lab", "a/b")),
+        ("/", "lab.s3.example.org", Target("lab")),
+        ("/lab/a", "s3.example.org", Target("lab", "a")),
+    ],
+)
+def test_bucket_and_key(path: str, host: str, expected: Target) -> None:
+    assert target_of(path, host, "s3.example.org") == expected
+
+
+@pytest.mark.parametrize("name", ["abc", "a.b-c9", "x" * 63])
+def test_names_of_buckets(name: str) -> None:
+    assert is_bucket_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "ab", "x" * 64, "Abc", "a_b", "-ab", "ab-", "a..b", "1.2.3.4", "xn--a", "a.-b"])
+def test_what_is_no_name_of_a_bucket(name: str) -> None:
+    assert not is_bucket_name(name)
+
+
+@pytest.mark.parametrize("key", ["a//b", "/a", "a/./b", "a/../b", "a\x01", "x" * 256, "", "a/" * 300 + "b"])
+def test_keys_that_are_no_names_are_refused(key: str) -> None:
+    with pytest.raises(S3Error) as caught:
+        place_of(BUCKET, key)
+    assert caught.value.code == "InvalidObjectName"
+
+
+def test_a_key_that_is_too_long_says_so() -> None:
+    with pytest.raises(S3Error) as caught:
+        place_of(BUCKET, "x/" * 512 + "x")
+    assert caught.value.code == "KeyTooLongError"
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="/"), min_size=1,
+                        max_size=20), min_size=1, max_size=5))  # fmt: skip
+def test_a_key_is_the_path_below_its_bucket(parts: list[str]) -> None:
+    if any(part in (".", "..") for part in parts):
+        return
+    assert place_of(BUCKET, "/".join(parts)).parts == ("lab", *parts)
+
+
+def test_operations_by_method_and_subresource() -> None:
+    bucket, key = Target("lab"), Target("lab", "k")
+    assert operation_of("GET", Target(), [], copies=False) == ("ListBuckets", "")
+    assert operation_of("GET", bucket, ["list-type"], copies=False) == ("ListObjects", "")
+    assert operation_of("GET", bucket, ["location"], copies=False) == ("GetBucketLocation", "location")
+    assert operation_of("PUT", key, [], copies=True)[0] == "CopyObject"
+    assert operation_of("PUT", key, ["partNumber", "uploadId"], copies=False)[0] == "UploadPart"
+    assert operation_of("GET", bucket, ["cors"], copies=False) == ("GetBucketSetting", "cors")
+    for method, target, query in (("PUT", bucket, ["cors"]), ("GET", key, ["torrent"]), ("POST", key, ["select"])):
+        with pytest.raises(S3Error) as caught:
+            operation_of(method, target, query, copies=False)
+        assert caught.value.code == "NotImplemented"
+    with pytest.raises(S3Error):
+        operation_of("PATCH", key, [], copies=False)
