@@ -40,7 +40,7 @@ from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_librarian import LIBRARIAN as LIBRARIAN_TABLE
 from tests.support.ahash import open_store, serving
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, secure
 
@@ -589,7 +589,7 @@ async def test_who_takes_long_and_answers_others_is_waited_for(grid: Grid) -> No
     async with (
         door(grid, one) as first,
         door(grid, other) as second,
-        stub(grid, first, second, retry_ms=0, hedge_ms=500) as ahash,
+        stub(grid, first, second, retry_ms=0, hedge_ms=round(500 * patience())) as ahash,
     ):
         assert await ahash.status(Call()) == STATUS
         long = asyncio.create_task(ahash.status(Call(request_id="slow")))
