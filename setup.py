@@ -29,6 +29,7 @@ CLIENT = [
     "uvloop>=0.21",
 ]
 SERVER = [
+    "asn1crypto>=1.5",
     "awscrt>=0.23",
     "berkeleydb>=18.1.17",
     "prometheus-client>=0.21",

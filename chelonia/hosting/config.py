@@ -59,12 +59,14 @@ class NodeSection:
 
 @dataclass(frozen=True, slots=True)
 class TlsSection:
-    """Certificate, key and trust of the node: PEM files, and a directory as `/etc/grid-security/certificates`."""
+    """Certificate, key and trust of the node: PEM files, and a directory as `/etc/grid-security/certificates`;
+    `voms_dir`: `.lsc` files of who signs VOMS attributes, in a directory for each organisation."""
 
     cert: str = "/etc/grid-security/hostcert.pem"
     key: str = "/etc/grid-security/hostkey.pem"
     ca_dir: str = "/etc/grid-security/certificates"
     reload_check_ms: int = 60_000
+    voms_dir: str = "/etc/grid-security/vomsdir"
 
 
 @dataclass(frozen=True, slots=True)

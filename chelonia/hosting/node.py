@@ -81,6 +81,7 @@ from chelonia.hosting.net.http_messages import Door
 from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
+from chelonia.hosting.net.voms import Voms
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.signer import KeyVerifier, load_signer
 from chelonia.hosting.thread_pool import ThreadWorker
@@ -122,7 +123,8 @@ class Node:
         self._config = config
         self._clock, self._ids, self._metrics = SystemClock(), SystemIds(), Metrics()
         files = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
-        self._tls = TlsStore(files, self._clock.now_ms)
+        voms = Voms(Path(config.tls.voms_dir), lambda: self._tls.trust, lambda: self._tls.own_names)
+        self._tls = TlsStore(files, self._clock.now_ms, voms.verify)
         self._replica_tls = TlsStore(files, self._clock.now_ms)
         self._nobody_tls = TlsStore(TlsSettings(ca_dir=files.ca_dir), self._clock.now_ms)
         own = self._tls.own_identity
@@ -435,7 +437,9 @@ class Node:
         self._doors["turl"] = DataDoor(shepherd, self._registry, self._metrics).serve
 
     def _is_revoked(self, credential: str) -> bool:
-        return self._tls.trust.is_revoked(credential)
+        """Whether a CRL names a certificate (`Call.credential`)."""
+        serial, _, issuer = credential.partition(" ")
+        return any(int(serial, 16) in crl.revoked for crl in self._tls.trust.crls.get(issuer, ()))
 
     def _guard(self, limit_ms: Callable[[], int]) -> None:
         """Have users' connections cut when the event loop has not turned for `limit_ms`."""

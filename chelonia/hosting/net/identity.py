@@ -1,7 +1,7 @@
 """Who is at the other end of a TLS connection: the end entity at the root of a proxy chain.
 
 Decides the identity of a peer from the chain that OpenSSL verified, and keeps it for resumed sessions, which carry no
-chain. Never verifies signatures itself, never grants rights, never trusts VOMS attributes (they count for nobody).
+chain. Never verifies signatures itself, never grants rights; VOMS attributes count as far as `Attests` says.
 
 Invariants: an identity comes from a verified chain seen in a full handshake; validity, revocation and trust anchors
 are checked again at each use; a proxy whose policy we do not understand is refused (RFC 3820 section 3.8.2).
@@ -34,7 +34,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, Ms
 IDENTITIES_MAX: Final = 4096
 """Identities remembered for resumed sessions, about 10 KiB each; the least recently used goes first."""
 VOMS_NOTES_MAX: Final = 4096
-"""DNs for which the ignored VOMS attributes have been logged; beyond it a DN may be logged again."""
+"""Reasons to ignore VOMS attributes, by DN, that have been logged; beyond it one may be logged again."""
 FOREVER: Final = Ms(2**63 - 1)
 """Later than any certificate can say."""
 DER_LENGTH_BYTES_MAX: Final = 4
@@ -122,6 +122,24 @@ class Identity:
         return self.dn == ANONYMOUS
 
 
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """VOMS attributes of a chain that count, until an instant (exclusive), and why others do not."""
+
+    attributes: tuple[str, ...] = ()
+    until_ms: Ms = FOREVER
+    reasons: tuple[str, ...] = ()
+
+
+Attests = Callable[[Chain, Ms], Attested]
+"""Says what the attribute certificates in a verified chain are good for at an instant."""
+
+
+def attests_nothing(chain: Chain, now_ms: Ms) -> Attested:
+    """What a client says, which asks no server for its groups."""
+    return Attested()
+
+
 NOBODY: Final = Identity(ANONYMOUS)
 """The identity of a peer that showed no certificate."""
 
@@ -142,12 +160,20 @@ class _Known:
 class IdentityCache:
     """Identities by SHA-256 of the leaf, filled at full handshakes only; bounded; checked again at each use."""
 
-    def __init__(self, check: ChainCheck, now_ms: Callable[[], Ms], limit: int = IDENTITIES_MAX) -> None:
-        """Take the trust check, the clock and the number of identities to remember (at least 1)."""
+    def __init__(
+        self,
+        check: ChainCheck,
+        now_ms: Callable[[], Ms],
+        limit: int = IDENTITIES_MAX,
+        attests: Attests = attests_nothing,
+    ) -> None:
+        """Take the trust check, the clock, the number of identities to remember (at least 1), and who says which VOMS
+        attributes count."""
         assert limit >= 1
         self._check = check
         self._now_ms = now_ms
         self._limit = limit
+        self._attests = attests
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._round = 0
         self._voms_noted: OrderedDict[str, None] = OrderedDict()
@@ -192,10 +218,14 @@ class IdentityCache:
             try:
                 check_validity(known.chain, now_ms)
                 until_ms = min(self._check(known.chain, now_ms), known.identity.not_after_ms)
+                attested = self._attests(known.chain, now_ms) if _shows_attributes(known.chain) else Attested()
             except CheloniaError:
                 self._known.pop(key, None)
                 raise
-            known = replace(known, judged=judged, good_until_ms=until_ms)
+            self._note_ignored(known.identity.dn, attested.reasons)
+            identity = replace(known.identity, attributes=attested.attributes)
+            until_ms = min(until_ms, attested.until_ms)
+            known = replace(known, identity=identity, judged=judged, good_until_ms=until_ms)
         self._known[key] = known
         self._known.move_to_end(key)
         while len(self._known) > self._limit:
@@ -212,17 +242,22 @@ class IdentityCache:
             raise CheloniaError(Kind.UNTRUSTED, "identify", "", "the peer's certificate chain was not verified")
         identity = identity_of_chain(chain)
         assert identity.fingerprint == key.hex(), "the verified chain must begin with the peer's certificate"
-        self._note_voms(identity.dn, chain)
         return _Known(identity, chain)
 
-    def _note_voms(self, dn: Dn, chain: Chain) -> None:
-        """Log once per DN that the VOMS attributes it shows are ignored."""
-        if dn in self._voms_noted or not any(_extension(cert, VOMS_ATTRIBUTES) for cert in chain):
-            return
-        self._voms_noted[dn] = None
-        while len(self._voms_noted) > VOMS_NOTES_MAX:
-            self._voms_noted.popitem(last=False)
-        _log.info('event=voms-ignored dn="%s" reason="attribute certificates are not verified yet"', dn)
+    def _note_ignored(self, dn: Dn, reasons: tuple[str, ...]) -> None:
+        """Log once why VOMS attributes that a peer shows are ignored."""
+        for reason in reasons:
+            note = f'dn="{dn}" reason={reason!a}'
+            if note in self._voms_noted:
+                continue
+            self._voms_noted[note] = None
+            while len(self._voms_noted) > VOMS_NOTES_MAX:
+                self._voms_noted.popitem(last=False)
+            _log.info("event=voms-ignored %s", note)
+
+
+def _shows_attributes(chain: Chain) -> bool:
+    return any(_extension(cert, VOMS_ATTRIBUTES) for cert in chain)
 
 
 def identity_of_chain(chain: Chain) -> Identity:

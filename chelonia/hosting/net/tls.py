@@ -39,15 +39,18 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.hosting.net.identity import (
     FOREVER,
+    Attests,
     Chain,
     Identity,
     IdentityCache,
     TlsObject,
+    attests_nothing,
     canonical_dn,
     check_validity,
     fingerprint,
     identity_of_chain,
     load_certificate,
+    names_of,
     proxy_language,
     render_dn,
     subject_dn,
@@ -181,11 +184,6 @@ class Trust:
         pairs = [pair for pair in itertools.pairwise(chain) if proxy_language(pair[0]) is None]
         return min((self._check_one(cert, issuer, now_ms) for cert, issuer in pairs), default=FOREVER)
 
-    def is_revoked(self, credential: str) -> bool:
-        """Whether a CRL names a certificate, told as `<serial number in hex> <DN of its issuer>`."""
-        serial, _, issuer = credential.partition(" ")
-        return any(int(serial, 16) in crl.revoked for crl in self.crls.get(issuer, ()))
-
     def _check_one(self, cert: x509.Certificate, issuer: x509.Certificate, now_ms: Ms) -> Ms:
         """Check one certificate that a CA issued; return when the CRL relied on expires."""
         ca = subject_dn(issuer)
@@ -204,12 +202,12 @@ class Trust:
 class TlsStore:
     """The TLS side of one process: contexts for listeners and clients, who peers are, and renewal of all of it."""
 
-    def __init__(self, settings: TlsSettings, now_ms: Callable[[], Ms]) -> None:
-        """Read everything once. Raises: as `reload`."""
+    def __init__(self, settings: TlsSettings, now_ms: Callable[[], Ms], attests: Attests = attests_nothing) -> None:
+        """Read everything once; `attests` of peers' VOMS attributes. Raises: as `reload`."""
         self._settings = settings
         self._now_ms = now_ms
         self._contexts: dict[_Key, ssl.SSLContext] = {}
-        self._identities = IdentityCache(self._check, now_ms)
+        self._identities = IdentityCache(self._check, now_ms, attests=attests)
         self._stamp = _stamp(settings)
         self._own = load_own_chain(settings, now_ms())
         self._trust = load_trust(settings)
@@ -223,6 +221,11 @@ class TlsStore:
     def own_identity(self) -> Identity | None:
         """Who this process is to its peers; None without a certificate."""
         return identity_of_chain(self._own) if self._own else None
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """Hosts that this process's certificate is for."""
+        return names_of(self._own[0]) if self._own else ()
 
     def identify(self, tls: TlsObject | None) -> Identity:
         """Return who is at the other end; to be asked at each request. Raises: as `IdentityCache.identify`."""

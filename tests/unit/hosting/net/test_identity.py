@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.hosting.net import identity
-from chelonia.hosting.net.certificates import make_key, make_proxy
+from chelonia.hosting.net.certificates import make_key
 from chelonia.hosting.net.identity import (
     FOREVER,
     IdentityCache,
@@ -178,32 +177,6 @@ def test_a_clock_far_behind_refuses(grid: Grid) -> None:
     grid.clock.ms -= 3600 * 1000
     with pytest.raises(CheloniaError, match="check the clocks"):
         store.identify(side)
-
-
-def test_voms_attributes_count_for_nobody_and_say_so_once(grid: Grid, caplog: pytest.LogCaptureFixture) -> None:
-    user = grid.user()
-    key = make_key(P256)
-    builder = x509.CertificateBuilder(
-        issuer_name=user.certificate.subject,
-        subject_name=name_from_dn(JANE + "/CN=1"),
-        public_key=key.public_key(),
-        serial_number=1,
-        not_valid_before=user.certificate.not_valid_before_utc,
-        not_valid_after=user.certificate.not_valid_after_utc,
-    )
-    template = make_proxy(user, grid.now, key=key).certificate
-    for extension in template.extensions:
-        builder = builder.add_extension(extension.value, extension.critical)
-    builder = builder.add_extension(x509.UnrecognizedExtension(identity.VOMS_ATTRIBUTES, b"\x30\x00"), critical=False)
-    signed = builder.sign(user.key, hashes.SHA256())
-    proxy = type(user)((signed, *user.chain), key)
-    caplog.set_level(logging.INFO)
-    store, side = grid.meet(proxy)
-    grid.meet(proxy, store)
-    assert [store.identify(side).attributes for _ in range(3)] == [(), (), ()]
-    notes = [record for record in caplog.records if "voms-ignored" in record.getMessage()]
-    assert len(notes) == 1
-    assert JANE in notes[0].getMessage()
 
 
 @pytest.mark.parametrize(
