@@ -226,7 +226,9 @@ def _begin(
     )
 
 
-async def tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) -> tuple[str, Begun]:
+async def tickets(
+    ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose, *, md5: bool = False
+) -> tuple[str, Begun]:
     """Choose Shepherds, begin the upload, get its tickets. A name reserved in vain is given back."""
     durable = min(ports.settings.durable_copies, begin.wanted)
     demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
@@ -244,7 +246,7 @@ async def tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) -
         seal=begun.seal,
     )
     bearer = turn.user.carrier or turn.user.dn
-    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares)
+    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, md5)
     try:
         return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
     except CheloniaError:

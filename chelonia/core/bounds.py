@@ -42,6 +42,14 @@ SPLICE_EXTENTS_MAX: Final = 500
 """Extents laid over a file, and covered by them, in one transact: each costs some two elements of it."""
 SPLICE_BLOBS_MAX: Final = 64
 """Blobs that come with one splice: each makes some 25 elements of its transact."""
+PARTS_MAX: Final = 10_000
+"""Parts of one upload, and the highest number of one: S3's. Each becomes an extent."""
+PARTS_PAGE: Final = 900
+"""Parts that become extents in one transact: each takes two elements of it."""
+UPLOAD_USER_METADATA_MAX: Final = 500
+"""Properties that an upload in parts keeps for its file: they leave the upload in the transact that seals it."""
+UPLOAD_OPEN_MS: Final = 7 * 24 * 3_600_000
+"""How long an upload in parts may stay open: what is abandoned goes after a week."""
 EXTENTS_PAGE: Final = 32
 """Extents told in one answer: each names its Shepherds, and may bring tickets."""
 BLOBS_SHOWN: Final = 16

@@ -21,6 +21,7 @@ from chelonia.core.extents import Extent
 from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
+from chelonia.core.parts import PartPage, UploadId, UploadPage
 from chelonia.core.replicas import Checksums
 from chelonia.core.scopes import Share, Shared
 from chelonia.core.shepherd import ByteRange
@@ -231,7 +232,7 @@ class Listed:
 class Placing:
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
     `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
-    part of a file, by a `Content`."""
+    part of a file, by a `Content` or as a `Part`; `measure_md5`: measure their MD5, which a `Part` needs."""
 
     place: LogicalName
     size: int
@@ -239,6 +240,7 @@ class Placing:
     wanted: int = 3
     parents: bool = False
     piece: bool = False
+    measure_md5: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +339,57 @@ class Splice:
 
 
 @dataclass(frozen=True, slots=True)
+class Open:
+    """Open an upload in parts for a file: `Done.upload` names it. Nothing of it is seen under the file's name.
+
+    `within`: the collection that lists it, at or above the file's own; the upload is listed there by the rest of the
+    name. `setting` and `user` become those of the file. `parents`: collections between may be missing.
+    """
+
+    place: LogicalName
+    within: LogicalName
+    wanted: int = 3
+    setting: Setting = LEAVE
+    user: UserValues = field(default_factory=dict)
+    parents: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece that has arrived (`Placing.piece`, `Placing.measure_md5`) becomes a part, in place of one of its number
+    (1 to `bounds.PARTS_MAX`). `Done.etag`: its MD5, hex."""
+
+    place: LogicalName
+    upload: UploadId
+    number: int
+    content: Arrived
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Make parts the content of the file, in one step for readers; parts that are not named go. All else is as in
+    `Write`; the etag of the file is `<MD5 of the parts' MD5s>-<their number>`.
+
+    `order`: number and etag of each part, numbers rising; `least`: bytes that each has, but the last.
+    """
+
+    place: LogicalName
+    upload: UploadId
+    order: tuple[tuple[int, str], ...]
+    least: int = 0
+    parents: bool = False
+    when: When = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Give an upload in parts up. Who opened it may, and who may take names from the collection that lists it."""
+
+    place: LogicalName
+    upload: UploadId
+
+
+@dataclass(frozen=True, slots=True)
 class Set:
     """Set attributes, user metadata (a value None takes it away), rights (`policy` likewise) and locks, together.
 
@@ -396,15 +449,42 @@ class Remove:
     when: When = ANY
 
 
-Change = Make | Write | Splice | Set | Move | Remove
+Change = Make | Write | Splice | Open | Part | Seal | Drop | Set | Move | Remove
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A change that applied. `attributes`: the entry after it, None when it is gone; `made`: the change made it."""
+    """A change that applied. `attributes`: the entry after it, None when it is gone; `made`: the change made it;
+    `upload`: what `Open` opened; `etag`: of a `Part`."""
 
     attributes: Attributes | None = None
     made: bool = False
+    upload: UploadId = UploadId("")
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """A page of the open uploads that a collection lists, of keys that begin with `prefix`.
+
+    `after`: `UploadPage.after`, or `parts.listing_mark` of an upload, or a key and `parts.AFTER_KEY`. `limit`: at most
+    `bounds.PAGE_ENTRIES_MAX`; 0: that many.
+    """
+
+    place: LogicalName
+    prefix: str = ""
+    after: str = ""
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadParts:
+    """A page of the parts of an open upload, those with numbers above `after`. `limit` as in `Uploads`."""
+
+    place: LogicalName
+    upload: UploadId
+    after: int = 0
+    limit: int = 0
 
 
 class Files(Protocol):
@@ -441,5 +521,16 @@ class Files(Protocol):
 
         Raises: DENIED to whoever lacks them, has no certificate, or has a token himself; NOT_FOUND; BAD_REQUEST;
         NOT_SUPPORTED where no plain door is known.
+        """
+        ...
+
+    async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
+        """Return a page of open uploads; `read` is needed on the collection. Raises: as `list`."""
+        ...
+
+    async def parts(self, call: Call, ask: UploadParts) -> PartPage:
+        """Return a page of parts, to who opened the upload or may read the collection that lists it.
+
+        Raises: NOT_FOUND (no such upload for this name), DENIED.
         """
         ...

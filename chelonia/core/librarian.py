@@ -25,9 +25,20 @@ from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
+from chelonia.core.parts import PartPage, UploadId, UploadPage
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaState
-from chelonia.core.uploads import BeginPut, Begun, CommitFile, Committed, Expect, Splice
+from chelonia.core.uploads import (
+    BeginPut,
+    Begun,
+    CommitFile,
+    Committed,
+    Expect,
+    OpenUpload,
+    PutPart,
+    SealUpload,
+    Splice,
+)
 
 NOBODY = ServiceId("")
 
@@ -554,6 +565,37 @@ class Librarian(Protocol):
 
     async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
         """Tell the extents of a file that meet [`at`, `end`), at most `bounds.EXTENTS_PAGE`. Raises: NOT_FOUND."""
+        ...
+
+    async def open_upload(self, call: Call, request: OpenUpload) -> UploadId:
+        """Open an upload in parts: nothing of it is seen under its name. Raises: NO_PARENT, CONFLICT, TOO_LARGE."""
+        ...
+
+    async def put_part(self, call: Call, request: PutPart) -> str:
+        """Take a piece as a part. Returns: its etag.
+
+        Raises: NOT_FOUND (no such upload of this owner for this name), BAD_REQUEST, as `commit_file`.
+        """
+        ...
+
+    async def seal_upload(self, call: Call, request: SealUpload) -> Guid:
+        """Make the parts the content of a file, all at once for readers. Returns: the file.
+
+        Raises: NOT_FOUND, INCOMPLETE (a part that is not there, or has another etag), BAD_REQUEST (an order that is
+        none, a part that is too small), TOO_LARGE, as `commit_file`.
+        """
+        ...
+
+    async def drop_upload(self, call: Call, upload: UploadId) -> None:
+        """Give an upload up; its parts go page by page. Raises: NOT_FOUND, CONFLICT."""
+        ...
+
+    async def uploads(self, call: Call, within: Guid, prefix: str, after: str, limit: int) -> UploadPage:
+        """The open uploads that a collection lists, of keys that begin with `prefix`."""
+        ...
+
+    async def parts(self, call: Call, upload: UploadId, after: int, limit: int) -> PartPage:
+        """The parts of an open upload with numbers above `after`. Raises: NOT_FOUND."""
         ...
 
     async def unlink(self, call: Call, request: Unlink) -> None:

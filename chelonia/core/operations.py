@@ -120,6 +120,8 @@ _L, _B, _S, _A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRAT
 _KEYED: Final = Retry.KEYED
 READING_MS: Final = 15 * 60 * 1000
 """How long the answer to what reads whole replicas, or many records, is waited for."""
+SEALING_MS: Final = 2 * 60 * 1000
+"""How long the answer to the sealing of ten thousand parts is waited for: a dozen transacts."""
 COPY_MS: Final = 365 * 24 * 3_600 * 1000
 """How long the answer to `copy` is waited for here, as good as for ever: who asks gives up when the claim is over."""
 
@@ -152,6 +154,12 @@ LIBRARIAN: Final = table(
     row(Librarian.commit_file, _B, retry=_KEYED),
     row(Librarian.splice, _B, retry=_KEYED),
     row(Librarian.extents, _B, _A),
+    row(Librarian.open_upload, _B, retry=_KEYED),
+    row(Librarian.put_part, _B, retry=_KEYED),
+    row(Librarian.seal_upload, _B, retry=_KEYED, answer_ms=SEALING_MS),
+    row(Librarian.drop_upload, _B, retry=_KEYED),
+    row(Librarian.uploads, _B, _A, ends=True),
+    row(Librarian.parts, _B, _A, ends=True),
     row(Librarian.unlink, _B, retry=_KEYED),
     row(Librarian.delete, _B, retry=_KEYED),
     row(Librarian.unmake, _B, retry=_KEYED),
@@ -232,6 +240,8 @@ FILES: Final = table(
     row(Files.place, *EVERYONE),
     row(Files.apply, *EVERYONE, retry=_KEYED),
     row(Files.share, *EVERYONE),
+    row(Files.uploads, *EVERYONE, ends=True),
+    row(Files.parts, *EVERYONE, ends=True),
 )
 
 ACCESS_KEYS: Final = table(

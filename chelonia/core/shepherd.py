@@ -51,7 +51,7 @@ class PutRequest:
     `guid checksum checksumType size protocol acl` are the original's properties (`facts.size` -1: not known).
     `reference`: chosen by the Librarian when it claimed this location, else "". `forward`: TURLs on other Shepherds
     to write at the same time; `spare`: TURLs to use when one of those fails; `durable`: copies (this one included)
-    that must be on stable storage before success is answered.
+    that must be on stable storage before success is answered. `measure_md5`: also when nobody announces it.
     """
 
     request_id: str
@@ -65,6 +65,7 @@ class PutRequest:
     forward: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
     durable: int = 1
+    measure_md5: bool = False
 
 
 @dataclass(frozen=True, slots=True)

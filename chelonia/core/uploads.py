@@ -15,6 +15,7 @@ from chelonia.core.extents import Extent
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Sections
 from chelonia.core.names import LogicalName
+from chelonia.core.parts import UploadId
 from chelonia.core.replicas import Checksums, Receipt
 
 Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
@@ -98,3 +99,35 @@ class Splice:
     extents: tuple[Extent, ...]
     size: int = -1
     whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    """Open an upload in parts for `begin.ln`, listed in the collection `within` as `key`. `begin.sections`: what the
+    file will have of attributes and user metadata; `begin.expires_ms`: when it is given up, unless it is sealed."""
+
+    begin: BeginPut
+    within: Guid
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutPart:
+    """A piece that has arrived becomes a part, in place of one of that number."""
+
+    upload: UploadId
+    number: int
+    piece: CommitFile
+
+
+@dataclass(frozen=True, slots=True)
+class SealUpload:
+    """Make parts the content of a file, in this order. `begin` says which file, as of `CommitFile`.
+
+    `order`: number and etag of each part; `least`: bytes that each has, but the last.
+    """
+
+    upload: UploadId
+    begin: BeginPut
+    order: tuple[tuple[int, str], ...]
+    least: int = 0

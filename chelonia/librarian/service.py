@@ -53,6 +53,7 @@ from chelonia.librarian.metadata.rebuild_record import awaited, late_command, re
 from chelonia.librarian.metadata.records import Draft, Identity, Patience, Records
 from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names, numbered
+from chelonia.librarian.namespace.parts.act import PartUploads
 from chelonia.librarian.namespace.uploads.act import Uploads
 from chelonia.librarian.presence.access_keys import StoredKeys
 from chelonia.librarian.presence.nodes import Nodes
@@ -261,6 +262,12 @@ class LibrarianService:
     commit_file = _in(lambda parts: parts.uploads.commit_file)
     splice = _in(lambda parts: parts.contents.splice)
     extents = _in(lambda parts: parts.contents.extents)
+    open_upload = _in(lambda parts: parts.part_uploads.open)
+    put_part = _in(lambda parts: parts.part_uploads.put)
+    seal_upload = _in(lambda parts: parts.part_uploads.seal)
+    drop_upload = _in(lambda parts: parts.part_uploads.drop)
+    uploads = _in(lambda parts: parts.part_uploads.uploads)
+    parts = _in(lambda parts: parts.part_uploads.parts)
     unlink = _in(lambda parts: parts.names.unlink)
     delete = _in(lambda parts: parts.names.delete)
     unmake = _in(lambda parts: parts.names.unmake)
@@ -382,6 +389,7 @@ class _Parts:
         rechecking = Rechecking(world, identity.call(), nodes.table)
         nodes.listen(rechecking.heard)
         self.uploads: Uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
+        self.part_uploads: PartUploads = PartUploads(records, world, self.names, self.uploads)
         self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life

@@ -152,6 +152,7 @@ def _put_make(request_id: str, pairs: Pairs) -> PutRequest:
         forward=_all(pairs, "forward"),
         spare=_all(pairs, "spare"),
         durable=_int(found, "durable", 1),
+        measure_md5=found.get("measureMd5") == "yes",
     )
 
 
@@ -167,6 +168,7 @@ def _put_take(item: PutRequest) -> tuple[str, Pairs]:
         *_numbers(("wanted", facts.wanted, 0), ("createdMs", facts.created_ms, 0), ("durable", item.durable, 1)),
         *_numbers(("commitWithinMs", facts.commit_within_ms, 0)),
         *_given(("referenceID", item.reference), ("dn", item.dn), ("address", item.address)),
+        *_given(("measureMd5", "yes" if item.measure_md5 else "")),
         *_numbers(("lifetimeMs", item.lifetime_ms, 0)),
         *(("forward", turl) for turl in item.forward),
         *(("spare", turl) for turl in item.spare),

@@ -5,6 +5,7 @@ Entries are objects with names; rights are decided by `core.policy` on the entry
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from collections.abc import Mapping
@@ -17,11 +18,13 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, check_extents, laid
 from chelonia.core.files import (
+    ANY,
     Arrived,
     Attributes,
     Change,
     Content,
     Done,
+    Drop,
     Failure,
     Listed,
     Listing,
@@ -30,21 +33,28 @@ from chelonia.core.files import (
     Make,
     Move,
     Named,
+    Open,
     Over,
+    Part,
     Placed,
     Placing,
     Remove,
     Removing,
+    Seal,
     Set,
     Setting,
     Splice,
+    UploadParts,
+    Uploads,
     Want,
     Write,
 )
-from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, Dn, Guid, Ms
+from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, ContentId, Dn, Guid, Ms
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
+from chelonia.core.parts import Part as Told
+from chelonia.core.parts import PartPage, Upload, UploadId, UploadPage, listing_mark, parse_mark, upload_id
 from chelonia.core.policy import Action, decide
 from chelonia.core.replicas import Checksums
 from chelonia.core.scopes import Scope, Share, Shared
@@ -74,6 +84,19 @@ class Node:
         return self.attributes.type
 
 
+@dataclass
+class Opened:
+    """An open upload: its change, by whom, and the parts that have arrived."""
+
+    change: Open
+    owner: Dn
+    within: Guid
+    parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+
+    def etag(self, number: int) -> str:
+        return hashlib.md5(self.parts[number][1]).hexdigest()
+
+
 class MemoryFiles:
     """`Files` over a dictionary. `arrive` stands for sending the bytes."""
 
@@ -83,6 +106,7 @@ class MemoryFiles:
         self._placed: dict[str, tuple[Placing, Dn]] = {}
         self._bytes: dict[str, bytes] = {}
         self._used: set[str] = set()
+        self._uploads: dict[UploadId, Opened] = {}
 
     def arrive(self, placed: Placed, data: bytes) -> Arrived:
         """Keep these bytes for the upload."""
@@ -117,6 +141,33 @@ class MemoryFiles:
         token = issue(SHARE_KEY, ShareToken("link", call.dn, call.credential, scope, now_ms, expires_ms))
         url = f"https://se:1{ask.place}"
         return Shared(token, url, f"{url}?authz={token}", expires_ms)
+
+    async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
+        node = self._existing(ask.place)
+        if node.type != TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_COLLECTION)
+        _require(call, Action.READ, node, ask.place)
+        if ask.limit < 0:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        marks = {
+            listing_mark("/".join(each.change.place.parts[len(each.change.within.parts) :]), upload): each
+            for upload, each in self._uploads.items()
+            if each.within == node.attributes.guid
+        }
+        order = [mark for mark in sorted(marks, key=str.encode) if mark > ask.after and mark.startswith(ask.prefix)]
+        page = order[: ask.limit or bounds.PAGE_ENTRIES_MAX]
+        told = tuple(Upload(*parse_mark(mark), marks[mark].owner, Ms(1)) for mark in page)
+        return UploadPage(told, page[-1] if len(order) > len(page) else "")
+
+    async def parts(self, call: Call, ask: UploadParts) -> PartPage:
+        if min(ask.limit, ask.after) < 0:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        found = self._upload(call, ask.upload, ask.place, Action.READ)
+        numbers = [number for number in sorted(found.parts) if number > ask.after]
+        page = numbers[: ask.limit or bounds.PAGE_ENTRIES_MAX]
+        told = tuple(Told(n, len(found.parts[n][1]), found.etag(n), Ms(1)) for n in page)
+        after = page[-1] if len(numbers) > len(page) else 0
+        return PartPage(told, after, found.change.place, found.owner, found.within)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -211,19 +262,97 @@ class MemoryFiles:
         return Placed(f"memory:{put}", put, BlobId(put))
 
     def _apply(self, call: Call, change: Change) -> Done:
-        if change.when.tokens is not None:
-            self._check_locks(call, change, change.when.tokens)
+        when = ANY if isinstance(change, Open | Part | Drop) else change.when
+        if when.tokens is not None:
+            self._check_locks(call, change, when.tokens)
         match change:
             case Make():
                 return self._make(call, change)
             case Write() | Splice():
                 return self._write(call, change)
+            case Open():
+                return self._open(call, change)
+            case Part():
+                return self._part(call, change)
+            case Seal():
+                return self._seal(call, change)
+            case Drop():
+                self._upload(call, change.upload, change.place, Action.REMOVE_ENTRY)
+                del self._uploads[change.upload]
+                return Done()
             case Set():
                 return self._set(call, change)
             case Move():
                 return self._move(call, change)
             case Remove():
                 return self._remove(call, change)
+
+    def _open(self, call: Call, change: Open) -> Done:
+        if len(change.user) > bounds.UPLOAD_USER_METADATA_MAX:
+            raise CheloniaError(Kind.TOO_LARGE)
+        depth = len(change.within.parts)
+        if depth >= len(change.place.parts) or change.place.parts[:depth] != change.within.parts:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        self._place(call, Placing(change.place, -1, parents=change.parents))
+        within = self._existing(change.within)
+        content = ContentId(f"00000000-0000-4000-8000-{next(self._numbers):012x}")
+        upload = upload_id(Ms(next(self._numbers)), content)
+        self._uploads[upload] = Opened(change, call.dn, within.attributes.guid)
+        return Done(upload=upload)
+
+    def _upload(self, call: Call, upload: UploadId, place: LogicalName, action: Action | None) -> Opened:
+        """An upload, to its opener or, of `action`, who has that right where it is listed."""
+        found = self._uploads.get(upload)
+        if found is None or found.change.place != place or (found.owner != call.dn and action is None):
+            raise CheloniaError(Kind.NOT_FOUND)
+        if found.owner != call.dn and action is not None:
+            _require(call, action, self.nodes[found.within], place)
+        return found
+
+    def _part(self, call: Call, change: Part) -> Done:
+        if not 1 <= change.number <= bounds.PARTS_MAX:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        put = change.content.put
+        ask = self._arrived(call, change, change.content, piece=True)
+        found = self._upload(call, change.upload, change.place, None)
+        if put in self._used or not ask.measure_md5:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        self._used.add(put)
+        found.parts[change.number] = (put, self._bytes[put])
+        return Done(etag=found.etag(change.number))
+
+    def _seal(self, call: Call, change: Seal) -> Done:
+        numbers = [number for number, _ in change.order]
+        there, _ = self._ready(call, change.place, parents=change.parents)
+        change.when.require(change.place, self._described(there) if there else None)
+        if len(numbers) > bounds.PARTS_MAX:
+            raise CheloniaError(Kind.TOO_LARGE)
+        if not numbers or numbers != sorted(set(numbers)) or not 1 <= numbers[0] <= numbers[-1] <= bounds.PARTS_MAX:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        found = self._upload(call, change.upload, change.place, None)
+        for number, etag in change.order:
+            if number not in found.parts or found.etag(number) != etag:
+                raise CheloniaError(Kind.INCOMPLETE)
+        chosen = [found.parts[number] for number in numbers]
+        if any(len(data) < change.least for _, data in chosen[:-1]):
+            raise CheloniaError(Kind.BAD_REQUEST)
+        extents, at = [], 0
+        for put, data in chosen:
+            extents += [Extent(at, len(data), BlobId(put))] if data else []
+            at += len(data)
+        self._used -= {put for put, _ in chosen}
+        self._placed |= {put: (replace(self._placed[put][0], wanted=found.change.wanted), call.dn) for put, _ in chosen}
+        arrived = tuple(Arrived(put, ()) for put, data in chosen if data)
+        content = Content(tuple(extents), arrived, whole=True)
+        opened = found.change
+        write = Splice(change.place, content, opened.setting, opened.user, change.parents, change.when)
+        done = self._write(call, write)
+        node = self._existing(change.place)
+        joined = b"".join(hashlib.md5(data).digest() for _, data in chosen)
+        etag = f"{hashlib.md5(joined).hexdigest()}-{len(chosen)}"
+        node.attributes = replace(node.attributes, etag=etag, wanted=opened.wanted)
+        del self._uploads[change.upload]
+        return replace(done, attributes=self._described(node))
 
     def _make(self, call: Call, change: Make) -> Done:
         there, parent = self._ready(call, change.place, parents=change.parents)
@@ -236,7 +365,7 @@ class MemoryFiles:
         parent.inside[check_name(change.place.name)] = node.attributes.guid
         return Done(self._described(node), made=True)
 
-    def _arrived(self, call: Call, change: Write | Splice, arrived: Arrived, *, piece: bool) -> Placing:
+    def _arrived(self, call: Call, change: Write | Splice | Part, arrived: Arrived, *, piece: bool) -> Placing:
         ask, owner = self._placed.get(arrived.put, (None, Dn("")))
         if ask is None or owner != call.dn:
             raise CheloniaError(Kind.BAD_TICKET)
@@ -375,6 +504,7 @@ class MemoryFiles:
             return self._let_go(change, node)
         if node.inside:
             raise CheloniaError(Kind.NOT_EMPTY, subject=str(change.place))
+        self._uploads = {u: each for u, each in self._uploads.items() if each.within != node.attributes.guid}
         if change.what is Removing.NAME:
             del self._holder(change.place).inside[change.place.name]
         else:

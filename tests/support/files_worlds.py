@@ -4,6 +4,7 @@ the Bartender with a real Librarian and A-Hash, and that Bartender asked in the 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
@@ -30,6 +31,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.operations import FILES
 from chelonia.core.position import Horizon
+from chelonia.core.replicas import Checksums
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.net.clock import SystemClock
@@ -71,7 +73,10 @@ class ServiceWorld:
         self.files: Files = stage.bartender.files
 
     async def arrive(self, placed: Placed, data: bytes) -> Arrived:
-        held = await self._stage.upload(placed.turl, size=len(data))
+        _, request = self._stage.put_request(placed.turl)
+        md5 = hashlib.md5(data).hexdigest() if request.measure_md5 else ""
+        sums = Checksums(hashlib.sha256(data).hexdigest(), md5)
+        held = await self._stage.upload(placed.turl, size=len(data), checksums=sums)
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in held))
 
 

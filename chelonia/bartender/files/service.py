@@ -8,17 +8,18 @@ from functools import partial
 from typing import TypeVar
 
 from chelonia.bartender.bulk import Operation, Turn, answer_all
-from chelonia.bartender.files import changing, reading, sharing, writing
+from chelonia.bartender.files import changing, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
 from chelonia.core import operations
 from chelonia.core.access import guarded
 from chelonia.core.caller import Call, Role
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import (
     Change,
     Done,
+    Drop,
     Failure,
     Listed,
     Listing,
@@ -26,14 +27,20 @@ from chelonia.core.files import (
     Looked,
     Make,
     Move,
+    Open,
+    Part,
     Placed,
     Placing,
     Remove,
+    Seal,
     Set,
     Splice,
+    UploadParts,
+    Uploads,
     Write,
 )
 from chelonia.core.names import LogicalName, check_ln
+from chelonia.core.parts import PartPage, UploadPage
 from chelonia.core.scopes import Share, Shared
 
 R = TypeVar("R")
@@ -69,7 +76,7 @@ class FilesService:
             _checked(self._apply),
             _failure,
             repr,
-            recalled=lambda change: Done(),
+            recalled=_recalled,
             ordered=_ordered,
         )
         answers = await answer_all(self._ports, call, operation, changes)
@@ -82,6 +89,20 @@ class FilesService:
             raise answer.error("share")
         return answer
 
+    async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
+        """Return a page of open uploads."""
+        (answer,) = await self._answered(call, "uploads", partial(parts.uploads, self._ports), (ask,))
+        if isinstance(answer, Failure):
+            raise answer.error("uploads")
+        return answer
+
+    async def parts(self, call: Call, ask: UploadParts) -> PartPage:
+        """Return a page of the parts of an open upload."""
+        (answer,) = await self._answered(call, "parts", partial(parts.listed, self._ports), (ask,))
+        if isinstance(answer, Failure):
+            raise answer.error("parts")
+        return answer
+
     async def _apply(self, turn: Turn, change: Change) -> Done | Failure:
         match change:
             case Make():
@@ -90,6 +111,14 @@ class FilesService:
                 return await writing.write(self._ports, turn, change)
             case Splice():
                 return await writing.splice(self._ports, turn, change)
+            case Open():
+                return await parts.open_upload(self._ports, turn, change)
+            case Part():
+                return await parts.put_part(self._ports, turn, change)
+            case Seal():
+                return await parts.seal(self._ports, turn, change)
+            case Drop():
+                return await parts.drop(self._ports, turn, change)
             case Set():
                 return await changing.set_attributes(self._ports, turn, change)
             case Move():
@@ -139,9 +168,16 @@ def _failure(ask: object, text: str, error: CheloniaError) -> Failure:
     return Failure(error.kind, error.subject, error.cause)
 
 
+def _recalled(change: Change) -> Done | Failure:
+    """The answer to a change that had applied when it was asked for again. What was opened and not heard of expires."""
+    if isinstance(change, Open):
+        return Failure(Kind.CONFLICT, str(change.place), "the upload was opened before; open another")
+    return Done()
+
+
 def _after(change: Change, answer: Done | Failure) -> LogicalName | None:
     """Where the entry of a change is once it has applied, None where there is none."""
-    if isinstance(answer, Failure) or isinstance(change, Remove):
+    if isinstance(answer, Failure) or isinstance(change, Remove | Open | Part | Drop):
         return None
     return change.target if isinstance(change, Move) else change.place
 

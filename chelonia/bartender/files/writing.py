@@ -20,7 +20,7 @@ from chelonia.bartender.transfers import checked_receipts, file_checksum, holder
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import check_extents
-from chelonia.core.files import Arrived, Done, Placed, Placing, Splice, Write
+from chelonia.core.files import Arrived, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.metadata import Sections, from_triples
@@ -37,17 +37,7 @@ async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
     if not 1 <= ask.wanted <= bounds.REPLICAS_WANTED_MAX or ask.size < -1:
         cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies, and a size (-1: not known) are needed"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
-    (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
-    judge, there = Judge(turn.user, "place"), seen(ask.place, walked)
-    replaces = Guid("")
-    if there is not None:
-        replaces = _replaceable(ask.place, there).guid
-        judge.require(Action.DELETE, there)
-    elif ask.parents and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
-        above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
-        judge.require(Action.ADD_ENTRY, Found(above, walked.last, above.child(walked.rest[0])))
-    else:
-        judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
+    replaces = await may_begin(ports, turn, ask, "place")
     begin = BeginPut(
         parent=Guid(""),
         name=ask.place.name,
@@ -62,16 +52,34 @@ async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
         replaces=replaces,
         piece=ask.piece,
     )
-    turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
+    turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT, md5=ask.measure_md5)
     put = encode(PutToken(begin, begun, _record_type(ask.checksums)), ports.settings.token_key)
     return Placed(turl, put, begun.blob)
 
 
+async def may_begin(ports: Ports, turn: Turn, ask: Placing | Open, op: str) -> Guid:
+    """Whether the caller may give this name bytes, as things stand. Returns: the file that has the name, or "".
+
+    Raises: DENIED, NO_PARENT, NOT_A_FILE.
+    """
+    (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
+    judge, there = Judge(turn.user, op), seen(ask.place, walked)
+    if there is not None:
+        judge.require(Action.DELETE, replaceable(ask.place, there))
+        return there.guid
+    if ask.parents and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
+        above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
+        judge.require(Action.ADD_ENTRY, Found(above, walked.last, above.child(walked.rest[0])))
+    else:
+        judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
+    return Guid("")
+
+
 async def write(ports: Ports, turn: Turn, change: Write) -> Done:
     """Give durable bytes their name, if the caller still may and what he rests on still holds."""
-    token, held = _arrived(ports, turn, change, change.content, piece=False)
+    token, held = arrived_bytes(ports, turn, change, change.content, piece=False)
     begin = token.begin
-    ready, there = await _ready(ports, turn, change, begin)
+    ready, there = await ready_to_write(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
     facts_told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, token.begun.blob))
     ready = replace(ready, sections=facts_told)
@@ -87,20 +95,20 @@ async def splice(ports: Ports, turn: Turn, change: Splice) -> Done:
     if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
         cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
         raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
-    arrived = [_arrived(ports, turn, change, each, piece=True) for each in content.blobs]
+    arrived = [arrived_bytes(ports, turn, change, each, piece=True) for each in content.blobs]
     begins = [token.begin for token, _ in arrived]
     wanted = max((begin.wanted for begin in begins), default=bounds.REPLICAS_DEFAULT)
     begin = BeginPut(
         Guid(""), change.place.name, change.place, turn.user.dn, {}, wanted, -1, Checksums(), Ms(0), named=False
     )
-    ready, there = await _ready(ports, turn, change, begin)
+    ready, there = await ready_to_write(ports, turn, change, begin)
     pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
     await ports.librarian.splice(turn.service, SpliceOrder(ready, pieces, content.extents, content.size, content.whole))
     return Done(made=there is None)
 
 
-def _arrived(
-    ports: Ports, turn: Turn, change: Write | Splice, arrived: Arrived, *, piece: bool
+def arrived_bytes(
+    ports: Ports, turn: Turn, change: Write | Splice | Part, arrived: Arrived, *, piece: bool
 ) -> tuple[PutToken, tuple[Receipt, ...]]:
     """The upload behind a token, and its receipts. Raises: as `checked_receipts`; BAD_REQUEST for another's name."""
     token = decode(arrived.put, ports.settings.token_key)
@@ -116,7 +124,9 @@ def _arrived(
     return token, held
 
 
-async def _ready(ports: Ports, turn: Turn, change: Write | Splice, begin: BeginPut) -> tuple[BeginPut, Found | None]:
+async def ready_to_write(
+    ports: Ports, turn: Turn, change: Write | Splice, begin: BeginPut
+) -> tuple[BeginPut, Found | None]:
     """What is asked of the Librarian, if the caller may; and the file that is there."""
     own = from_triples(setting_triples(change.setting))
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
@@ -142,14 +152,15 @@ def _judged(
     """Whether the caller may. Returns: what a new file inherits; versions decided on; the collection of a new file."""
     judge = Judge(turn.user, "write")
     if there is not None:
-        _replaceable(change.place, there)
+        replaceable(change.place, there)
         return {}, tuple(dict.fromkeys((*pinned(change.when, there), *judge.require(Action.DELETE, there)))), Guid("")
     assert walked_parent is not None, "what is not there has a parent"
     expect = judge.require(Action.ADD_ENTRY, walked_parent)
     return new_policies(walked_parent.object.sections, TYPE_FILE), expect, walked_parent.guid
 
 
-def _replaceable(place: LogicalName, there: Found) -> Found:
+def replaceable(place: LogicalName, there: Found) -> Found:
+    """What is there, if it is a file. Raises: NOT_A_FILE."""
     if there.type != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause=f"there is a {there.type} of this name")
     return there

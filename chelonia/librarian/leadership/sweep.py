@@ -26,13 +26,13 @@ from chelonia.core.ids import (
     is_guid,
 )
 from chelonia.core.librarian import TYPE_PENDING, TYPE_TRASHED
-from chelonia.core.metadata import Needed
+from chelonia.core.metadata import Needed, StoredObject
 from chelonia.librarian.context import Footing
 from chelonia.librarian.leadership.lease.act import Leading
-from chelonia.librarian.metadata import rebuild_record
-from chelonia.librarian.metadata.contents import DISCARDED
+from chelonia.librarian.metadata import contents, rebuild_record
 from chelonia.librarian.metadata.elements import as_read, check, drop, erase, is_
 from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.parts.decide import Opened, clear_parts, give_up, parse_part
 from chelonia.librarian.namespace.tree import blobs_of, type_of
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Expiring:
     async def _pending(self, key: str) -> list[Element]:
         """An upload that was never completed is given up with its name; a key that leads to none is struck off."""
         if CONTENT_PREFIX in key:
-            return await self._discarded(key)
+            return await self._content(key)
         guid = _guid(key)
         elements = [drop(PENDING_OBJECT, "due", key)]
         needed = (Needed("entry"), Needed("put"))
@@ -104,21 +104,51 @@ class Expiring:
             elements += trash.drop_reservation(parent, name, reservation)
         return [*elements, erase(found.id, is_("entry", "type", TYPE_PENDING))]
 
-    async def _discarded(self, key: str) -> list[Element]:
-        """A content that is nobody's loses a page of its blobs, then its extents; then it goes itself."""
+    async def _content(self, key: str) -> list[Element]:
+        """A content whose time has come: an upload that nobody has sealed is given up, one that was sealed loses what
+        is left of its parts, and one that is nobody's goes."""
         records, call, obj = self._on.records, self._on.call, ObjectId(key.partition(" ")[2])
+        header = await records.one(call, obj, (Needed("content"),))
+        state, due = header.value("content", "state"), header.value("content", "due_ms")
+        if due and trash.due_key(int(due), obj) == key:
+            match state:
+                case contents.OPEN:
+                    _LOG.info("upload %s of %s is given up: its time is over", obj, header.value("content", "ln"))
+                    return give_up(Opened(header), self._on.wall)
+                case contents.SEALED:
+                    return await self._parts_left(key, header)
+                case contents.DISCARDED:
+                    return await self._discarded(key, obj)
+                case _:
+                    pass
         struck_off = drop(PENDING_OBJECT, "due", key)
-        state = (await records.one(call, obj, (Needed("content", "state"),))).value("content", "state")
-        if state != DISCARDED:
-            return [struck_off, check(obj, as_read("content", "state", state))]
+        return [struck_off, check(obj, as_read("content", "state", state), as_read("content", "due_ms", due))]
+
+    async def _discarded(self, key: str, obj: ObjectId) -> list[Element]:
+        """A content that is nobody's loses a page of its blobs, then its extents and parts; then it goes itself."""
+        records, call = self._on.records, self._on.call
         named = await records.scan(call, obj, "named", "", bounds.BLOBS_PAGE)
         if named.items:
             blobs = await records.get(call, [blob_object(BlobId(blob)) for blob, _ in named.items])
             return trash.let_go(obj, blobs, self._on.wall)
-        extents = await records.scan(call, obj, "extents", "", bounds.DELETE_WIDE_MAX)
-        if extents.more:
-            return [drop(obj, "extents", at) for at, _ in extents.items]
-        return [struck_off, erase(obj, is_("content", "state", DISCARDED))]
+        for section in ("parts", "extents"):
+            left = await records.scan(call, obj, section, "", bounds.DELETE_WIDE_MAX)
+            if left.items:
+                return [drop(obj, section, item) for item, _ in left.items]
+        return [drop(PENDING_OBJECT, "due", key), erase(obj, is_("content", "state", contents.DISCARDED))]
+
+    async def _parts_left(self, key: str, content: StoredObject) -> list[Element]:
+        """What is left of the parts of a sealed content: their records, and the blobs that no extent names."""
+        records, call, obj = self._on.records, self._on.call, content.id
+        page = await records.scan(call, obj, "parts", "", bounds.FILTER_MAX)
+        if not page.items:
+            still = check(obj, is_("content", "state", contents.SEALED))
+            return [drop(PENDING_OBJECT, "due", key), drop(obj, "content", "due_ms"), still]
+        parts = [parse_part(*item) for item in page.items]
+        named = await records.one(call, obj, tuple(Needed("named", part.blob) for part in parts))
+        unnamed = [blob_object(part.blob) for part in parts if named.value("named", part.blob) == "0"]
+        blobs = await records.get(call, unnamed)
+        return clear_parts(content, [item for item, _ in page.items], blobs, self._on.wall)
 
 
 def _guid(key: str) -> Guid:

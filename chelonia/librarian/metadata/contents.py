@@ -12,9 +12,10 @@ from chelonia.core.extents import Extent
 from chelonia.core.ids import BlobId, ContentId
 from chelonia.core.metadata import StoredObject
 
+OPEN: Final = "open"
 SEALED: Final = "sealed"
 DISCARDED: Final = "discarded"
-"""States of a content: the bytes of a file; nobody's, to be let go of page by page."""
+"""States of a content: an upload in parts; the bytes of a file; nobody's, to be let go of page by page."""
 
 
 def content_of(file: StoredObject) -> ContentId:
@@ -23,8 +24,11 @@ def content_of(file: StoredObject) -> ContentId:
 
 
 def content_etag(file: StoredObject) -> str:
-    """What names the bytes of a file of several blobs: its content, and how often that was spliced."""
-    return f"{content_of(file)}-{file.value('content', 'splices')}"
+    """What names the bytes of a file of several blobs: what their writer called them, else its content, and how often
+    that was spliced."""
+    own = f"{content_of(file)}-{file.value('content', 'splices')}"
+    given, _, of = file.value("states", "etag").partition(" ")
+    return given if given and of == own else own
 
 
 def last_byte_key(offset: int) -> str:

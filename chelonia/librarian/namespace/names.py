@@ -54,10 +54,12 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
 from chelonia.core.names import LogicalName, check_name, entry_name
-from chelonia.librarian.metadata.contents import content_of
+from chelonia.core.parts import parse_mark, parse_upload
+from chelonia.librarian.metadata.contents import OPEN, content_of
 from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
 from chelonia.librarian.metadata.records import Draft, Records
 from chelonia.librarian.namespace import trash, tree, view
+from chelonia.librarian.namespace.parts.decide import Opened, give_up
 from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
 from chelonia.librarian.world import World
 
@@ -279,6 +281,18 @@ class Names:
         elements = tree.sweep_reservations(collection.id, held.items, self._now())
         if elements:
             await self._records.attempt(call.keyed(RequestKey("")), Draft(elements))
+        await self._without_uploads(call, collection)
+
+    async def _without_uploads(self, call: Call, collection: StoredObject) -> None:
+        """Give up the uploads in parts that a collection lists: it goes, and they have no place any more."""
+        unkeyed = call.keyed(RequestKey(""))
+        while (listed := await self._records.scan(call, collection.id, "uploads", "", SWEEP_PAGE // 5)).items:
+            ids = [content_object(parse_upload(parse_mark(mark)[1])[1]) for mark, _ in listed.items]
+            for header in await self._records.get(call, ids, (Needed("content"),)):
+                if header.value("content", "state") == OPEN:
+                    await self._records.attempt(unkeyed, Draft(give_up(Opened(header), self._now())))
+            dangling = [drop(collection.id, "uploads", mark) for mark, _ in listed.items]
+            await self._records.attempt(unkeyed, Draft(dangling))
 
     async def _doomed(self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = ()) -> Doomed:
         """Read what removing an entry touches: its parents and its blobs."""

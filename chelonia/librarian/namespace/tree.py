@@ -64,7 +64,7 @@ GIVEN_SECTIONS: Final = frozenset(
 """Sections a caller may give with a new entry; all others are the Librarian's own."""
 MAKEABLE_TYPES: Final = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPECIAL)
 MODIFIABLE_SECTIONS: Final = GIVEN_SECTIONS | {"locks"}
-MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType"})
+MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType", "etag"})
 """Facts about bytes: they change only with the bytes."""
 
 ENTRY: Final[Filter] = (Needed("entry"),)
@@ -257,7 +257,7 @@ def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list
     kept = kind == TYPE_FILE and keep_ms > 0
     conditions: list[Condition] = [version(entry.version)]
     if kind == TYPE_COLLECTION:
-        conditions += [empty("entries"), empty("pending")]
+        conditions += [empty("entries"), empty("pending"), empty("uploads")]
     elements = trash.keep(entry, Ms(now + keep_ms), now) if kept else [erase(entry.id, *conditions)]
     for parent, name in names_of(entry):
         slot = Slot(doomed.parents.get(parent, StoredObject(ObjectId(parent), 0)), name)

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final, TypeVar
 
 from chelonia.core import bounds
@@ -279,6 +280,10 @@ class Fsck:
                     return invariants.extent_rules(look, obj, items, after)
                 case "named":
                     return invariants.named_rules(look, obj, items)
+                case "parts":
+                    return invariants.part_rules(look, obj, items)
+                case "uploads":
+                    return invariants.upload_rules(look, obj, [mark for mark, _ in items])
                 case "due" | "formerly":
                     keys = [key for key, _ in items]
                     return (*invariants.index_rules(look, obj, keys), *invariants.index_work(obj, keys, now))
@@ -449,7 +454,12 @@ def _first_section(obj: StoredObject) -> str:
 
 _OF_NAMED: Final = (invariants.WANTED_DIFFERS, invariants.BLOB_MISSING, invariants.NAMED_WRONG)
 _INDEXES: Final = (TRASH_OBJECT, PENDING_OBJECT)
-_NEXT_SECTION: Final = {"entries": "pending", "file": "erase", "due": "formerly", "extents": "named"}
+_NEXT_SECTION: Final = {
+    **dict(pairwise(("entries", "pending", "uploads"))),
+    **dict(pairwise(("extents", "named", "parts"))),
+    "file": "erase",
+    "due": "formerly",
+}
 _SECTION_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (invariants.NAME_DANGLING, invariants.NAME_FORM, invariants.NAME_TWICE, invariants.NAME_UNKNOWN), "entries"
@@ -457,6 +467,8 @@ _SECTION_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys((invariants.RESERVATION_DANGLING, invariants.EXPIRED), "pending"),
     invariants.RECORD_ORPHAN: "file",
     invariants.EXTENT_WRONG: "extents",
+    invariants.PART_WRONG: "parts",
+    invariants.UPLOAD_DANGLING: "uploads",
     **dict.fromkeys((invariants.ERASE_LISTED, invariants.ERASE_OTHER), "erase"),
 }
 """Rules whose subject is a property of a wide section, and of which."""

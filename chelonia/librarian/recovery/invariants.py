@@ -35,9 +35,10 @@ from chelonia.core.ids import (
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
+from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.replicas import Location, Readable, ReplicaState, readable
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
-from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of, parse_extent
+from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, content_of, parse_extent
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.tree import blobs_of, expired, key_for, names_of, type_of
@@ -74,18 +75,21 @@ CONTENT_UNOWNED: Final = "content-unowned"
 CONTENT_DIFFERS: Final = "content-differs"
 EXTENT_WRONG: Final = "extent-wrong"
 NAMED_WRONG: Final = "named-wrong"
+PART_WRONG: Final = "part-wrong"
+UPLOAD_UNLISTED: Final = "upload-unlisted"
+UPLOAD_DANGLING: Final = "upload-dangling"
 COPIES: Final = "copies"
 ERASURES: Final = "erasures"
 EXPIRED: Final = "expired"
 
 SEVERITY: Final[Mapping[str, Severity]] = {
-    **dict.fromkeys((BLOB_MISSING, BLOB_LOST, CONTENT_MISSING, EXTENT_WRONG), _S.DAMAGE),
+    **dict.fromkeys((BLOB_MISSING, BLOB_LOST, CONTENT_MISSING, EXTENT_WRONG, PART_WRONG), _S.DAMAGE),
     **dict.fromkeys((COPIES, ERASURES, EXPIRED, BLOB_UNREACHABLE), _S.WORK),
     **dict.fromkeys((NAME_DANGLING, NAME_UNKNOWN, NAME_FORM, NAME_TWICE, PARENT_DANGLING, ORPHAN, UNREACHABLE), _D),
     **dict.fromkeys((TYPELESS, RESERVATION_DANGLING, UNRESERVED, BLOB_UNOWNED, WANTED_DIFFERS), _D),
     **dict.fromkeys((LOCATION_UNRECORDED, CLAIM_MISSING, CLAIM_STRAY, RECORD_ORPHAN, ERASE_LISTED, ERASE_OTHER), _D),
     **dict.fromkeys((DUE_MISSING, DUE_DANGLING, MALFORMED, STRANGE), _D),
-    **dict.fromkeys((CONTENT_UNOWNED, CONTENT_DIFFERS, NAMED_WRONG), _D),
+    **dict.fromkeys((CONTENT_UNOWNED, CONTENT_DIFFERS, NAMED_WRONG, UPLOAD_UNLISTED, UPLOAD_DANGLING), _D),
 }
 """Every rule and how bad it is to break it."""
 
@@ -219,9 +223,13 @@ def index_rules(look: Look, index: ObjectId, keys: Iterable[str]) -> Iterator[Fi
     """What is wrong with a page of an index of what is kept for a while (`due`, `formerly`)."""
     for key in keys:
         guid = ObjectId(trash.parse_former(key)[2] if "/" in key else trash.parse_due(key)[1])
-        discarded = guid.startswith(CONTENT_PREFIX)
-        kind = look.section(guid, "content").get("state", "") if discarded else look.section(guid, "entry").get("type")
-        if kind != (DISCARDED if discarded else TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING):
+        if guid.startswith(CONTENT_PREFIX):
+            due = look.section(guid, "content").get("due_ms", "")
+            kept = bool(due) and key == trash.due_key(int(due), guid)
+        else:
+            kind = look.section(guid, "entry").get("type")
+            kept = kind == (TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING)
+        if not kept:
             yield _finding(index, DUE_DANGLING, key, f"leads to {guid}, which is not kept here")
 
 
@@ -307,18 +315,40 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
 def content_rules(look: Look, content: StoredObject) -> Iterator[Finding]:
     """What is wrong with a content's own section."""
     state, file = content.value("content", "state"), ObjectId(content.value("content", "file"))
-    if state == DISCARDED:
-        due = trash.due_key(int(content.value("content", "due_ms")), content.id)
-        if not look.value(PENDING_OBJECT, "due", due):
-            yield _finding(content.id, DUE_MISSING, "", "no index says that it is to be let go of")
-    elif content_object(ContentId(look.section(file, "content").get("id", ""))) != content.id:
+    due = content.value("content", "due_ms")
+    if (due or state != SEALED) and not look.value(PENDING_OBJECT, "due", trash.due_key(int(due), content.id)):
+        yield _finding(content.id, DUE_MISSING, "", "no index says when it is to be seen to")
+    if state == SEALED and content_object(ContentId(look.section(file, "content").get("id", ""))) != content.id:
         yield _finding(content.id, CONTENT_UNOWNED, file, f"its file {file} does not name it")
+    within, listed = content.value("content", "within"), content.value("content", "listed")
+    if state == OPEN and not look.value(ObjectId(within), "uploads", listed):
+        yield _finding(content.id, UPLOAD_UNLISTED, within, f"an open upload, which {within} does not list")
+
+
+def upload_rules(look: Look, collection: ObjectId, marks: Iterable[str]) -> Iterator[Finding]:
+    """What is wrong with a page of a collection's `uploads`."""
+    for mark in marks:
+        key, upload = parse_mark(mark)
+        content = content_object(parse_upload(upload)[1])
+        header = look.section(content, "content")
+        if (header.get("state"), header.get("within"), header.get("listed")) != (OPEN, collection, mark):
+            yield _finding(collection, UPLOAD_DANGLING, mark, f"{key!r} is listed as an upload, and is none")
+
+
+def part_rules(look: Look, content: ObjectId, parts: Iterable[Item]) -> Iterator[Finding]:
+    """What is wrong with a page of the `parts` of an open upload."""
+    if look.section(content, "content").get("state") != OPEN:
+        return
+    for key, value in parts:
+        blob = value.partition(" ")[0]
+        if not look.value(content, "named", blob):
+            yield _finding(content, PART_WRONG, key, f"the blob {blob} of part {key} is not counted as named")
 
 
 def extent_rules(look: Look, content: ObjectId, extents: Iterable[Item], after: str = "") -> Iterator[Finding]:
     """What is wrong with a page of a content's `extents`, which goes on `after` the last byte of the page before."""
     header = look.section(content, "content")
-    if header.get("state") == DISCARDED:
+    if header.get("state") != SEALED:
         return
     size, last = int(header.get("size", "0")), after
     for key, value in extents:
@@ -337,26 +367,28 @@ def named_rules(look: Look, content: ObjectId, named: Iterable[Item]) -> Iterato
     header = look.section(content, "content")
     if header.get("state") == DISCARDED:
         return
-    wanted = look.section(ObjectId(header.get("file", "")), "states").get("neededReplicas", "")
+    wanted, left = header.get("wanted", ""), "due_ms" in header
+    if header.get("state") == SEALED:
+        wanted = look.section(ObjectId(header.get("file", "")), "states").get("neededReplicas", "")
     for blob, count in named:
         facts = look.section(blob_object(BlobId(blob)), "blob")
         if not facts:
             yield _finding(content, BLOB_MISSING, blob, f"its blob {blob} does not exist")
         elif facts.get("wanted", "") != wanted:
             yield _finding(content, WANTED_DIFFERS, blob, f"its file wants {wanted}, blob {blob} {facts.get('wanted')}")
-        if int(count) <= 0:
+        if int(count) < (0 if left else 1):
             yield _finding(content, NAMED_WRONG, blob, f"{count} bytes of {blob} are said to be named")
 
 
 def sum_rules(content: StoredObject) -> Iterator[Finding]:
     """Whether `named`, and the number of extents, sum up the extents of a whole content."""
-    if content.value("content", "state") == DISCARDED:
+    if content.value("content", "state") != SEALED:
         return
     sums, extents = dict[str, int](), content.sections.get("extents", {})
     for key in extents:
         extent = parse_extent(key, extents[key])
         sums[extent.blob] = sums.get(extent.blob, 0) + extent.length
-    told = {blob: int(count) for blob, count in content.sections.get("named", {}).items()}
+    told = {blob: int(count) for blob, count in content.sections.get("named", {}).items() if count != "0"}
     if sums != told or content.value("content", "extents") != str(len(extents)):
         yield _finding(
             content.id, NAMED_WRONG, "", f"{told} are said to be named, {sums} are, in {len(extents)} extents"
@@ -488,9 +520,11 @@ def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
     for entry in snapshot.entries():
         found += name_rules(snapshot, entry.id, entry.sections.get("entries", {}).items())
         found += reservation_rules(snapshot, entry.id, entry.sections.get("pending", {}).items())
+        found += upload_rules(snapshot, entry.id, entry.sections.get("uploads", {}))
     for content in (obj for key, obj in snapshot.objects.items() if key.startswith(CONTENT_PREFIX)):
         found += extent_rules(snapshot, content.id, sorted(content.sections.get("extents", {}).items()))
         found += [*named_rules(snapshot, content.id, content.sections.get("named", {}).items()), *sum_rules(content)]
+        found += part_rules(snapshot, content.id, content.sections.get("parts", {}).items())
     for shepherd in snapshot.shepherds():
         found += _shepherd_rules(snapshot, shepherd)
     for index in (TRASH_OBJECT, PENDING_OBJECT):

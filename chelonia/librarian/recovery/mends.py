@@ -34,9 +34,10 @@ from chelonia.core.ids import (
 )
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
 from chelonia.core.names import entry_name
+from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.replicas import Checksums, Location, ReplicaState, parse_location
 from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
-from chelonia.librarian.metadata.contents import DISCARDED, SEALED
+from chelonia.librarian.metadata.contents import OPEN, SEALED
 from chelonia.librarian.metadata.elements import (
     add,
     as_read,
@@ -246,8 +247,8 @@ def _due_missing(finding: Finding, bench: Bench) -> Mend | None:
     kind, entry = bench.entry(finding.object).get("type", ""), finding.object
     if entry.startswith(CONTENT_PREFIX):
         due = bench.look.section(entry, "content").get("due_ms", "0")
-        kept = check(entry, is_("content", "state", DISCARDED), is_("content", "due_ms", due))
-        return Mend((put(PENDING_OBJECT, "due", trash.due_key(int(due), entry), "-"), kept), "it will be let go of")
+        kept = check(entry, is_("content", "due_ms", due))
+        return Mend((put(PENDING_OBJECT, "due", trash.due_key(int(due), entry), "-"), kept), "its time is known again")
     still = check(entry, is_("entry", "type", kind))
     if kind == TYPE_TRASHED:
         until = bench.look.section(entry, "trashed").get("until_ms", "0")
@@ -265,7 +266,7 @@ def _due_dangling(finding: Finding, bench: Bench) -> Mend | None:
     guid = ObjectId(trash.parse_former(key)[2] if former else trash.parse_due(key)[1])
     still = check(guid, as_read("entry", "type", bench.entry(guid).get("type", "")))
     if guid.startswith(CONTENT_PREFIX):
-        still = check(guid, isnot("content", "state", DISCARDED))
+        still = check(guid, as_read("content", "due_ms", bench.look.section(guid, "content").get("due_ms", "")))
     return Mend((drop(finding.object, "formerly" if former else "due", key), still), "struck off")
 
 
@@ -335,6 +336,11 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
     blob, file, owned = blob_object(BlobId(finding.subject)), finding.object, is_("blob", "file", finding.object)
     if file.startswith(CONTENT_PREFIX):
         owned = is_("blob", "content", file.removeprefix(CONTENT_PREFIX))
+        header = bench.look.section(file, "content")
+        if header.get("state") == OPEN:
+            wants = is_("content", "wanted", header.get("wanted", ""))
+            told = put(blob, "blob", "wanted", header.get("wanted", ""), owned)
+            return Mend((told, check(file, wants)), "its upload says how many replicas are wanted")
         file = ObjectId(bench.look.section(file, "content").get("file", ""))
     ours = bench.look.section(file, "states").get("neededReplicas", "")
     theirs = bench.look.section(blob, "blob").get("wanted", "")
@@ -402,6 +408,25 @@ def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
     return Mend(
         (*_name_in_shelter(bench, guid, TYPE_FILE), *made, takes), f"a file in /{LOST_FOUND_NAME} has the bytes"
     )
+
+
+def _upload_unlisted(finding: Finding, bench: Bench) -> Mend | None:
+    """The collection lists the upload again, if it is there."""
+    within, header = ObjectId(finding.subject), bench.look.section(finding.object, "content")
+    if bench.entry(within).get("type") != TYPE_COLLECTION:
+        return None
+    still = check(finding.object, is_("content", "state", OPEN), is_("content", "listed", header.get("listed", "")))
+    is_there = is_("entry", "type", TYPE_COLLECTION)
+    listed = put(within, "uploads", header.get("listed", ""), header.get("opened_ms", "-"), is_there)
+    return Mend((listed, still), "it is listed again")
+
+
+def _upload_dangling(finding: Finding, bench: Bench) -> Mend | None:
+    """A line of a listing that leads to no open upload goes."""
+    content = content_object(parse_upload(parse_mark(finding.subject)[1])[1])
+    header = bench.look.section(content, "content")
+    still = check(content, *(as_read("content", fact, header.get(fact, "")) for fact in ("state", "within", "listed")))
+    return Mend((drop(finding.object, "uploads", finding.subject), still), "it is not listed any more")
 
 
 def _content_differs(finding: Finding, bench: Bench) -> Mend | None:
@@ -485,6 +510,8 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.BLOB_UNOWNED: _blob_unowned,
     invariants.CONTENT_UNOWNED: _content_unowned,
     invariants.CONTENT_DIFFERS: _content_differs,
+    invariants.UPLOAD_UNLISTED: _upload_unlisted,
+    invariants.UPLOAD_DANGLING: _upload_dangling,
     invariants.LOCATION_UNRECORDED: _location_unrecorded,
     invariants.CLAIM_MISSING: _claim_missing,
     invariants.CLAIM_STRAY: _claim_stray,
@@ -493,4 +520,4 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.ERASE_OTHER: _order_doubtful,
 }
 """Rules with a safe repair. Nothing mends `blob-missing`, `blob-lost`, `content-missing`, `extent-wrong`,
-`named-wrong`, `malformed`, `strange`."""
+`part-wrong`, `named-wrong`, `malformed`, `strange`."""

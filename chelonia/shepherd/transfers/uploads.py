@@ -524,7 +524,7 @@ def _expected(pending: Pending, upload: Upload) -> int:
 def _owes_weak(request: PutRequest, announced: Checksums) -> bool:
     """Whether MD5 and Adler-32 are to be known too: the original's door tells them, or the bytes are announced so."""
     named = any(sums.md5 or sums.adler32 for sums in (request.facts.checksums, announced))
-    return named or request.purpose is Purpose.PENDING
+    return named or request.measure_md5 or request.purpose is Purpose.PENDING
 
 
 def _check_lengths(pending: Pending, upload: Upload) -> None:

@@ -19,7 +19,9 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
     "librarian": {
         "new": {B}, "get": {B, A}, "traverseLN": {B, A}, "modifyMetadata": {B}, "remove": {B}, "report": {S},
         "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B},
-        "splice": {B}, "extents": {B, A}, "unlink": {B}, "delete": {B},
+        "splice": {B}, "extents": {B, A}, "unlink": {B},
+        "openUpload": {B}, "putPart": {B}, "sealUpload": {B}, "dropUpload": {B}, "uploads": {B, A}, "parts": {B, A},
+        "delete": {B},
         "undelete": {B}, "trash": {B, A}, "rebuild": {A},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "changeEntry": {B}, "below": {B, A}, "recall": {B},
         "accessKey": {B}, "accessKeys": {B}, "keepAccessKey": {B}, "dropAccessKey": {B},
@@ -38,7 +40,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
 """Written out a second time on purpose: a change of the table must be a change here too."""
 
 OPEN = {
-    "files": {"look", "list", "place", "apply", "share"},
+    "files": {"look", "list", "place", "apply", "share", "uploads", "parts"},
     "keys": {"create", "list", "revoke"},
     "librarian": {"heartbeat"},
     "bartender": {

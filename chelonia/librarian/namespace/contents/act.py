@@ -26,7 +26,7 @@ from chelonia.librarian.namespace.names import Names, entry_id
 from chelonia.librarian.namespace.uploads.act import Uploads
 from chelonia.librarian.world import World
 
-_TOLD: Final[Filter] = (Needed("entry"), Needed("states", "size"), Needed("content"))
+_TOLD: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
 
 
 class Contents:

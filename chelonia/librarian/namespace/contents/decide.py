@@ -216,7 +216,9 @@ def _file(request: Splice, file: StoredObject, content: Mapping[str, str], size:
     """The file's own facts: nobody has measured a checksum of the whole."""
     given = given_sections(request.begin.sections)
     elements = [drop(file.id, "blobs", ordinal) for ordinal in sorted(file.sections.get("blobs", {}))]
-    elements += [drop(file.id, "states", fact) for fact in ("checksum", "checksumType") if file.value("states", fact)]
+    elements += [
+        drop(file.id, "states", fact) for fact in ("checksum", "checksumType", "etag") if file.value("states", fact)
+    ]
     sections: dict[str, Mapping[str, str]] = {
         "states": {"size": str(size), "neededReplicas": str(wanted_of(file, request.begin))},
         "timestamps": {"modified": seconds(now), **given.get("timestamps", {})},

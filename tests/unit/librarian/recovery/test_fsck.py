@@ -23,6 +23,9 @@ from chelonia.core.ids import (
 )
 from chelonia.core.librarian import Delete, Finding, Mended, Severity
 from chelonia.core.metadata import StoredObject
+from chelonia.core.parts import parse_upload
+from chelonia.core.replicas import Checksums
+from chelonia.core.uploads import CommitFile, OpenUpload, PutPart
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import drop, erase, put
 from chelonia.librarian.namespace.trash import discard_content, due_key, forget
@@ -288,6 +291,38 @@ async def _piece_wants_less(s: Stage) -> None:
     await s.write(put(ObjectId(f"blob:{await _piece(s, await _content(s))}"), "blob", "wanted", "1"))
 
 
+async def _upload(s: Stage) -> ObjectId:
+    """An open upload in parts, with one part."""
+    begin = s.bench.begin("up", piece=True)
+    upload = await s.bench.service.open_upload(BARTENDER, OpenUpload(replace(begin, piece=False), ROOT, "up"))
+    begun = await s.bench.service.begin_put(BARTENDER, begin)
+    held = (s.bench.receipt(begun.blob, s.bench.shepherds[0]), s.bench.receipt(begun.blob, s.bench.shepherds[1]))
+    held = tuple(replace(each, checksums=Checksums("ab" * 32, "cd" * 16)) for each in held)
+    await s.bench.service.put_part(BARTENDER, PutPart(upload, 1, CommitFile(begin, begun, held)))
+    assert await faults(s.bench) == []
+    return content_object(parse_upload(upload)[1])
+
+
+async def _upload_unlisted(s: Stage) -> None:
+    content = await s.stored(await _upload(s))
+    await s.write(drop(ObjectId(ROOT), "uploads", content.value("content", "listed")))
+
+
+async def _upload_dangling(s: Stage) -> None:
+    await s.write(put(ObjectId(ROOT), "uploads", f"key\x011700000000000.{STRAY}", "-"))
+
+
+async def _upload_not_due(s: Stage) -> None:
+    content = await s.stored(await _upload(s))
+    await s.write(drop(PENDING_OBJECT, "due", due_key(int(content.value("content", "due_ms")), content.id)))
+
+
+async def _part_unnamed(s: Stage) -> None:
+    content = await _upload(s)
+    page = await s.bench.ahash.scan(LIBRARIAN, content, "named", "", 1)
+    await s.write(drop(content, "named", page.items[0][0]))
+
+
 async def _piece_unnamed(s: Stage) -> None:
     content = await _content(s)
     first = min((await s.stored(content)).sections["extents"])
@@ -332,6 +367,9 @@ BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "an index leads to a content that is somebody's": (_content_not_discarded, {invariants.DUE_DANGLING}),
     "a piece wants less than its file": (_piece_wants_less, {invariants.WANTED_DIFFERS}),
     "a content does not name its piece": (_piece_unnamed, {invariants.BLOB_UNOWNED}),
+    "an upload is not listed": (_upload_unlisted, {invariants.UPLOAD_UNLISTED}),
+    "what is listed as an upload is none": (_upload_dangling, {invariants.UPLOAD_DANGLING}),
+    "nothing says when an upload goes": (_upload_not_due, {invariants.DUE_MISSING}),
     "a name leads to a deleted file": (_name_of_the_trashed, {invariants.NAME_DANGLING}),
 }  # fmt: skip
 
@@ -407,6 +445,7 @@ LEFT = {
     "a content is gone": (_content_missing, invariants.CONTENT_MISSING),
     "extents overlap": (_extents_overlap, invariants.EXTENT_WRONG),
     "a piece is gone": (_piece_missing, invariants.BLOB_MISSING),
+    "a part is not counted": (_part_unnamed, invariants.PART_WRONG),
     "a piece is said not to be named": (_named_less, invariants.NAMED_WRONG),
     "a blob is gone": (_blob_missing, invariants.BLOB_MISSING),
     "no copy can be good": (_blob_lost, invariants.BLOB_LOST),

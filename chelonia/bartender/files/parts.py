@@ -1,0 +1,120 @@
+"""Uploads in parts, for the port `Files`: who may open, fill, seal and give one up, and see what it has.
+
+An upload is its opener's: only he adds parts and seals. Rights to the name are decided when it is opened, and anew, on
+the state of that moment, when it is sealed; in between nothing of it has a name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.client_metadata import accepted, merged
+from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
+from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import Found, Judge, existing
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
+from chelonia.core.ids import Guid, Ms
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.metadata import from_triples
+from chelonia.core.names import LogicalName
+from chelonia.core.parts import PartPage, UploadPage
+from chelonia.core.policy import Action
+from chelonia.core.replicas import Checksums
+from chelonia.core.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
+
+
+async def open_upload(ports: Ports, turn: Turn, change: Open) -> Done:
+    """Open an upload, if the caller may write the name now. Raises: as `place`."""
+    if not 1 <= change.wanted <= bounds.REPLICAS_WANTED_MAX:
+        cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies can be asked for, not {change.wanted}"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+    own = from_triples(setting_triples(change.setting))
+    given = accepted(user_triples(change.user), TYPE_FILE, "open.metadata")
+    depth = len(change.within.parts)
+    above = (change.place.start, change.place.parts[:depth])
+    if above != (change.within.start, change.within.parts) or depth == len(change.place.parts):
+        cause = f"an upload is listed in a collection above its name; {change.within} is none"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+    replaces = await may_begin(ports, turn, change, "open")
+    within = await _collection(ports, turn, change.within)
+    expires = Ms(ports.clock.now_ms() + bounds.UPLOAD_OPEN_MS)
+    begin = _begin(turn, change.place, change.wanted, expires)
+    begin = replace(begin, replaces=replaces, sections=merged(given, own))
+    order = OpenUpload(begin, within.guid, "/".join(change.place.parts[depth:]))
+    return Done(upload=await ports.librarian.open_upload(turn.service, order))
+
+
+async def put_part(ports: Ports, turn: Turn, change: Part) -> Done:
+    """Take a piece of the caller's as a part."""
+    token, held = arrived_bytes(ports, turn, change, change.content, piece=True)
+    part = PutPart(change.upload, change.number, CommitFile(token.begin, token.begun, held))
+    return Done(etag=await ports.librarian.put_part(turn.service, part))
+
+
+async def seal(ports: Ports, turn: Turn, change: Seal) -> Done:
+    """Make parts the content of the file, if the caller still may and what he rests on holds."""
+    write = Splice(change.place, Content(), parents=change.parents, when=change.when)
+    ready, there = await ready_to_write(ports, turn, write, _begin(turn, change.place, 0, Ms(0)))
+    order = SealUpload(change.upload, ready, change.order, change.least)
+    await ports.librarian.seal_upload(turn.service, order)
+    return Done(made=there is None)
+
+
+async def drop(ports: Ports, turn: Turn, change: Drop) -> Done:
+    """Give an upload up."""
+    await _page(ports, turn, UploadParts(change.place, change.upload, limit=1), Action.REMOVE_ENTRY)
+    await ports.librarian.drop_upload(turn.service, change.upload)
+    return Done()
+
+
+async def uploads(ports: Ports, turn: Turn, ask: Uploads) -> UploadPage:
+    """A page of the open uploads of a collection."""
+    _check_limit(ask.place, ask.limit)
+    found = await _collection(ports, turn, ask.place)
+    Judge(turn.user, "uploads").require(Action.READ, found)
+    return await ports.librarian.uploads(turn.service, found.guid, ask.prefix, ask.after, ask.limit)
+
+
+async def listed(ports: Ports, turn: Turn, ask: UploadParts) -> PartPage:
+    """A page of the parts of an upload."""
+    _check_limit(ask.place, min(ask.limit, ask.after))
+    return await _page(ports, turn, ask, Action.READ)
+
+
+async def _page(ports: Ports, turn: Turn, ask: UploadParts, action: Action) -> PartPage:
+    """Parts, to the opener of an upload or who has this right to the collection that lists it."""
+    page = await ports.librarian.parts(turn.service, ask.upload, ask.after, ask.limit)
+    if page.place != ask.place:
+        cause = "there is no such upload for this name"
+        raise CheloniaError(Kind.NOT_FOUND, subject=ask.upload[:80], cause=cause)
+    scopes = turn.user.scopes
+    if page.owner == turn.user.dn:
+        if scopes and not any(scope.covers(each, ask.place) for scope in scopes for each in (action, Action.ADD_ENTRY)):
+            cause = f"the token allows neither {action.value} nor addEntry there"
+            raise CheloniaError(Kind.DENIED, subject=str(ask.place), cause=cause)
+    else:
+        within = await _collection(ports, turn, LogicalName(page.within, ()))
+        Judge(turn.user, "uploads").require(action, within)
+    return page
+
+
+async def _collection(ports: Ports, turn: Turn, place: LogicalName) -> Found:
+    (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
+    found = existing(place, walked)
+    if found.type != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(place), cause=f"it is a {found.type}")
+    return found
+
+
+def _check_limit(place: LogicalName, limit: int) -> None:
+    if limit < 0:
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause="limits and numbers of parts are 0 or more")
+
+
+def _begin(turn: Turn, place: LogicalName, wanted: int, expires: Ms) -> BeginPut:
+    owner = turn.user.dn
+    return BeginPut(Guid(""), place.name, place, owner, {}, wanted, -1, Checksums(), expires, named=False)

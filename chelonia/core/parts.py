@@ -1,0 +1,86 @@
+"""Uploads in parts: how one is called, and what is told of it and of its parts.
+
+An upload is called `<13-digit ms of its opening>.<ContentId>`, so that those of one key are listed in the order in
+which they were opened; to callers this is opaque text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ContentId, Dn, Guid, Ms, is_uuid
+from chelonia.core.names import LogicalName
+
+UploadId = NewType("UploadId", str)
+"""Names an upload in parts."""
+AFTER_KEY = "\x02"
+"""`<key>` and this stands behind all uploads of the key, in the order of a listing."""
+_BETWEEN = "\x01"
+
+
+def upload_id(opened: Ms, content: ContentId) -> UploadId:
+    """The name of an upload."""
+    return UploadId(f"{opened:013d}.{content}")
+
+
+def parse_upload(upload: str) -> tuple[Ms, ContentId]:
+    """When an upload was opened, and the content that it will be. Raises: NOT_FOUND for what is no such name."""
+    opened, _, content = upload.partition(".")
+    if not (len(opened) == 13 and opened.isascii() and opened.isdigit() and is_uuid(content)):
+        raise CheloniaError(Kind.NOT_FOUND, subject=upload[:80], cause="there is no such upload")
+    return Ms(int(opened)), ContentId(content)
+
+
+def listing_mark(key: str, upload: str) -> str:
+    """Where an upload stands in the listing of a collection: also what `after` continues from."""
+    return f"{key}{_BETWEEN}{upload}"
+
+
+def parse_mark(mark: str) -> tuple[str, UploadId]:
+    """Key and upload of a place in a listing."""
+    key, _, upload = mark.rpartition(_BETWEEN)
+    return key, UploadId(upload)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An open upload: of which key below the collection that lists it, by whom, since when."""
+
+    key: str
+    upload: UploadId
+    owner: Dn
+    opened_ms: Ms
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPage:
+    """Open uploads by key, of one key in the order of their opening. `after` continues the listing, "": it ends."""
+
+    uploads: tuple[Upload, ...]
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that has arrived. `etag`: its MD5, hex."""
+
+    number: int
+    size: int
+    etag: str
+    arrived_ms: Ms
+
+
+@dataclass(frozen=True, slots=True)
+class PartPage:
+    """Parts of one open upload by number. `after` continues the listing, 0: it ends.
+
+    `place`: what the upload is for; `owner`: who opened it; `within`: the collection that lists it.
+    """
+
+    parts: tuple[Part, ...]
+    after: int
+    place: LogicalName
+    owner: Dn
+    within: Guid

@@ -1,0 +1,1 @@
+"""Uploads in parts: contents that grow unseen until they are sealed."""

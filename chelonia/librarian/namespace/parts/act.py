@@ -1,0 +1,212 @@
+"""Uploads in parts carried out: what `decide` needs is read here, and its transacts applied.
+
+Sealing takes several transacts: extents are laid page by page into the content, which nobody can see, and one more
+gives it to the file. Whatever breaks off in between leaves an upload that is open still, and can be sealed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ContentId, Dn, Guid, Ms, ObjectId, RequestKey, blob_object, content_object
+from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.names import parse_ln
+from chelonia.core.parts import PartPage, Upload, UploadId, UploadPage, parse_mark, parse_upload, upload_id
+from chelonia.core.uploads import OpenUpload, PutPart, SealUpload
+from chelonia.librarian.metadata.contents import SEALED, content_of
+from chelonia.librarian.metadata.records import TRIES, Draft, Records
+from chelonia.librarian.namespace import tree
+from chelonia.librarian.namespace.names import Names, entry_id
+from chelonia.librarian.namespace.parts import decide
+from chelonia.librarian.namespace.parts.decide import Before, Chosen, Opened, Stored
+from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.namespace.uploads.decide import Overwritten
+from chelonia.librarian.world import World
+
+HEADER: Filter = (Needed("content"), *(Needed(section) for section in decide.KEPT_FOR_FILE))
+"""What is read of a content to know an upload by."""
+
+
+class PartUploads:
+    """Opens, fills, seals, gives up and lists uploads in parts."""
+
+    def __init__(self, records: Records, world: World, names: Names, uploads: Uploads) -> None:
+        self._records = records
+        self._world = world
+        self._names = names
+        self._uploads = uploads
+
+    async def open(self, call: Call, request: OpenUpload) -> UploadId:
+        """Open an upload."""
+        begin = request.begin
+        tree.check_wanted(begin.wanted)
+        content, guid = ContentId(self._world.ids.uuid()), begin.replaces or Guid(self._world.ids.uuid())
+        upload = upload_id(self._now(), content)
+
+        async def build() -> Draft:
+            within = await self._records.one(call, entry_id(request.within), tree.slot_filter(()))
+            elements = decide.open_upload(
+                request, upload, content_object(content), guid=guid, within=within, now=self._now()
+            )
+            return Draft(elements, memo=upload)
+
+        return UploadId((await self._records.apply(call, build)).memo)
+
+    async def put(self, call: Call, request: PutPart) -> str:
+        """Take a piece as a part."""
+        decide.check_number(request.number)
+        self._uploads.check_begun(call, request.piece)
+        obj = content_object(parse_upload(request.upload)[1])
+        key, blob = decide.part_key(request.number), blob_object(request.piece.begun.blob)
+
+        async def build() -> Draft:
+            upload = decide.opened(await self._records.one(call, obj, HEADER), request.piece.begin)
+            part, found = await self._records.get(call, (obj, blob), (Needed("parts", key), Needed("blob")))
+            if found.exists:  # a repeat under its request key is answered as the first time all the same
+                cause = "this piece is part of a file already; place the bytes anew"
+                raise CheloniaError(Kind.BAD_REQUEST, "part", str(request.piece.begin.ln), cause)
+            before, record = Before(), part.value("parts", key)
+            if record:
+                old = await self._records.one(call, blob_object(decide.parse_part(key, record).blob))
+                before = Before(record, old)
+            new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted)
+            elements = decide.put_part(upload, request.number, new, before, self._now())
+            return Draft(elements, memo=new.facts.checksums.md5)
+
+        etag = (await self._records.apply(call, build)).memo
+        await self._uploads.rechecking.written(request.piece.receipts)
+        return etag
+
+    async def drop(self, call: Call, upload: UploadId) -> None:
+        """Give an upload up."""
+        obj = content_object(parse_upload(upload)[1])
+
+        async def build() -> Draft:
+            found = decide.opened(await self._records.one(call, obj, HEADER))
+            return Draft(decide.give_up(found, self._now()), memo=upload)
+
+        await self._records.apply(call, build)
+
+    # --- sealing ----------------------------------------------------------------------------------------------------
+
+    async def seal(self, call: Call, request: SealUpload) -> Guid:
+        """Make parts the content of a file. An upload that changes meanwhile is looked at again."""
+        decide.check_order(request)
+        content = parse_upload(request.upload)[1]
+        unkeyed = call.keyed(RequestKey(""))
+        for _ in range(TRIES):
+            header = await self._records.one(call, content_object(content), HEADER)
+            done = await self._already(call, request, header)
+            if done:
+                return done
+            upload = decide.opened(header, request.begin)
+            stored = await self._stored(unkeyed, header.id)
+            chosen = decide.choose(request, stored)
+            if await self._lay(unkeyed, upload, chosen, stored):
+                guid = await self._give(call, request, content, chosen)
+                if guid:
+                    return guid
+        raise CheloniaError(Kind.CONFLICT, "seal", str(request.begin.ln), "its parts keep changing; try again")
+
+    async def _already(self, call: Call, request: SealUpload, header: StoredObject) -> Guid:
+        """The file, when this upload was sealed for it before; "" otherwise."""
+        file = Guid(header.value("content", "file"))
+        if header.value("content", "state") != SEALED or request.begin.replaces != file:
+            return Guid("")
+        stored = await self._records.one(call, entry_id(file), (Needed("content"),))
+        return file if content_object(content_of(stored)) == header.id else Guid("")
+
+    async def _stored(self, call: Call, obj: ObjectId) -> dict[int, Stored]:
+        """All parts of an upload."""
+        out, after, more = dict[int, Stored](), "", True
+        while more:
+            page = await self._records.scan(call, obj, "parts", after, bounds.PAGE_ENTRIES_MAX)
+            for item in page.items:
+                found = decide.parse_part(*item)
+                out[found.part.number] = found
+            after, more = page.items[-1][0] if page.items else "", page.more
+        return out
+
+    async def _lay(self, call: Call, upload: Opened, chosen: Chosen, stored: Mapping[int, Stored]) -> bool:
+        """Lay the extents of the parts chosen, page by page; whether nothing got in between."""
+        obj = upload.content.id
+        if upload.fact("order") != chosen.digest:
+            if not (await self._records.attempt(call, Draft(decide.begin_order(upload, chosen)))).applied:
+                return False
+            while (page := await self._records.scan(call, obj, "extents", "", bounds.DELETE_WIDE_MAX)).items:
+                gone = decide.clear_extents(obj, chosen.digest, [key for key, _ in page.items])
+                if not (await self._records.attempt(call, Draft(gone))).applied:
+                    return False
+        parts, extents = list(stored.values()), chosen.extents
+        for start in range(0, len(parts), bounds.PARTS_PAGE):
+            elements = decide.lay_page(obj, chosen, extents, parts[start : start + bounds.PARTS_PAGE])
+            if not (await self._records.attempt(call, Draft(elements))).applied:
+                return False
+        return True
+
+    async def _give(self, call: Call, request: SealUpload, content: ContentId, chosen: Chosen) -> Guid:
+        """Give a file the content that is laid; "" when something got in between."""
+        begin, obj = request.begin, content_object(content)
+        changed = False
+
+        async def build() -> Draft:
+            nonlocal changed
+            header = await self._records.one(call, obj, HEADER)
+            changed = header.value("content", "order") != chosen.digest
+            if changed:
+                return Draft(())
+            upload = decide.opened(header, begin)
+            if begin.replaces:
+                file = await self._records.one(call, entry_id(begin.replaces))
+                over = Overwritten(file, await self._names.blobs(call, file))
+                elements = decide.seal_over(request, upload, chosen, over, self._now())
+                return Draft(elements, memo=begin.replaces)
+            used = (await self._records.one(call, entry_id(upload.file), tree.ENTRY)).exists
+            guid = Guid(self._world.ids.uuid()) if used else upload.file
+            slot = await self._names.slot(call, begin.parent, begin.name)
+            elements = decide.seal_new(request, upload, chosen, slot=slot, guid=guid, now=self._now())
+            return Draft(elements, memo=guid)
+
+        done = await self._records.apply(call, build)
+        return Guid("") if changed else Guid(done.memo)
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    async def uploads(self, call: Call, within: Guid, prefix: str, after: str, limit: int) -> UploadPage:
+        """The open uploads that a collection lists."""
+        start = max(after, prefix, key=str.encode)
+        page = await self._records.scan(call, entry_id(within), "uploads", start, _limit(limit))
+        marks = [mark for mark, _ in page.items if mark.startswith(prefix)]
+        ids = [content_object(parse_upload(parse_mark(mark)[1])[1]) for mark in marks]
+        found = await self._records.get(call, ids, (Needed("content", "owner"), Needed("content", "opened_ms")))
+        uploads = []
+        for mark, header in zip(marks, found, strict=True):
+            if header.exists:
+                owner, opened = header.value("content", "owner"), Ms(int(header.value("content", "opened_ms", "0")))
+                uploads.append(Upload(*parse_mark(mark), Dn(owner), opened))
+        return UploadPage(tuple(uploads), marks[-1] if page.more and len(marks) == len(page.items) else "")
+
+    async def parts(self, call: Call, upload: UploadId, after: int, limit: int) -> PartPage:
+        """The parts of an open upload."""
+        obj = content_object(parse_upload(upload)[1])
+        found = decide.opened(await self._records.one(call, obj, (Needed("content"),)))
+        start = decide.part_key(after) if after > 0 else ""
+        page = await self._records.scan(call, obj, "parts", start, _limit(limit))
+        parts = [decide.parse_part(*item).part for item in page.items]
+        return PartPage(
+            tuple(parts),
+            parts[-1].number if page.more else 0,
+            parse_ln(found.fact("ln")),
+            Dn(found.fact("owner")),
+            Guid(found.fact("within")),
+        )
+
+    def _now(self) -> Ms:
+        return self._world.clock.now_ms()
+
+
+def _limit(limit: int) -> int:
+    return min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)

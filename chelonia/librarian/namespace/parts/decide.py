@@ -1,0 +1,377 @@
+"""Uploads in parts as pure decisions: a content that is open, its parts, and how it becomes the content of a file.
+
+Decides what one transact says. Never reads or writes. Conditions work as in `tree`.
+Invariants: nothing that is open is named by a file; a part's blob is named by its content from the moment it is there
+(with 0 bytes while no extent names it), so that whatever ends the upload finds it; extents are laid for one `order`,
+and only that order can be sealed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Condition, Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent
+from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
+from chelonia.core.metadata import Sections, StoredObject
+from chelonia.core.parts import Part, UploadId, listing_mark
+from chelonia.core.uploads import BeginPut, OpenUpload, SealUpload
+from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob
+from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, extent_record
+from chelonia.librarian.metadata.elements import (
+    as_read,
+    check,
+    drop,
+    expectations,
+    is_,
+    put,
+    put_all,
+    seconds,
+    version,
+)
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.tree import (
+    Slot,
+    check_collection,
+    given_sections,
+    new_sections,
+    take_name,
+    type_of,
+    visible,
+)
+from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
+
+KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
+"""Sections that an upload keeps for its file."""
+NO_UPLOAD = "there is no such upload; it was sealed, given up, or has expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A part as it is stored."""
+
+    part: Part
+    blob: BlobId
+
+    @property
+    def record(self) -> tuple[str, str]:
+        """Property and value."""
+        part = self.part
+        return part_key(part.number), f"{self.blob} {part.size} {part.arrived_ms} {part.etag}"
+
+
+def part_key(number: int) -> str:
+    """The property of a part."""
+    return f"{number:05d}"
+
+
+def parse_part(key: str, value: str) -> Stored:
+    """Read a part. Raises: ValueError for what is none."""
+    blob, size, arrived, etag = value.split(" ")
+    return Stored(Part(int(key), int(size), etag, Ms(int(arrived))), BlobId(blob))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open upload as read: the header of its content."""
+
+    content: StoredObject
+
+    def fact(self, name: str) -> str:
+        """One fact of the header."""
+        return self.content.value("content", name)
+
+    @property
+    def id(self) -> ContentId:
+        """The content that it will be."""
+        return ContentId(self.content.id.removeprefix("content:"))
+
+    @property
+    def file(self) -> Guid:
+        """The file that its blobs are sealed for."""
+        return Guid(self.fact("file"))
+
+    @property
+    def wanted(self) -> int:
+        """Copies of each blob."""
+        return int(self.fact("wanted"))
+
+
+def opened(content: StoredObject, begin: BeginPut | None = None) -> Opened:
+    """The upload, if it is open, and `begin`'s: of that owner, for that name. Raises: NOT_FOUND."""
+    found = Opened(content)
+    mine = begin is None or (found.fact("owner"), found.fact("ln")) == (begin.owner, str(begin.ln))
+    if found.fact("state") != OPEN or not mine:
+        raise CheloniaError(Kind.NOT_FOUND, subject="upload", cause=NO_UPLOAD)
+    return found
+
+
+# --- opening and giving up ------------------------------------------------------------------------------------------
+
+
+def open_upload(
+    request: OpenUpload, upload: UploadId, obj: ObjectId, *, guid: Guid, within: StoredObject, now: Ms
+) -> list[Element]:
+    """Open an upload. Raises: NO_PARENT, NOT_A_COLLECTION, BAD_REQUEST, TOO_LARGE."""
+    begin = request.begin
+    check_collection(within, request.key)
+    sections = given_sections(begin.sections)
+    if sum(len(props) for props in sections.values()) > bounds.UPLOAD_USER_METADATA_MAX:
+        cause = f"an upload in parts keeps at most {bounds.UPLOAD_USER_METADATA_MAX} properties for its file"
+        raise CheloniaError(Kind.TOO_LARGE, subject=str(begin.ln), cause=cause)
+    if not set(sections) <= set(KEPT_FOR_FILE):
+        cause = f"an upload in parts keeps {', '.join(KEPT_FOR_FILE)} for its file"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(begin.ln), cause=cause)
+    facts = {
+        "state": OPEN,
+        "file": guid,
+        "owner": begin.owner,
+        "ln": str(begin.ln),
+        "wanted": str(begin.wanted),
+        "within": within.id,
+        "listed": listing_mark(request.key, upload),
+        "opened_ms": str(now),
+        "due_ms": str(begin.expires_ms),
+    }
+    elements = [*expectations(begin.expect), check(within.id, is_("entry", "type", TYPE_COLLECTION))]
+    elements += [check(obj, version(0)), *put_all(obj, {"content": facts, **sections})]
+    elements.append(put(within.id, "uploads", facts["listed"], str(now)))
+    return [*elements, put(PENDING_OBJECT, "due", trash.due_key(begin.expires_ms, obj), guid)]
+
+
+def give_up(upload: Opened, now: Ms) -> list[Element]:
+    """Give an upload up: it is a discarded content from then on, let go of page by page."""
+    obj = upload.content.id
+    elements = [put(obj, "content", "state", DISCARDED, is_("content", "state", OPEN))]
+    return [*elements, *_unlisted(upload), *_due(upload, now)]
+
+
+def _unlisted(upload: Opened) -> list[Element]:
+    return [drop(ObjectId(upload.fact("within")), "uploads", upload.fact("listed"))]
+
+
+def _due(upload: Opened, now: Ms) -> list[Element]:
+    """Have the sweep see to what is left, now."""
+    obj = upload.content.id
+    old, new = trash.due_key(int(upload.fact("due_ms")), obj), trash.due_key(now, obj)
+    moved = [drop(PENDING_OBJECT, "due", old)] if old != new else []
+    return [*moved, put(PENDING_OBJECT, "due", new, upload.file), put(obj, "content", "due_ms", str(now))]
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def check_number(number: int) -> None:
+    """Refuse what is no number of a part. Raises: BAD_REQUEST."""
+    if not 1 <= number <= bounds.PARTS_MAX:
+        cause = f"parts have the numbers 1 to {bounds.PARTS_MAX}, not {number}"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What has the number of a part that comes: its record, "" for nothing, and its blob."""
+
+    record: str = ""
+    blob: StoredObject | None = None
+
+
+def put_part(upload: Opened, number: int, new: NewBlob, before: Before, now: Ms) -> list[Element]:
+    """Take a part in, in place of one of its number; extents that were laid before count no more. Raises: BAD_REQUEST
+    without an MD5."""
+    etag = new.facts.checksums.md5
+    if not etag:
+        cause = "a part needs its MD5; have it measured where the bytes are placed (`measure_md5`)"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
+    obj = upload.content.id
+    key, value = Stored(Part(number, new.facts.size, etag, now), new.facts.blob).record
+    order = upload.fact("order")
+    still = (is_("content", "state", OPEN), as_read("content", "order", order))
+    elements = [drop(obj, "content", "order", *still) if order else check(obj, *still)]
+    elements += [put(obj, "parts", key, value, as_read("parts", key, before.record))]
+    elements += [
+        *taken_blob(new),
+        put(new.object, "blob", "content", upload.id),
+        put(obj, "named", new.facts.blob, "0"),
+    ]
+    if before.blob is not None:
+        elements += [drop(obj, "named", blob_of(before.blob)), *discard_blob(before.blob, "replaced", now)]
+    return elements
+
+
+# --- sealing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The parts that become a content, in order; `digest` says which they are."""
+
+    parts: tuple[Stored, ...]
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return sum(each.part.size for each in self.parts)
+
+    @property
+    def etag(self) -> str:
+        """The file's: the MD5 of the parts' MD5s, and how many they are."""
+        joined = b"".join(bytes.fromhex(each.part.etag) for each in self.parts)
+        return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(self.parts)}"
+
+    @property
+    def extents(self) -> Mapping[BlobId, Extent]:
+        """Where each part goes; one without bytes goes nowhere."""
+        out, at = dict[BlobId, Extent](), 0
+        for each in self.parts:
+            if each.part.size:
+                out[each.blob] = Extent(at, each.part.size, each.blob)
+                at += each.part.size
+        return out
+
+
+def check_order(request: SealUpload) -> None:
+    """Refuse an order that is none. Raises: BAD_REQUEST, TOO_LARGE."""
+    numbers = [number for number, _ in request.order]
+    if len(numbers) > bounds.PARTS_MAX:
+        cause = f"a file is sealed of at most {bounds.PARTS_MAX} parts, not {len(numbers)}"
+        raise CheloniaError(Kind.TOO_LARGE, subject=str(request.begin.ln), cause=cause)
+    if not numbers:
+        raise CheloniaError(
+            Kind.BAD_REQUEST, subject=str(request.begin.ln), cause="a file is sealed of parts: name some"
+        )
+    for before, number in zip([0, *numbers], numbers, strict=False):
+        check_number(number)
+        if number <= before:
+            cause = f"the numbers of parts rise; {number} comes after {before}"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
+
+
+def choose(request: SealUpload, stored: Mapping[int, Stored]) -> Chosen:
+    """The parts that a request names. Raises: INCOMPLETE, BAD_REQUEST (too small), TOO_LARGE."""
+    parts = []
+    for place, (number, etag) in enumerate(request.order):
+        found = stored.get(number)
+        if found is None or found.part.etag != etag.strip('"').lower():
+            has = f"has the etag {found.part.etag}" if found else "has not arrived"
+            raise CheloniaError(
+                Kind.INCOMPLETE, subject=f"part {number}", cause=f"part {number} {has}; upload it again"
+            )
+        if found.part.size < request.least and place < len(request.order) - 1:
+            cause = f"part {number} has {found.part.size} bytes; all but the last have at least {request.least}"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
+        parts.append(found)
+    text = " ".join(f"{each.part.number} {each.blob}" for each in parts)
+    chosen = Chosen(tuple(parts), hashlib.sha256(text.encode()).hexdigest())
+    if chosen.size > bounds.FILE_BYTES_MAX:
+        cause = f"together the parts have {chosen.size} bytes, a file at most {bounds.FILE_BYTES_MAX}"
+        raise CheloniaError(Kind.TOO_LARGE, subject=str(request.begin.ln), cause=cause)
+    return chosen
+
+
+def begin_order(upload: Opened, chosen: Chosen) -> list[Element]:
+    """From now on extents are laid for this order."""
+    return [put(upload.content.id, "content", "order", chosen.digest, *_is_open(), version(upload.content.version))]
+
+
+def clear_extents(obj: ObjectId, order: str, keys: Iterable[str]) -> list[Element]:
+    """Take away extents that were laid for another order."""
+    return [check(obj, *_is_open(order)), *(drop(obj, "extents", key) for key in keys)]
+
+
+def lay_page(obj: ObjectId, chosen: Chosen, extents: Mapping[BlobId, Extent], page: Sequence[Stored]) -> list[Element]:
+    """Lay the extents of a page of all parts; of those that are not chosen no byte is named."""
+    elements = [check(obj, *_is_open(chosen.digest))]
+    for each in page:
+        extent = extents.get(each.blob)
+        if extent is not None:
+            elements.append(put(obj, "extents", *extent_record(extent)))
+        elements.append(put(obj, "named", each.blob, str(extent.length if extent else 0)))
+    return elements
+
+
+def _is_open(order: str = "") -> tuple[Condition, ...]:
+    return (is_("content", "state", OPEN), *((is_("content", "order", order),) if order else ()))
+
+
+def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot, guid: Guid, now: Ms) -> list[Element]:
+    """Make a file of an upload whose extents are laid. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME."""
+    begin, obj = request.begin, ObjectId(guid)
+    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
+    elements.append(put(slot.parent.id, "entries", slot.name, guid))
+    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, {**begin.sections, **_for_file(upload)})
+    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
+    elements += [check(obj, version(0)), *put_all(obj, {**sections, **_file(upload, chosen)})]
+    return elements + _sealed(upload, chosen, guid, now)
+
+
+def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwritten, now: Ms) -> list[Element]:
+    """Give a file the parts in place of what it has; it keeps its GUID, names and policy. Raises: NOT_FOUND,
+    NOT_A_FILE."""
+    file, kept = over.file, _for_file(upload)
+    if type_of(file) != TYPE_FILE:
+        kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
+        raise CheloniaError(kind, "seal", str(request.begin.ln), "the file to write is not there any more")
+    elements = [*expectations(request.begin.expect)]
+    elements += [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
+    elements += trash.discard_content(file, now)
+    for blob in over.blobs:
+        elements += discard_blob(blob, "replaced", now)
+    gone = {"blobs": (), "states": ("checksum", "checksumType"), "metadata": ()}
+    for section, names in gone.items():
+        stored = file.sections.get(section, {})
+        elements += [drop(file.id, section, name) for name in sorted(stored) if name in names or not names]
+    times = {"modified": seconds(now), **kept.get("timestamps", {})}
+    elements += put_all(file.id, {**kept, "timestamps": times, **_file(upload, chosen)})
+    return elements + _sealed(upload, chosen, Guid(file.id), now)
+
+
+def _for_file(upload: Opened) -> dict[str, Mapping[str, str]]:
+    sections = upload.content.sections
+    return {section: sections[section] for section in KEPT_FOR_FILE if section in sections}
+
+
+def _file(upload: Opened, chosen: Chosen) -> Sections:
+    """What the file says of its bytes."""
+    states = {"size": str(chosen.size), "neededReplicas": str(upload.wanted)}
+    states["etag"] = f"{chosen.etag} {upload.id}-1"
+    return {"states": states, "content": {"id": upload.id, "splices": "1"}}
+
+
+def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element]:
+    """The content is the file's; its parts, and the blobs that no extent names, are left to the sweep."""
+    obj = upload.content.id
+    facts = {
+        "state": SEALED,
+        "file": guid,
+        "size": str(chosen.size),
+        "splices": "1",
+        "extents": str(len(chosen.extents)),
+    }
+    elements = [
+        check(obj, *_is_open(chosen.digest), version(upload.content.version)),
+        *put_all(obj, {"content": facts}),
+    ]
+    elements += [drop(obj, "content", fact) for fact in ("owner", "ln", "wanted", "within", "listed", "opened_ms")]
+    elements += [drop(obj, section, prop) for section, props in _for_file(upload).items() for prop in sorted(props)]
+    return [*elements, *_unlisted(upload), *_due(upload, now)]
+
+
+# --- what sealing leaves --------------------------------------------------------------------------------------------
+
+
+def clear_parts(
+    content: StoredObject, records: Iterable[str], unnamed: Sequence[StoredObject], now: Ms
+) -> list[Element]:
+    """Forget parts of a sealed content, and let go of their blobs that no extent names."""
+    elements = [check(content.id, version(content.version))]
+    for blob in unnamed:
+        elements += [drop(content.id, "named", blob_of(blob), is_("named", blob_of(blob), "0"))]
+        elements += discard_blob(blob, "replaced", now)
+    return elements + [drop(content.id, "parts", key) for key in records]

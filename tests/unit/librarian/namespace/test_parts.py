@@ -1,0 +1,233 @@
+"""Uploads in parts at the Librarian: sealing that breaks off anywhere, what is left of it, and expiry."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHash
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_object
+from chelonia.core.librarian import Delete
+from chelonia.core.names import parse_ln
+from chelonia.core.parts import UploadId, parse_upload
+from chelonia.core.replicas import Checksums
+from chelonia.core.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
+from chelonia.librarian.metadata.contents import content_of
+from chelonia.librarian.namespace.parts.decide import parse_part
+from chelonia.librarian.recovery.invariants import Snapshot, broken
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import BARTENDER, JOE, Bench, bench
+from tests.support.paper import paper
+
+NAME = parse_ln("/f")
+OPEN_MS = 60_000
+Order = tuple[tuple[int, str], ...]
+
+
+def begin(b: Bench, **facts: Any) -> BeginPut:
+    expires = Ms(b.clock.now_ms() + OPEN_MS)
+    blank = BeginPut(ROOT, "f", NAME, JOE, {}, 2, -1, Checksums(), expires, named=False)
+    return replace(blank, **facts)
+
+
+async def opened(b: Bench, **facts: Any) -> UploadId:
+    return await b.service.open_upload(BARTENDER, OpenUpload(begin(b, **facts), ROOT, "f"))
+
+
+async def put(b: Bench, upload: UploadId, number: int, size: int = 7) -> tuple[int, str]:
+    """A part that has arrived; its number and etag."""
+    piece = begin(b, piece=True)
+    begun = await b.service.begin_put(BARTENDER, piece)
+    sums = Checksums("ab" * 32, hashlib.md5(str(number).encode()).hexdigest())
+    held = tuple(replace(b.receipt(begun.blob, s, size=size), checksums=sums) for s in b.shepherds[:2])
+    return number, await b.service.put_part(BARTENDER, PutPart(upload, number, CommitFile(piece, begun, held)))
+
+
+async def filled(b: Bench, *numbers: int) -> tuple[UploadId, Order]:
+    upload = await opened(b)
+    return upload, tuple([await put(b, upload, number) for number in numbers])
+
+
+async def seal(b: Bench, upload: UploadId, order: Order, **facts: Any) -> Guid:
+    return await b.service.seal_upload(BARTENDER, SealUpload(upload, begin(b, **facts), order))
+
+
+async def sound(b: Bench) -> Snapshot:
+    seen = Snapshot(await b.ahash.get(LIBRARIAN, (await b.ahash.objects(LIBRARIAN)).ids))
+    assert broken(seen) == ()
+    return seen
+
+
+def ends(seen: Snapshot, file: Guid) -> list[int]:
+    """Where the extents of a file end."""
+    content = content_object(content_of(seen.get(ObjectId(file))))
+    return [int(key, 16) + 1 for key in sorted(seen.section(content, "extents"))]
+
+
+class Failing:
+    """An A-Hash that lets some transacts through and then none: the Librarian's process ends."""
+
+    def __init__(self) -> None:
+        self.left = 10**9
+
+    def over(self, ahash: AHash) -> AHash:
+        self._ahash = ahash
+        return self  # type: ignore[return-value]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ahash, name)
+
+    async def transact(self, *args: Any) -> Any:
+        if self.left <= 0:
+            raise CheloniaError(Kind.UNAVAILABLE, "transact", cause="killed")
+        self.left -= 1
+        return await self._ahash.transact(*args)
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in ("PARTS_PAGE", "DELETE_WIDE_MAX", "BLOBS_PAGE", "FILTER_MAX"):
+        monkeypatch.setattr(bounds, bound, 2)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_sealing_that_breaks_off_anywhere_is_seen_by_nobody_and_can_be_done_again() -> None:
+    steps = 0
+    while True:
+        failing = Failing()
+        async with bench(wrap=failing.over) as b:
+            old, _ = await b.file("f")
+            before = await b.stored(old)
+            upload, order = await filled(b, 1, 2, 3, 4, 5)
+            failing.left = steps
+            (answer,) = await asyncio.gather(seal(b, upload, order[:4], replaces=old), return_exceptions=True)
+            if answer == old:
+                break
+            assert isinstance(answer, CheloniaError), answer
+            assert answer.kind is Kind.UNAVAILABLE
+            failing.left = 10**9
+            assert await b.stored(old) == before
+            await sound(b)
+            if steps % 2:  # another order, after parts have changed
+                order = (order[0], await put(b, upload, 3), order[4])
+                await sound(b)
+            assert await seal(b, upload, order, replaces=old) == old
+            assert ends(await sound(b), old) == [7 * (n + 1) for n in range(len(order))]
+        steps += 1
+    assert steps == 5, "a mark, a page for each two of five parts, and the file"
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_parts_that_were_not_named_go_and_the_file_stays() -> None:
+    async def scenario() -> None:
+        async with paper() as p:
+            upload, order = await filled(p.b, 1, 2, 3, 4, 5, 6)
+            file = await seal(p.b, upload, order[1::2])
+
+            async def swept() -> bool:
+                seen = await sound(p.b)
+                content = content_object(parse_upload(upload)[1])
+                return not seen.section(content, "parts") and not seen.section(PENDING_OBJECT, "due")
+
+            await p.until(swept, 60_000)
+            seen = await sound(p.b)
+            assert len(seen.blobs()) == 3
+            assert ends(seen, file) == [7, 14, 21]
+            await p.b.service.delete(BARTENDER, Delete(file))
+
+    run_virtual(scenario())
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("sealing", [False, True])
+def test_an_upload_that_nobody_seals_goes_with_its_time(sealing: bool) -> None:
+    async def scenario() -> None:
+        async with paper() as p:
+            upload, order = await filled(p.b, 1, 2, 3, 4, 5)
+            if sealing:
+                with pytest.raises(CheloniaError) as refused:
+                    await seal(p.b, upload, order, parent=Guid("00000000-0000-4000-8000-00000000dead"))
+                assert refused.value.kind is Kind.NO_PARENT
+            await sound(p.b)
+            assert (await p.b.service.uploads(BARTENDER, ROOT, "", "", 0)).uploads
+            await asyncio.sleep(OPEN_MS / 1000)
+
+            async def gone() -> bool:
+                seen = await sound(p.b)
+                return not [key for key in seen.objects if key.startswith(("content:", "blob:"))]
+
+            await p.until(gone, 120_000)
+            seen = await sound(p.b)
+            assert not seen.section(PENDING_OBJECT, "due")
+            assert not seen.section(ObjectId(ROOT), "uploads")
+            with pytest.raises(CheloniaError) as refused:
+                await seal(p.b, upload, order)
+            assert refused.value.kind is Kind.NOT_FOUND
+
+    run_virtual(scenario())
+
+
+async def test_a_part_that_comes_while_its_upload_is_sealed_is_in_it_or_refused() -> None:
+    for turns in range(12):
+        async with bench() as b:
+            upload, order = await filled(b, 1, 2)
+            sealing = asyncio.create_task(seal(b, upload, order))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            (late,) = await asyncio.gather(put(b, upload, 2, size=9), return_exceptions=True)
+            file = await sealing
+            seen = await sound(b)
+            assert ends(seen, file)[-1] in ((14, 16) if isinstance(late, tuple) else (14,))
+
+
+async def test_sealing_twice_is_sealing_once() -> None:
+    async with bench() as b:
+        upload, order = await filled(b, 1, 2)
+        file = await seal(b, upload, order)
+        assert await seal(b, upload, order, replaces=file) == file
+        with pytest.raises(CheloniaError) as refused:
+            await seal(b, upload, order)
+        assert refused.value.kind is Kind.NOT_FOUND
+        await sound(b)
+
+
+async def test_what_two_seal_at_once_is_sealed_once() -> None:
+    async with bench() as b:
+        upload, order = await filled(b, *range(1, 9))
+        both = await asyncio.gather(seal(b, upload, order), seal(b, upload, order[::2]), return_exceptions=True)
+        files = [each for each in both if isinstance(each, str)]
+        assert len(files) == 1
+        assert len(ends(await sound(b), Guid(files[0]))) in (4, 8)
+
+
+async def test_parts_of_more_bytes_than_a_file_may_have_are_refused() -> None:
+    async with bench() as b:
+        upload = await opened(b)
+        order = tuple([await put(b, upload, n, 2**62) for n in (1, 2)])
+        with pytest.raises(CheloniaError) as refused:
+            await seal(b, upload, order)
+        assert refused.value.kind is Kind.TOO_LARGE
+        await sound(b)
+
+
+async def test_blobs_of_an_upload_want_what_it_wants_and_are_nobodys_file() -> None:
+    async with bench() as b:
+        upload, _ = await filled(b, 1)
+        seen = await sound(b)
+        (blob,) = seen.blobs()
+        assert blob.value("blob", "wanted") == "2"
+        assert blob.value("blob", "content") == parse_upload(upload)[1]
+        assert await b.names() == {}
+
+
+def test_parts_are_stored_as_documented() -> None:
+    """The golden record of docs/formats/metadata.md."""
+    found = parse_part("00007", "b 5 1700000000000 0123456789abcdef0123456789abcdef")
+    assert found.record == ("00007", "b 5 1700000000000 0123456789abcdef0123456789abcdef")
