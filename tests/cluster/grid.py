@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -147,10 +147,9 @@ class Grid:
         if not (self.root / "ws.pid").exists() or not (self.root / "arex.pid").exists():
             return None
         found = {}
-        for path in (self.root / "control").rglob("status"):
-            found[path.parent.name] = path.read_text().strip()
         for path in (self.root / "control").rglob("job.*.status"):
-            found[path.name.split(".")[1]] = path.read_text().strip()
+            with suppress(FileNotFoundError):  # it has just moved on
+                found[path.name.split(".")[1]] = path.read_text().strip()
         return found
 
 

@@ -32,6 +32,21 @@ def digest_headers(sums: Checksums) -> tuple[tuple[str, str], ...]:
     return tuple(headers + ([("Repr-Digest", ", ".join(reversed(new)))] if new else []))
 
 
+def wanted(want_digest: str, want_repr_digest: str) -> tuple[str, ...]:
+    """The checksums of ours that a request asks for; those with weight 0 are not.
+
+    Source: RFC 3230 section 4.3.1, RFC 9530 section 4.
+    """
+    names: list[str] = []
+    for header, known in ((want_digest, _DIGEST), (want_repr_digest, _REPR)):
+        for part in header.split(","):
+            name, _, weight = part.strip().replace("=", ";").partition(";")
+            field = known.get(name.strip().lower(), "")
+            if field and weight.strip().removeprefix("q;") not in ("0", "0.0", "0.00", "0.000"):
+                names.append(field)
+    return tuple(dict.fromkeys(names))
+
+
 def parse_digests(*, content_md5: str = "", digest: str = "", repr_digest: str = "") -> Checksums:
     """What a client says its bytes sum to; algorithms that are not ours are ignored.
 

@@ -8,13 +8,14 @@ hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhe
 from __future__ import annotations
 
 import mimetypes
+from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.locks import check_held
-from chelonia.hosting.doors.plain import pages, redirects
+from chelonia.hosting.doors.plain import measuring, pages, redirects
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.ranged import ranged
@@ -45,9 +46,9 @@ async def get(parts: Parts, exchange: Exchange) -> Answer:
     if known.type != TYPE_FILE:
         cause = f"it is a {known.type}" + (f" for {known.target}" if known.target else "")
         raise CheloniaError(Kind.NOT_A_FILE, request.method, str(exchange.place), cause)
-    headers = _described(exchange, there)
     if is_fresh(request.headers, known):
-        return Answer(304, headers)
+        return Answer(304, _described(exchange, there))
+    headers = _described(exchange, replace(there, checksums=await measuring.checksums(parts, exchange, there)))
     if request.method == "HEAD":
         return Answer(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
     if there.sources and redirects.download(exchange, known):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import asyncio
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -37,7 +38,8 @@ class Uploads(Protocol):
 class Parts:
     """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
     `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does; `third`:
-    what copies from and to other servers, None: nothing.
+    what copies from and to other servers, None: nothing; `measuring`: who may
+    read a file for its checksum alone.
     """
 
     files: Files
@@ -46,6 +48,7 @@ class Parts:
     copies: int
     uploads: Uploads | None = None
     third: ThirdParty | None = None
+    measuring: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 
 @dataclass(frozen=True, slots=True)

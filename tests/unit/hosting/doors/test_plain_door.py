@@ -15,10 +15,11 @@ from multidict import CIMultiDict
 from chelonia.core.bartender import PutFileRequest, TransferOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Arrived, Placed
-from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.files import Arrived, Attributes, Listed, Listing, Named, Placed
+from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.plain import properties
 from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
@@ -196,6 +197,16 @@ def test_conditions(bench: Bench) -> None:
     assert bench.ask("GET", "/f").body == b"2"
 
 
+def test_checksums_that_are_asked_for_are_measured(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"hello")
+    for method in ("HEAD", "GET"):
+        told = bench.ask(method, "/f", Want_Digest="adler32, md5;q=0.5, crc;q=1")
+        assert "adler32=062c0215" in told.headers["Digest"]
+        assert "md5=XUFAKrxLKna5cZ2REBfFkg==" in told.headers["Digest"]
+    told = bench.ask("HEAD", "/f", Want_Repr_Digest="md5=1")
+    assert "md5=:XUFAKrxLKna5cZ2REBfFkg==:" in told.headers["Repr-Digest"]
+
+
 def test_a_small_upload_outlives_a_shepherd_that_fails(bench: Bench) -> None:
     bench.bytes.broken = 2
     assert bench.ask("PUT", "/f", b"hello").status == 201
@@ -364,3 +375,26 @@ def test_a_page_shows_names_as_text(bench: Bench) -> None:
 def test_methods_that_there_are_not(bench: Bench) -> None:
     assert bench.ask("PATCH", "/f", b"x").status == 405
     assert "PROPFIND" in bench.ask("OPTIONS", "/f").headers["Allow"]
+
+
+async def test_a_large_collection_is_answered_page_by_page(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages, listed = 20, 0
+    known = Attributes(Guid("0"), "file", 1, JOE, 5, "etag", 10**18, created_ns=10**18)
+
+    async def page(call: Call, ask: Listing) -> Listed:
+        nonlocal listed
+        listed += 1
+        entries = tuple(Named(f"{listed}-{n}", known) for n in range(1000))
+        return Listed(entries, str(listed) if listed < pages else "")
+
+    monkeypatch.setattr(bench.files, "list", page)
+    answer = await properties.propfind(bench.parts, bench.exchange("PROPFIND", "/", Depth="1"))
+    body: Any = answer.body
+    size, count = 0, 0
+    async for chunk in body:
+        assert len(chunk) < 2_000_000
+        assert listed <= count + 1, "a page is asked for when the one before is on its way"
+        count += chunk.count(b"<D:response>") // 1000
+        size += len(chunk)
+    assert count == listed == pages
+    assert size > 5_000_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.replicas import Checksums
-from chelonia.wire.web.digests import digest_headers, parse_digests
+from chelonia.wire.web.digests import digest_headers, parse_digests, wanted
 
 HELLO = Checksums(
     sha256="2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
@@ -17,6 +17,13 @@ HELLO = Checksums(
 )
 DIGEST = "adler32=062c0215,md5=XUFAKrxLKna5cZ2REBfFkg==,sha-256=LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ="
 REPR = "sha-256=:LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=:, md5=:XUFAKrxLKna5cZ2REBfFkg==:"
+
+
+def test_what_a_client_wants() -> None:
+    assert wanted("adler32", "") == ("adler32",)
+    assert wanted("md5;q=0.3, sha-256;q=1, unixsum", "") == ("md5", "sha256")
+    assert wanted("adler32;q=0", "sha-256=1, md5=0") == ("sha256",)
+    assert wanted("", "") == ()
 
 
 def test_headers_of_hello() -> None:
