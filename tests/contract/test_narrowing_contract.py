@@ -14,6 +14,7 @@ from chelonia.core.access import check_access
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Done, Failure, Listing, Look, Make, Move, Over, Placing, Remove, Set, Setting, Want
+from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
 from chelonia.core.scopes import ADDING, CHANGING, READING, Scope, Share, scope_path
@@ -30,6 +31,7 @@ from tests.support.files_worlds import (
     names,
     on_service,
     on_twin,
+    there,
     write,
 )
 from tests.unit.bartender.stage import EVE, JOE, KEY, NOBODY
@@ -163,6 +165,18 @@ def test_rights_are_judged_when_they_are_used(play: Play) -> None:
         assert await looked(world, "/a/f", link) is not Kind.DENIED
         await done(world, Set(at("/a/f"), policy={EVE.dn: None}))
         assert await looked(world, "/a/f", link) is Kind.DENIED
+
+    play(scenario)
+
+
+def test_a_token_that_may_not_take_a_lock_ends_none(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await write(world, "/f")
+        await done(world, Set(at("/f"), locks=(Lock("urn:a", lasts_ms=60_000),)))
+        reader = narrowed(JOE, (READING, "/"))
+        for ends in (Lock("urn:a"), Lock("urn:a", lasts_ms=90_000)):
+            assert await applied(world, Set(at("/f"), locks=(ends,)), reader) is Kind.DENIED
+        assert [each.token for each in (await there(world, "/f", Want.LOCKS)).locks] == ["urn:a"]
 
     play(scenario)
 

@@ -555,6 +555,8 @@ class MemoryFiles:
         known = node.locks.get(lock.token)
         if known and known.owner != call.dn and (lock.lasts_ms or node.attributes.owner != call.dn):
             raise CheloniaError(Kind.DENIED)
+        if known and call.scopes:
+            _require(call, Action.DELETE, node, change.place)
         if not lock.lasts_ms:
             if known is None:
                 raise CheloniaError(Kind.PRECONDITION)

@@ -84,6 +84,8 @@ async def changed(
         elif not lock.lasts_ms:
             cause = "there is no lock of this token here: it may have ended"
             raise CheloniaError(Kind.PRECONDITION, subject=str(change.place), cause=cause)
+        if known is not None and turn.user.scopes:  # a token that may not take a lock cannot end one
+            expect += _may_take(judge, found, known)
         if not lock.lasts_ms:
             del here[lock.token]
             continue
