@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid check-history bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform check-history bench constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -62,6 +62,9 @@ powercut: .venv/.installed-test ## cut the power of real daemons under writers, 
 
 hosts: .venv/.installed-test ## hosts as network namespaces, set up by the operator's page; cut them off under writers; as root (ARGS: --rounds 2)
 	$(PY) -m tests.cluster.hosts $(ARGS)
+
+conform: .venv/.installed-test ## run clients of others at the plain door, write docs/conform.md; as root (ARGS: names of clients: no table)
+	$(PY) -m tests.conform.clients $(ARGS)
 
 grid: .venv/.installed-test ## run grid jobs on Debian's A-REX while nodes die; as root (ARGS: --jobs 20 --rounds quiet)
 	$(PY) -m tests.cluster.grid $(ARGS)

@@ -248,6 +248,7 @@ class HttpServer:
         started = self._parts.clock.monotonic_ms()
         request = self._request(raw, Peer(address=raw.remote or ""))
         try:
+            _check_target(raw)
             _check_coding(raw)
             request = self._request(raw, self._peer(raw))
             answer = await self._door(request)
@@ -543,6 +544,13 @@ class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
             self.logger.debug("connection lost: %s", fault)
         else:
             super().log(level, msg, *args, **kwargs)
+
+
+def _check_target(raw: web.BaseRequest) -> None:
+    """Refuse a target with a fragment: a client that sends one means another resource. Raises: BAD_REQUEST."""
+    if raw.rel_url.raw_fragment:
+        cause = "a request has no fragment: write # in a name as %23"
+        raise CheloniaError(Kind.BAD_REQUEST, raw.method, cause=cause)
 
 
 def _check_coding(raw: web.BaseRequest) -> None:

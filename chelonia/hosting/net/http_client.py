@@ -66,6 +66,8 @@ class Sending:
     length: int = -1
     read_idle_ms: int = 0
     """Overrides the client's patience when positive."""
+    expects: bool = True
+    """Whether a long body waits for `100 Continue`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class HttpClient:
             options["ssl"] = context
         if sending.read_idle_ms > 0:
             options["timeout"] = self._timeout(sending.read_idle_ms)
-        expect = body is not None and not 0 <= sending.length <= EXPECT_ABOVE_BYTES
+        expect = sending.expects and body is not None and not 0 <= sending.length <= EXPECT_ABOVE_BYTES
         return await self._pool().request(
             sending.method,
             URL(sending.url, encoded=True),

@@ -57,10 +57,18 @@ async def test_bodies_are_streamed_with_and_without_a_length(length: int) -> Non
         assert answer.body == b"PUT /a ANONYMOUS 10000000"
 
 
-async def test_an_absolute_form_target_is_served() -> None:
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("https://elsewhere:1/a/b?ticket=secret", b"GET /a/b ANONYMOUS 0"),
+        ("davs://elsewhere:1/a/b", b"GET /a/b ANONYMOUS 0"),
+        ("/a#b", b" 400 "),
+    ],
+)
+async def test_a_target_may_be_absolute_and_has_no_fragment(target: str, says: bytes) -> None:
     async with plain(echo) as server:
-        raw = b"GET https://elsewhere:1/a/b?ticket=secret HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-        assert b"GET /a/b ANONYMOUS 0" in await talk(server, raw)
+        raw = f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+        assert says in await talk(server, raw)
 
 
 async def test_continue_is_sent_when_the_body_is_wanted_only() -> None:

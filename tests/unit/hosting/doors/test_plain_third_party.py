@@ -103,9 +103,9 @@ def test_a_file_is_sent_to_another_server(bench: Bench, other: Other) -> None:
     told = bench.ask("COPY", "/f", Destination="davs://other/x", Overwrite="F", RequireChecksumVerification="true")
     assert told.text.endswith("success: Created\n")
     assert other.stored == BYTES
-    put, head = other.asked
+    look, put, head = other.asked
     assert (put.url, put.length, dict(put.headers or {})) == (OTHER, len(BYTES), {"If-None-Match": "*"})
-    assert head.method == "HEAD"
+    assert (look.method, head.method, put.expects) == ("HEAD", "HEAD", True)
     other.digest = "adler32=00000001"
     assert "failure: 400" in bench.ask("COPY", "/f", Destination=OTHER).text
     bench.ask("MKCOL", "/d")

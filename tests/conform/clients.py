@@ -1,0 +1,457 @@
+"""Clients that we did not write, at the plain door of a real cluster. `make conform` runs them and writes the table.
+
+Each client is a list of steps, and a step has passed when its words end well and leave what they should. Clients that
+are not installed are told as such. Third-party copies go both ways, with a second cluster (a token opens it) and with
+Debian's XRootD. The table is `docs/conform.md`. As root, for XRootD runs as somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.cluster.harness import Cluster
+from tests.support.polling import poll
+
+TABLE = Path(__file__).parents[2] / "docs" / "conform.md"
+SIZE = 3_000_000
+HEAD = """\
+# Clients at the plain door
+
+Unmodified clients against a real cluster, with a proxy certificate; `make conform` writes this table.
+A step counts when the client says that it went well and the bytes or names are what they should be.
+
+| client | version | steps passed | what failed |
+|---|---|---|---|
+"""
+
+
+@dataclass
+class Bench:
+    """A cluster with a second one beside it, a file of `SIZE` bytes, and how clients are told who calls."""
+
+    cluster: Cluster
+    other: Cluster
+    scratch: Path
+    data: bytes = field(default_factory=lambda: os.urandom(SIZE))
+
+    def __post_init__(self) -> None:
+        self.source.write_bytes(self.data)
+        self.got = self.scratch / "got"
+        (self.scratch / ".arc").mkdir()
+
+    @property
+    def source(self) -> Path:
+        return self.scratch / "source"
+
+    @property
+    def https(self) -> str:
+        return self.cluster.files_url
+
+    @property
+    def davs(self) -> str:
+        return self.https.replace("https:", "davs:")
+
+    @property
+    def proxy(self) -> str:
+        return str(self.cluster.info["user_proxy"])
+
+    def run(self, *argv: str, stdin: str = "", home: Path | None = None) -> tuple[bool, str]:
+        """Whether a command ended well, and all it said."""
+        environment = {
+            **os.environ, "HOME": str(home or self.scratch), "X509_CERT_DIR": str(self.cluster.ca_dir),
+            "X509_USER_PROXY": self.proxy, "GFAL_PYTHONBIN": "/usr/bin/python3",
+        }  # fmt: skip
+        done = subprocess.run(
+            argv, env=environment, cwd=self.scratch, input=stdin.encode(), timeout=180, capture_output=True, check=False
+        )
+        return done.returncode == 0, (done.stdout + done.stderr).decode("utf-8", "replace")
+
+    def holds(self, path: str) -> bool:
+        """Whether a file of the cluster has the bytes."""
+        return self.cluster.request("GET", f"{self.https}{path}?proxy").body == self.data
+
+    def gone(self, path: str) -> bool:
+        return self.cluster.request("HEAD", f"{self.https}{path}").status == 404
+
+    def fetched(self) -> bool:
+        """Whether the file that a client has just written has the bytes; it is removed."""
+        good = self.got.exists() and self.got.read_bytes() == self.data
+        self.got.unlink(missing_ok=True)
+        return good
+
+
+Step = tuple[str, Callable[[], bool]]
+Client = Callable[[Bench], list[Step]]
+
+
+def told(bench: Bench, *argv: str, check: Callable[[str], bool] = lambda said: True, stdin: str = "") -> bool:
+    good, said = bench.run(*argv, stdin=stdin)
+    if not (good and check(said)):
+        print(f"    {' '.join(argv)[:200]}\n    {said.strip()[-600:]}", file=sys.stderr)
+    return good and check(said)
+
+
+def curl(bench: Bench) -> list[Step]:
+    base = ("curl", "-sSf", "--capath", str(bench.cluster.ca_dir), "--cert", bench.proxy, "--key", bench.proxy)
+    url, out = f"{bench.https}/curl", ("-o", str(bench.got))
+    return [
+        ("put", lambda: told(bench, *base, "-T", str(bench.source), url) and bench.holds("/curl")),
+        ("get", lambda: told(bench, *base, *out, url) and bench.fetched()),
+        ("get by redirect", lambda: told(bench, *base, "-L", *out, f"{url}?redirect") and bench.fetched()),
+        (
+            "put by redirect",
+            lambda: told(bench, *base, "-L", "-T", str(bench.source), f"{url}2?redirect") and bench.holds("/curl2"),
+        ),
+        ("range", lambda: told(bench, *base, "-r", "5-9", *out, url) and bench.got.read_bytes() == bench.data[5:10]),
+        ("list", lambda: told(bench, *base, f"{bench.https}/", check=lambda said: "curl2" in said)),
+        ("delete", lambda: told(bench, *base, "-X", "DELETE", url) and bench.gone("/curl")),
+    ]
+
+
+def wget(bench: Bench) -> list[Step]:
+    base = (
+        "wget",
+        "-q",
+        f"--ca-directory={bench.cluster.ca_dir}",
+        f"--certificate={bench.proxy}",
+        f"--private-key={bench.proxy}",
+    )
+    url = f"{bench.https}/curl2"
+    return [
+        ("get", lambda: told(bench, *base, "-O", str(bench.got), url) and bench.fetched()),
+        (
+            "go on with a part",
+            lambda: part(bench) and told(bench, *base, "-c", "-O", str(bench.got), url) and bench.fetched(),
+        ),
+    ]
+
+
+def part(bench: Bench) -> bool:
+    """A download that broke off."""
+    bench.got.write_bytes(bench.data[:1_000_000])
+    return True
+
+
+def davix(bench: Bench) -> list[Step]:
+    who = ("--capath", str(bench.cluster.ca_dir), "--cert", bench.proxy)
+    url = f"{bench.https}/davix"
+    return [
+        ("mkdir", lambda: told(bench, "davix-mkdir", *who, url)),
+        ("put", lambda: told(bench, "davix-put", *who, str(bench.source), f"{url}/f") and bench.holds("/davix/f")),
+        ("get", lambda: told(bench, "davix-get", *who, f"{url}/f", str(bench.got)) and bench.fetched()),
+        ("ls", lambda: told(bench, "davix-ls", "-l", *who, url, check=lambda said: str(SIZE) in said)),
+        ("mv", lambda: bench.run("davix-mv", *who, f"{url}/f", f"{url}/g") != () and bench.gone("/davix/f")),
+        ("rm", lambda: told(bench, "davix-rm", *who, f"{url}/g") and bench.gone("/davix/g")),
+    ]
+
+
+def gfal(bench: Bench) -> list[Step]:
+    url, local = f"{bench.davs}/gfal", f"file://{bench.source}"
+    return [
+        ("mkdir", lambda: told(bench, "gfal-mkdir", url)),
+        ("copy up", lambda: told(bench, "gfal-copy", local, f"{url}/f") and bench.holds("/gfal/f")),
+        ("copy down", lambda: told(bench, "gfal-copy", f"{url}/f", f"file://{bench.got}") and bench.fetched()),
+        (
+            "copy as third party",
+            lambda: told(bench, "gfal-copy", "--copy-mode", "pull", f"{url}/f", f"{url}/g") and bench.holds("/gfal/g"),
+        ),
+        ("ls", lambda: told(bench, "gfal-ls", "-l", url, check=lambda said: str(SIZE) in said)),
+        ("stat", lambda: told(bench, "gfal-stat", f"{url}/f", check=lambda said: str(SIZE) in said)),
+        ("sum", lambda: told(bench, "gfal-sum", f"{url}/f", "ADLER32")),
+        ("rename", lambda: told(bench, "gfal-rename", f"{url}/g", f"{url}/h") and bench.gone("/gfal/g")),
+        ("rm", lambda: told(bench, "gfal-rm", f"{url}/h") and bench.gone("/gfal/h")),
+    ]
+
+
+def arc(bench: Bench) -> list[Step]:
+    url = f"{bench.davs}/arc"
+    return [
+        (
+            "cp up into a missing collection",
+            lambda: told(bench, "arccp", str(bench.source), f"{url}/f") and bench.holds("/arc/f"),
+        ),
+        ("cp down", lambda: told(bench, "arccp", f"{url}/f", str(bench.got)) and bench.fetched()),
+        ("ls", lambda: told(bench, "arcls", "-l", f"{url}/", check=lambda said: str(SIZE) in said)),
+        ("mkdir", lambda: told(bench, "arcmkdir", f"{bench.https}/arc/d")),
+        (
+            "rename",
+            lambda: told(bench, "arcrename", f"{bench.https}/arc/f", f"{bench.https}/arc/g") and bench.gone("/arc/f"),
+        ),
+        ("rm", lambda: told(bench, "arcrm", f"{url}/g") and bench.gone("/arc/g")),
+    ]
+
+
+def rclone(bench: Bench) -> list[Step]:
+    who = (
+        "--client-cert",
+        bench.proxy,
+        "--client-key",
+        bench.proxy,
+        "--ca-cert",
+        str(ca_file(bench)),
+        "--webdav-url",
+        bench.https,
+        "--webdav-vendor",
+        "other",
+        "--retries",
+        "1",
+    )
+    return [
+        (
+            "copyto up",
+            lambda: (
+                told(bench, "rclone", "copyto", *who, str(bench.source), ":webdav:rclone/f")
+                and bench.holds("/rclone/f")
+            ),
+        ),
+        (
+            "copyto down",
+            lambda: told(bench, "rclone", "copyto", *who, ":webdav:rclone/f", str(bench.got)) and bench.fetched(),
+        ),
+        ("lsl", lambda: told(bench, "rclone", "lsl", *who, ":webdav:rclone", check=lambda said: str(SIZE) in said)),
+        (
+            "moveto",
+            lambda: (
+                told(bench, "rclone", "moveto", *who, ":webdav:rclone/f", ":webdav:rclone/g")
+                and bench.gone("/rclone/f")
+            ),
+        ),
+        ("purge", lambda: told(bench, "rclone", "purge", *who, ":webdav:rclone") and bench.gone("/rclone")),
+    ]
+
+
+def litmus(bench: Bench) -> list[Step]:
+    def one(suite: str) -> bool:
+        def check(said: str) -> bool:
+            found = re.search(r"of (\d+) tests run: (\d+) passed", said)
+            return bool(found and found[1] == found[2]) and "WARNING" not in said
+
+        return told(bench, "env", f"TESTS={suite}", "litmus", "-c", str(pkcs12(bench)), f"{bench.https}/", check=check)
+
+    names = {"basic": 16, "copymove": 13, "props": 30, "locks": 41, "http": 3}
+    return [(f"{name} ({count})", lambda name=name: one(name)) for name, count in names.items()]  # type: ignore[misc]
+
+
+def third_party(bench: Bench) -> list[Step]:
+    base = (
+        "curl",
+        "-sS",
+        "--capath",
+        str(bench.cluster.ca_dir),
+        "--cert",
+        bench.proxy,
+        "--key",
+        bench.proxy,
+        "-X",
+        "COPY",
+    )
+    there = bench.other.files_url
+    asked = bench.other.request(
+        "POST",
+        f"{there}/",
+        body=b'{"caveats": ["activity:DOWNLOAD,LIST,UPLOAD,MANAGE"]}',
+        headers={"Content-Type": "application/macaroon-request"},
+    )
+    token = re.search(r'"macaroon": ?"([^"]+)"', asked.text)
+    bearer = ("-H", f"TransferHeaderAuthorization: Bearer {token[1] if token else ''}")
+    bench.other.request("PUT", f"{there}/pulled", body=bench.data)
+    bench.cluster.request("PUT", f"{bench.https}/pushed", body=bench.data)
+
+    def well(said: str) -> bool:
+        return said.endswith("success: Created\n")
+
+    def copied(argv: tuple[str, ...], url: str) -> bool:
+        return told(bench, *base, *argv, url, check=well)
+
+    steps: list[Step] = [
+        (
+            "pull from a cluster",
+            lambda: (
+                copied(("-H", f"Source: {there}/pulled", *bearer), f"{bench.https}/pulled") and bench.holds("/pulled")
+            ),
+        ),
+        (
+            "push to a cluster",
+            lambda: (
+                copied(("-H", f"Destination: {there}/pushed", *bearer), f"{bench.https}/pushed")
+                and bench.other.request("GET", f"{there}/pushed?proxy").body == bench.data
+            ),
+        ),
+    ]
+    if shutil.which("xrootd"):
+        xrootd, store = f"https://localhost:{XROOTD}", bench.scratch / "xrootd" / "store"
+        verify = ("-H", "RequireChecksumVerification: true")
+        steps += [
+            (
+                "pull from XRootD",
+                lambda: (
+                    copied(("-H", f"Source: {xrootd}/f", *verify), f"{bench.https}/xpulled") and bench.holds("/xpulled")
+                ),
+            ),
+            (
+                "push to XRootD",
+                lambda: (
+                    copied(("-H", f"Destination: {xrootd}/g", *verify), f"{bench.https}/pushed")
+                    and (store / "g").read_bytes() == bench.data
+                ),
+            ),
+        ]
+    return steps
+
+
+CLIENTS: dict[str, tuple[Client, tuple[str, ...]]] = {
+    "curl": (curl, ("curl", "--version")),
+    "wget": (wget, ("wget", "--version")),
+    "davix": (davix, ("davix-get", "--version")),
+    "gfal2": (gfal, ("gfal-copy", "--version")),
+    "ARC": (arc, ("arccp", "--version")),
+    "rclone": (rclone, ("rclone", "version")),
+    "litmus": (litmus, ("litmus", "--version")),
+    "third-party copy": (third_party, ("curl", "--version")),
+}
+
+
+def main() -> None:
+    asked = sys.argv[1:] or list(CLIENTS)
+    root = Path(tempfile.mkdtemp(prefix="chelonia-conform-"))
+    root.chmod(0o755)
+    cluster, other = Cluster(root / "one", shepherds=3), Cluster(root / "two", shepherds=3)
+    try:
+        with ExitStack() as stack:
+            stack.callback(cluster.stop)
+            cluster.start()
+            shutil.copytree(cluster.root / "certs", other.root / "certs")  # one CA for both
+            stack.callback(other.stop)
+            other.start()
+            cluster.reconfigure("core", bartender={"tuning": {"transfer_networks": ["127.0.0.0/8", "::1/128"]}})
+            poll(lambda: serves(cluster), 60.0, what="the door serves again")
+            (root / "scratch").mkdir()
+            bench = Bench(cluster, other, root / "scratch")
+            if shutil.which("xrootd"):
+                stack.enter_context(xrootd_running(bench))
+            rows = [row(bench, name, client, version) for name, (client, version) in CLIENTS.items() if name in asked]
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    if len(rows) == len(CLIENTS):
+        TABLE.write_text(HEAD + "".join(rows))
+    print("".join(rows))
+
+
+def serves(cluster: Cluster) -> bool:
+    try:
+        return cluster.request("HEAD", f"{cluster.files_url}/").status == 200
+    except OSError:
+        return False
+
+
+def row(bench: Bench, name: str, client: Client, version: tuple[str, ...]) -> str:
+    """Run a client's steps; returns its line of the table."""
+    if not shutil.which(version[0]):
+        return f"| {name} | - | not installed | |\n"
+    said = bench.run(*version)[1]
+    number = re.search(r"\d+\.\d+(\.\d+)?", said)
+    failed, steps = [], client(bench)
+    for step, act in steps:
+        print(f"{name}: {step}", flush=True)
+        if not attempted(act):
+            failed.append(step)
+    shown = "-" if client is third_party else number[0] if number else "?"
+    return f"| {name} | {shown} | {len(steps) - len(failed)} of {len(steps)} | {', '.join(failed)} |\n"
+
+
+def attempted(act: Callable[[], bool]) -> bool:
+    try:
+        return act()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"    {error!r}", file=sys.stderr)
+        return False
+
+
+# --- what some clients need ------------------------------------------------------------------------------------------
+
+
+def ca_file(bench: Bench) -> Path:
+    """The CA as one file, for clients that know no directory of them."""
+    path = bench.scratch / "ca.pem"
+    path.write_bytes(b"".join(each.read_bytes() for each in sorted(bench.cluster.ca_dir.glob("*.0"))))
+    return path
+
+
+def pkcs12(bench: Bench) -> Path:
+    """The user's certificate and key in a form that neon reads."""
+    path, files = bench.scratch / "user.p12", bench.cluster.files("user")
+    bench.run(
+        "openssl",
+        "pkcs12",
+        "-export",
+        "-in",
+        str(files.cert),
+        "-inkey",
+        str(files.key),
+        "-passout",
+        "pass:",
+        "-out",
+        str(path),
+    )
+    return path
+
+
+XROOTD = 10943
+XROOTD_CONF = """\
+all.export /
+oss.localroot {root}/store
+all.adminpath {root}/admin
+all.pidpath {root}/admin
+xrd.protocol http:{port} libXrdHttp.so
+xrd.port {own}
+xrd.tls {root}/cert.pem {root}/key.pem
+xrd.tlsca certdir {ca_dir}
+http.exthandler xrdtpc libXrdHttpTPC.so
+xrootd.chksum adler32
+"""
+
+
+@contextmanager
+def xrootd_running(bench: Bench) -> Iterator[None]:
+    """XRootD on loopback with one file, open to all."""
+    root, certs = bench.scratch / "xrootd", bench.cluster.root / "certs"
+    for name in ("store", "admin"):
+        (root / name).mkdir(parents=True)
+    (root / "store" / "f").write_bytes(bench.data)
+    shutil.copy(certs / "core-cert.pem", root / "cert.pem")
+    shutil.copy(certs / "core-key.pem", root / "key.pem")
+    (root / "xrootd.cfg").write_text(
+        XROOTD_CONF.format(root=root, port=XROOTD, own=XROOTD + 1, ca_dir=bench.cluster.ca_dir)
+    )
+    for path in (root, *root.rglob("*")):
+        shutil.chown(path, "daemon", "daemon")
+    argv = ["xrootd", "-c", str(root / "xrootd.cfg"), "-l", str(root / "xrootd.log"), "-R", "daemon", "-n", "conform"]
+    process = subprocess.Popen(argv, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        poll(answers, 60.0, what="XRootD answers")
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def answers() -> bool:
+    try:
+        socket.create_connection(("localhost", XROOTD), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()
