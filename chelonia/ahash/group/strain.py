@@ -43,14 +43,16 @@ class Strain:
 
     def stretch(self, now_ms: int) -> int:
         """How many times as long as usual a lease has to last now: 1, or doubled until it is enough."""
-        while self._late and now_ms - self._late[0][0] >= STRAIN_KEPT_MS:
-            self._late.popleft()
         if len(self._late) < STRAIN_TIMES:
             return 1
-        borne = sorted(late_ms for _, late_ms in self._late)[-STRAIN_TIMES]
+        late = tuple(self._late)  # at once: who asks may be in another thread than who adds
+        borne = sorted(late_ms for at_ms, late_ms in late if now_ms - at_ms < STRAIN_KEPT_MS)
+        if len(borne) < STRAIN_TIMES:
+            return 1
         times = 1
         while (
-            times < bounds.LEASE_STRETCH_MAX and times * self.pace.lease_ms < self.pace.lease_ms + BORNE_TIMES * borne
+            times < bounds.LEASE_STRETCH_MAX
+            and times * self.pace.lease_ms < self.pace.lease_ms + BORNE_TIMES * borne[-STRAIN_TIMES]
         ):
             times *= 2
         return times

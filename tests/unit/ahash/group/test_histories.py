@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import threading
+
 from msgspec.structs import replace as replace_struct
 
 from chelonia.ahash.group.effects import (
@@ -23,7 +27,7 @@ from chelonia.ahash.group.peer_messages import (
     Stand,
 )
 from chelonia.ahash.group.protocol import Replica
-from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES
+from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES, Strain
 from chelonia.ahash.store.replicated_port import (
     Flushed,
     MasterThere,
@@ -174,6 +178,36 @@ def test_who_is_late_again_and_again_asks_for_longer_leases_within_a_bound() -> 
     [first, *_] = sent(Beat, one.mastered(5, END, now_ms))
     assert first.lease_ms == PACE.longest_ms
     assert one.status(now_ms + STRAIN_KEPT_MS).stretch == 1
+
+
+def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> None:
+    """A writer asks in one thread, and time is looked at in another: asking changes nothing, and stumbles over
+    nothing."""
+    strain = Strain(PACE)
+    for number in range(bounds.LATENESSES_KEPT):
+        strain.late(PACE.lease_ms, number * PACE.lease_ms)
+    now_ms = bounds.LATENESSES_KEPT * PACE.lease_ms
+    assert strain.stretch(now_ms + STRAIN_KEPT_MS) == 1
+    assert strain.stretch(now_ms) == bounds.LEASE_STRETCH_MAX, "who asked about later took nothing away"
+    stop = threading.Event()
+
+    def note() -> None:
+        for number in itertools.count():
+            strain.late(PACE.lease_ms, now_ms + number * PACE.lease_ms)
+            if stop.is_set():
+                return
+
+    interval = sys.getswitchinterval()
+    noting = threading.Thread(target=note)
+    try:
+        sys.setswitchinterval(1e-6)
+        noting.start()
+        for _ in range(500):
+            strain.stretch(now_ms)
+    finally:
+        stop.set()
+        noting.join()
+        sys.setswitchinterval(interval)
 
 
 def test_a_longer_grant_is_written_down_first_and_never_shortened() -> None:
