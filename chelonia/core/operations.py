@@ -184,7 +184,7 @@ LIBRARIAN: Final = table(
     row(Librarian.maintenance, _A),
     row(Librarian.drain, _A),
     row(Librarian.forget, _A),
-    row(Librarian.heal_status, _L, _A),
+    row(Librarian.heal_status, _B, _L, _A),
     row(Librarian.heal_order, _A),
     row(Librarian.drill, _L, _A, retry=_KEYED),
     row(Librarian.drill_status, _L, _A),

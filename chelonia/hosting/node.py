@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,9 @@ from chelonia.core import bounds
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import HealStatus
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
-from chelonia.core.librarian import Librarian, ServiceRecord
+from chelonia.core.librarian import Librarian, NodeView, ServiceRecord
 from chelonia.core.names import parse_ln
 from chelonia.core.operations import ACCESS_KEYS, FILES
 from chelonia.core.timing.jobs import Job, Jobs, JobView, NodeJobs, Wait, every
@@ -113,6 +114,23 @@ START_RETRY_MS: Final = 500
 """Pause before a Librarian whose A-Hash does not answer yet tries to start again."""
 STORES_CLOSE_MS: Final = 20_000
 """What background work and stores get to end, each, before the process ends anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the page of the cluster shows (`doors.plain.parts.Cluster`), asked by a Bartender in its own name."""
+
+    librarian: Librarian
+    call: Call
+    jobs: Callable[[], tuple[JobView, ...]]
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """All Shepherds."""
+        return await self.librarian.nodes(self.call)
+
+    async def healing(self) -> HealStatus:
+        """Healing as the leader sees it."""
+        return await self.librarian.heal_status(self.call)
 
 
 class Node:
@@ -352,7 +370,8 @@ class Node:
         self._closers.append(strangers.close)
         third = ThirdParty(strangers)
         plain = Parts(
-            bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT, bartender, third
+            bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT, bartender, third,
+            cluster=ClusterView(librarian, self._own(Role.BARTENDER, section.id), self._job_views),
         )  # fmt: skip
         bearers = Bearers(self._registry, key, self._clock, settings.share_lifetime_ms_max, self._is_revoked,
                           Issuers(section.issuers, self._clock).call_of)  # fmt: skip

@@ -9,6 +9,7 @@ import asyncio
 from typing import Any, Final
 
 from chelonia.core.healing import KEEP, Endangered, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
+from chelonia.core.healing_words import doubt, forecast, is_whole, nothing_to_mend
 from chelonia.core.timing.clock import stamp
 from chelonia.wire.snapshots import parse_snapshot_name
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate
@@ -80,7 +81,7 @@ async def _watch(session: Session, status: HealStatus) -> HealStatus:
     quiet = session.options.has("--no-progress") or session.out.as_json
     shown, told = 0, ""
     with Bar("copies", enabled=not quiet, unit="copies") as bar:
-        while not (_nothing_to_mend(status) or status.control.paused):
+        while not (nothing_to_mend(status) or status.control.paused):
             why = _held_up(status)
             if why and why != told:
                 session.out.tell(f"{why}; waiting")
@@ -102,28 +103,6 @@ def _held_up(status: HealStatus) -> str:
 
 def _waiting(status: HealStatus) -> str:
     return f"{status.delayed} for a Shepherd expected back, {status.stuck} for a place or a source"
-
-
-def doubt(status: HealStatus) -> str:
-    """Why more may be exposed than these figures say; "" when they are the whole truth."""
-    if not status.leader:
-        return "nobody leads repair"
-    if not status.is_leader:
-        return "the repair leader does not answer"
-    if status.waits_for:
-        return status.waits_for
-    return "" if all(cursor.read for cursor in status.cursors) else "the repair leader is still looking"
-
-
-def is_whole(status: HealStatus) -> bool:
-    """Whether nothing is exposed for sure."""
-    return not (status.exposed or status.lost or doubt(status))
-
-
-def _nothing_to_mend(status: HealStatus) -> bool:
-    """Whether nothing is exposed for sure but what is lost."""
-    others = status.unreachable or any(found.live for found in status.exposed)
-    return not others and sum(found.blobs for found in status.exposed) <= status.lost and not doubt(status)
 
 
 def lines(status: HealStatus) -> list[str]:
@@ -194,27 +173,6 @@ def _exposed(status: HealStatus) -> str:
     if doubt(status):
         return f"{known}, that is known of" if known else "not known"
     return known or "none"
-
-
-def forecast(status: HealStatus) -> str:
-    """The time to full health, in words."""
-    if is_whole(status):
-        return "it is whole"
-    if status.lost and _nothing_to_mend(status):
-        return "never: what is lost is lost, unless a disk with it comes back; all else is whole"
-    if status.control.paused:
-        return "never, while it is paused"
-    if not status.exposed or not status.is_leader or status.waits_for:
-        return f"not known: {doubt(status)}"
-    if status.at_rest:
-        return "not known: nothing can be copied now"
-    if status.forecast_ms < 0:
-        return "not known yet: too little has been looked at or copied"
-    seconds = status.forecast_ms / 1000
-    if seconds < 100:
-        return f"about {seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"about {minutes} min" if minutes < 100 else f"about {minutes // 60} h {minutes % 60} min"
 
 
 def facts(status: HealStatus) -> dict[str, Any]:

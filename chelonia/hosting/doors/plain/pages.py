@@ -6,32 +6,29 @@ Rendered here, without scripts of strangers: names are escaped, the page may loa
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Final
 
+from chelonia.core.caller import Call
 from chelonia.core.files import Attributes, Listing, Named
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.core.policy import Action
+from chelonia.hosting.doors.plain import cluster_page
 from chelonia.hosting.doors.plain.bearer import query_of
+from chelonia.hosting.doors.plain.cluster_page import CLUSTER, TABLES, may_see, sha256_source
 from chelonia.hosting.doors.plain.parts import Exchange, Parts
 from chelonia.hosting.net.http_messages import TEXT, Answer
 from chelonia.wire.web.conditions import NS_PER_S
 from chelonia.wire.web.dav import href_of
 
-STYLE: Final = """
-:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-nav{font-size:1.2rem;overflow-wrap:anywhere}nav a{text-decoration:none}
-table{border-collapse:collapse;width:100%;margin-top:1rem}
-th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
-td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-tr:hover,tr:focus-within{background:#8882}
-#drop{margin-top:1.5rem;padding:1rem;border:2px dashed #8888;border-radius:.5rem}
-#drop.over{border-color:#06c}progress{width:100%}footer{margin-top:2rem;color:#888;font-size:.85rem}
+STYLE: Final = f"""{TABLES}
+nav{{font-size:1.2rem;overflow-wrap:anywhere}}nav a{{text-decoration:none}}
+tr:hover,tr:focus-within{{background:#8882}}
+#drop{{margin-top:1.5rem;padding:1rem;border:2px dashed #8888;border-radius:.5rem}}
+#drop.over{{border-color:#06c}}progress{{width:100%}}output{{overflow-wrap:anywhere}}
 """
 SCRIPT: Final = """
 'use strict';
@@ -52,15 +49,16 @@ pick.onchange=()=>all(pick.files);
 drop.ondragover=e=>{e.preventDefault();drop.classList.add('over')};
 drop.ondragleave=()=>drop.classList.remove('over');
 drop.ondrop=e=>{e.preventDefault();drop.classList.remove('over');all(e.dataTransfer.files)};
+const share=document.getElementById('share');
+if(share){share.hidden=false;const [button,out]=share.children;button.onclick=async()=>{
+ const answer=await fetch(location.pathname,{method:'POST',headers:{'Content-Type':'application/macaroon-request'},
+  body:'{"caveats":["activity:DOWNLOAD,LIST"],"validity":"P1D"}'});
+ out.textContent=answer.ok?(await answer.json()).uri.targetWithMacaroon:await answer.text()}}
 """
 
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 POLICY: Final = (
-    f"default-src 'none'; style-src {_hash(STYLE)}; script-src {_hash(SCRIPT)}; connect-src 'self'; "
+    f"default-src 'none'; style-src {sha256_source(STYLE)}; script-src {sha256_source(SCRIPT)}; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -68,6 +66,8 @@ POLICY: Final = (
 async def collection(parts: Parts, exchange: Exchange, known: Attributes) -> Answer:
     """Answer a GET of a collection. Its URL ends in a slash, so that links in it are relative to it."""
     request = exchange.request
+    if not exchange.place.parts and CLUSTER in request.query:
+        return await cluster_page.answer(parts, exchange)
     if not request.path.endswith("/"):
         to = href_of(exchange.place.parts, collection=True) + query_of(request)
         return Answer(301, (("Location", to),), b"", 0)
@@ -130,13 +130,22 @@ def _foot(exchange: Exchange) -> str:
     """Who the reader is, and where he may drop files."""
     call = exchange.call
     who = f"shared with you ({call.via})" if call.via else call.dn
-    footer = f"<footer>{html.escape(who)}</footer>"
+    seen = f' \u00b7 <a href="/?{CLUSTER}">the cluster</a>' if may_see(call) else ""
+    footer = f"<footer>{html.escape(who)}{seen}</footer>"
     if call.scopes and not any(scope.covers(Action.ADD_ENTRY, exchange.place) for scope in call.scopes):
         return f"</main>{footer}"
     return (
         '<div id="drop" hidden><label>Add files: <input type="file" id="pick" multiple></label>'
-        f'<div id="told" role="status"></div></div></main>{footer}<script>{SCRIPT}</script>'
+        f'<div id="told" role="status"></div></div>{_share(call)}</main>{footer}<script>{SCRIPT}</script>'
     )
+
+
+def _share(call: Call) -> str:
+    """Where a link to this collection is made, by who may have one."""
+    if call.via or call.dn == ANONYMOUS:
+        return ""
+    button = '<button type="button">Make a link to this collection that lets read it for a day</button>'
+    return f'<p id="share" hidden>{button} <output></output></p>'
 
 
 def _row(entry: Named, query: str) -> str:

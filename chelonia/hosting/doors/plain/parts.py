@@ -14,8 +14,11 @@ from chelonia.core.bytes import Bytes
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Change, Done, Failure, Files, Look, Looked, Want, When
+from chelonia.core.healing import HealStatus
 from chelonia.core.ids import Dn
+from chelonia.core.librarian import NodeView
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.timing.jobs import JobView
 from chelonia.hosting.net.http_messages import Request
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.conditions import when_of
@@ -34,12 +37,28 @@ class Uploads(Protocol):
         ...
 
 
+class Cluster(Protocol):
+    """How the cluster is, as this node's Bartender may ask for it."""
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """All Shepherds."""
+        ...
+
+    async def healing(self) -> HealStatus:
+        """Healing as the leader sees it."""
+        ...
+
+    def jobs(self) -> tuple[JobView, ...]:
+        """The background work of this process."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
     `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does; `third`:
-    what copies from and to other servers, None: nothing; `measuring`: who may
-    read a file for its checksum alone.
+    what copies from and to other servers, None: nothing; `measuring`: who may read a file for its checksum alone;
+    `cluster`: what administrators may look at, None: nothing.
     """
 
     files: Files
@@ -49,6 +68,7 @@ class Parts:
     uploads: Uploads | None = None
     third: ThirdParty | None = None
     measuring: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,4 +162,7 @@ def test_a_link_to_upload_has_a_place_to_drop(bench: Bench) -> None:
     token = made(Scope((*READING, *ADDING), ("lab",)), issued_ms=bench.clock.now_ms())
     page = html.fromstring(bench.ask("GET", f"/lab/?authz={token}", dn=ANONYMOUS, Accept="text/html").text)
     assert page.get_element_by_id("drop", None) is not None
+    assert page.get_element_by_id("share", None) is None
+    own = html.fromstring(bench.ask("GET", "/lab/", Accept="text/html").text)
+    assert own.get_element_by_id("share", None) is not None
     assert Action.DELETE not in (*READING, *ADDING)

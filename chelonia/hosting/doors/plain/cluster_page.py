@@ -1,0 +1,167 @@
+"""The page of the cluster, for administrators: Shepherds, files in danger, healing and its forecast, jobs.
+
+Rendered here and read again by the browser every few seconds: no script, and nothing to do but to look. Only who shows
+an administrator's certificate sees it; a token never does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Iterable
+from typing import Final
+
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import HealStatus
+from chelonia.core.healing_words import doubt, forecast
+from chelonia.core.librarian import NodeView
+from chelonia.core.timing.clock import stamp
+from chelonia.core.timing.jobs import JobView
+from chelonia.hosting.doors.plain.parts import Exchange, Parts
+from chelonia.hosting.net.http_messages import Answer
+
+CLUSTER: Final = "cluster"
+"""`/?cluster`: a query, because every path is a name."""
+AGAIN_S: Final = 5
+"""Between two looks of the browser."""
+TABLES: Final = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse;width:100%;margin-top:1rem}
+th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
+td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+footer{margin-top:2rem;color:#888;font-size:.85rem}
+"""
+STYLE: Final = f"""{TABLES}
+caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}.bad{{color:#c30;font-weight:bold}}
+"""
+
+
+def sha256_source(text: str) -> str:
+    """What a Content-Security-Policy calls a style or script that stands in the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+POLICY: Final = (
+    f"default-src 'none'; style-src {sha256_source(STYLE)}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def may_see(call: Call) -> bool:
+    """Whether a caller is shown the page."""
+    return call.has(Role.ADMINISTRATOR) and not call.via
+
+
+async def answer(parts: Parts, exchange: Exchange) -> Answer:
+    """Answer GET and HEAD of the page. Raises: DENIED, NOT_SUPPORTED; what the Librarian fails with."""
+    if not may_see(exchange.call):
+        cause = f"{exchange.call.dn} is no administrator by certificate; the page of the cluster is for those"
+        raise CheloniaError(Kind.DENIED, "look", "/?cluster", cause)
+    if parts.cluster is None:
+        raise CheloniaError(Kind.NOT_SUPPORTED, "look", "/?cluster", "this door knows no cluster")
+    headers = (
+        ("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"),
+        ("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", POLICY),
+    )  # fmt: skip
+    if exchange.request.method == "HEAD":
+        return Answer(200, headers, b"", 0)
+    nodes, healing = await parts.cluster.nodes(), await parts.cluster.healing()
+    return Answer(200, headers, page(nodes, healing, parts.cluster.jobs(), exchange.call.dn).encode())
+
+
+def page(nodes: Iterable[NodeView], healing: HealStatus, jobs: Iterable[JobView], reader: str) -> str:
+    """The whole page."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>The cluster - Chelonia</title>'
+        f'<meta http-equiv="refresh" content="{AGAIN_S}"><meta name="viewport" content="width=device-width">'
+        f'<style>{STYLE}</style></head><body><nav aria-label="path"><a href="/">Chelonia</a></nav>'
+        f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}{_jobs(jobs)}</main>"
+        f"<footer>{html.escape(reader)}; read again every {AGAIN_S} s</footer></body></html>\n"
+    )
+
+
+def _healing(status: HealStatus) -> str:
+    doubted = doubt(status)
+    exposed = ", ".join(f"{found.blobs} with {found.live} left" for found in status.exposed)
+    lost = ", ".join(found.name or found.blob for found in status.lost_named)
+    paused = f"since {stamp(status.control.paused_ms)} by {status.control.paused_by}" if status.control.paused else ""
+    rows = [
+        ("All whole in", forecast(status), bool(status.lost)),
+        ("Too few copies", exposed or ("not known" if doubted else "none"), bool(exposed)),
+        ("Lost", f"{status.lost}: {lost}" if status.lost else "", True),
+        ("Unreachable now", str(status.unreachable or ""), True),
+        ("Paused", paused, True),
+        ("Waits for", status.waits_for, True),
+        ("Of these wait", f"{status.delayed} for a Shepherd, {status.stuck} for a place or a source"
+         if status.delayed or status.stuck else "", False),
+        ("To go", f"{status.copies_to_go} copies, {_size(status.bytes_to_go)}", False),
+        ("Done", f"{status.copies_done} copies, {_size(status.bytes_done)}; {status.copying} under way", False),
+        ("Rate", f"{_size(status.bytes_per_s)}/s, {status.copies_per_min} copies/min", False),
+        ("Led by", status.leader or "nobody", not status.leader),
+    ]  # fmt: skip
+    told = "".join(
+        f'<tr><th scope="row">{name}</th><td{_bad(bad)}>{html.escape(text)}</td></tr>'
+        for name, text, bad in rows
+        if text
+    )
+    return f"<table><caption>Healing</caption><tbody>{told}</tbody></table>"
+
+
+def _shepherds(nodes: Iterable[NodeView]) -> str:
+    rows = [
+        (
+            (node.shepherd, False),
+            (f"{node.state} {node.drain}".strip(), node.state != "alive"),
+            (stamp(node.since_ms), False),
+            (f"{_size(node.free_bytes)} of {_size(node.total_bytes)}", False),
+            (str(node.replicas), False),
+            (node.domain, False),
+            (node.trouble, True),
+        )
+        for node in nodes
+    ]
+    return _table("Shepherds", ("Shepherd", "State", "Since", "Free", "Replicas", "Domain", "Trouble"), rows)
+
+
+def _queue(status: HealStatus) -> str:
+    rows = [
+        (
+            (found.name or found.blob, False),
+            (f"{found.live} of {found.wanted}", found.live < 2),
+            (_size(found.size), False),
+        )
+        for found in status.queue
+    ]
+    return _table("Files in danger, the most endangered first", ("File", "Copies", "Size"), rows) if rows else ""
+
+
+def _jobs(jobs: Iterable[JobView]) -> str:
+    rows = [
+        ((job.service, False), (job.name, False), (f"{job.state} {job.why}".strip(), False), (job.last_error, True))
+        for job in jobs
+    ]
+    return _table("Background work of this node", ("Service", "Job", "State", "Last error"), rows)
+
+
+def _table(title: str, head: tuple[str, ...], rows: Iterable[tuple[tuple[str, bool], ...]]) -> str:
+    """A table; each cell with whether it is bad news, once there is any."""
+    names = "".join(f'<th scope="col">{name}</th>' for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td{_bad(bad and bool(text))}>{html.escape(text)}</td>" for text, bad in row) + "</tr>\n"
+        for row in rows
+    )
+    return f"<table><caption>{title}</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>\n"
+
+
+def _bad(bad: bool) -> str:
+    return ' class="bad"' if bad else ""
+
+
+def _size(size: int) -> str:
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"

@@ -1,0 +1,108 @@
+"""The page of the cluster: who sees it, and that it tells what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from lxml import html
+
+from chelonia.core.caller import Role
+from chelonia.core.healing import Endangered, Exposed, HealControl, HealStatus
+from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ServiceId
+from chelonia.core.librarian import NodeView, ServiceRecord
+from chelonia.core.timing.jobs import JobView
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.plain.bearer import Bearers
+from chelonia.hosting.doors.plain.cluster_page import page
+from chelonia.hosting.doors.plain.door import PlainDoor
+from chelonia.hosting.metrics import Metrics
+from tests.support.files import SHARE_KEY
+from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
+from tests.unit.hosting.doors.test_plain_tokens import asked, by
+
+ODD = "<script>alert(1)</script>"
+WHOLE = HealStatus(
+    leader="https://l/Librarian", is_leader=True, control=HealControl(0, 2), exposed=(), delayed=0, stuck=0,
+    copies_to_go=0, bytes_to_go=0, copies_done=0, bytes_done=0, copying=0,
+    copies_per_min=0, bytes_per_s=0, forecast_ms=0,
+)  # fmt: skip
+WORSE = replace(
+    WHOLE,
+    exposed=(Exposed(1, 7),),
+    queue=(Endangered(BlobId("b"), f"/lab/{ODD}", 1, 3, 2048, Ms(1)),),
+    copies_to_go=14,
+    bytes_to_go=3 << 20,
+    copying=2,
+    forecast_ms=42_000,
+)
+NODES = (
+    NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s1"), "alive", Ms(1), free_bytes=1 << 30, total_bytes=1 << 31),
+    NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s2"), "offline", Ms(1), trouble="its disk is gone"),
+)
+JOBS = (JobView("librarian", "survey", "failing", "", f"it broke {ODD}", 1, None, True),)
+
+
+class Cluster:
+    async def nodes(self) -> tuple[NodeView, ...]:
+        return NODES
+
+    async def healing(self) -> HealStatus:
+        return WORSE
+
+    def jobs(self) -> tuple[JobView, ...]:
+        return JOBS
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    registry = Registry((ServiceRecord(Role.ADMINISTRATOR, JOE, ServiceId(""), True),), None, bench.clock)
+    bearers = Bearers(registry, SHARE_KEY, bench.clock, 10**12, bench.revoked.__contains__)
+    bench.door = PlainDoor(replace(bench.parts, cluster=Cluster()), bearers.call_of, Metrics())
+    return bench
+
+
+def text(name: str, shown: str) -> str:
+    (cell,) = html.fromstring(shown).xpath(f"//th[.='{name}']/following-sibling::td")
+    return str(cell.text_content())
+
+
+def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
+    answer = bench.ask("GET", "/?cluster", Accept="text/html")
+    assert answer.status == 200
+    assert "script-src" not in answer.headers["Content-Security-Policy"]
+    shown = html.fromstring(answer.text)
+    assert not shown.xpath("//script"), "names are text"
+    assert f"/lab/{ODD}" in shown.text_content()
+    assert text("All whole in", answer.text) == "about 42.0 s"
+    assert text("Too few copies", answer.text) == "7 with 1 left"
+    assert text("To go", answer.text) == "14 copies, 3.0 MiB"
+    bad = [cell.text_content() for cell in shown.xpath("//td[@class='bad']")]
+    assert bad == ["7 with 1 left", "offline", "its disk is gone", "1 of 3", f"it broke {ODD}"]
+    assert shown.xpath("//meta[@http-equiv='refresh']")
+    root = html.fromstring(bench.ask("GET", "/", Accept="text/html").text)
+    assert "/?cluster" in {link.get("href") for link in root.iter("a")}
+
+
+def test_nobody_else_does(bench: Bench) -> None:
+    for dn in (EVE, ANONYMOUS):
+        assert bench.ask("GET", "/?cluster", dn=dn).status == 403
+    assert bench.ask("PUT", "/f", b"x").status == 201
+    token = asked(bench, "/", "activity:LIST")
+    assert bench.ask("GET", "/?cluster", dn=ANONYMOUS, **by(token)).status == 403
+    page = bench.ask("GET", f"/?authz={token}", dn=ANONYMOUS, Accept="text/html").text
+    assert "?cluster" not in page
+
+
+def test_it_is_no_rosier_than_what_is_known() -> None:
+    assert text("All whole in", page(NODES, WHOLE, (), "joe")) == "it is whole"
+    leaderless = replace(WHOLE, leader="", is_leader=False)
+    assert "nobody leads repair" in text("All whole in", page(NODES, leaderless, (), "joe"))
+    assert text("Too few copies", page(NODES, leaderless, (), "joe")) == "not known"
+    paused = replace(WORSE, control=HealControl(0, 2, "/CN=anna", Ms(1)))
+    assert text("All whole in", page(NODES, paused, (), "joe")) == "never, while it is paused"
+    lost = replace(WORSE, lost=1, lost_named=(Endangered(BlobId("b"), "/gone", 0, 3, 1, Ms(1)),))
+    assert text("Lost", page(NODES, lost, (), "joe")) == "1: /gone"
+    assert msgspec.structs.asdict(JOBS[0])["state"] in page((), WHOLE, JOBS, "joe")
