@@ -12,7 +12,7 @@ from typing import Final
 from chelonia.ahash.reads import read_object
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.port import Reader
-from chelonia.core import bounds
+from chelonia.core import bounds, summaries
 from chelonia.core.below import Below, BelowPage, Leaf, beyond, common_prefix, lowest
 from chelonia.core.ids import ObjectId
 
@@ -27,6 +27,7 @@ class _Level:
     """One collection on the way: its path below the start, and the rows of it that are read and not told yet."""
 
     path: bytes
+    id: ObjectId
     head: bytes
     start: bytes
     end: bytes
@@ -34,6 +35,8 @@ class _Level:
     at: int = 0
     chunk: int = CHUNK_FIRST
     ended: bool = False
+    summaries: dict[bytes, str] | None = None
+    """Of the rows that are read; None: not looked for yet."""
 
 
 def read_below(reader: Reader, ask: Below) -> BelowPage:
@@ -83,23 +86,38 @@ class _Walk:
             self._leaves.append(Leaf(common))
             self._skip(common.encode(), beyond(common))
             return
-        leaf = Leaf(text, read_object(self._reader, child, self._ask.needed))
-        self._weigh(leaf)
+        summary = "" if path.endswith(_SLASH) or not self._ask.summaries else self._summary(path, child)
+        leaf = Leaf(text, None if summary else read_object(self._reader, child, self._ask.needed), summary)
+        self._weight += leaf.weight
         self._leaves.append(leaf)
         self._enter(path, child, told=True)
+
+    def _summary(self, path: bytes, child: ObjectId) -> str:
+        """What is kept beside a name, if it is of this entry and says all that is asked for."""
+        level = self._levels[-1]
+        if level.summaries is None:
+            level.summaries = self._summaries(level)
+        found = level.summaries.get(path[len(level.path) :], "")
+        guid, _, rest = found.partition(" ")
+        marked = self._ask.marks and any(mark in rest.partition(" ")[0] for mark in self._ask.marks)
+        return "" if guid != child or marked else found
+
+    def _summaries(self, level: _Level) -> dict[bytes, str]:
+        """The summaries beside the rows that are read."""
+        self._scans += 1
+        head = layout.wide_range(level.id, summaries.SECTION)[0]
+        start, end = (head + level.rows[n][0][len(level.head) :] for n in (0, -1))
+        rows = self._reader.scan(start, end + b"\0", 2 * len(level.rows))
+        return {key[len(head) :]: layout.decode_value(value) for key, value in rows}
 
     def _enter(self, path: bytes, child: ObjectId, *, told: bool) -> None:
         if not self._ask.deep or not path.endswith(_SLASH) or len(self._levels) >= bounds.LN_DEPTH_MAX:
             return
         if not told:
             crossed = Leaf(path.decode(), read_object(self._reader, child, self._ask.needed))
-            self._weigh(crossed)
+            self._weight += crossed.weight
             self._crossed.append(crossed)
         self._levels.append(self._level(path, child))
-
-    def _weigh(self, leaf: Leaf) -> None:
-        assert leaf.object is not None, "what is read is an object"
-        self._weight += leaf.object.weight
 
     def _skip(self, common: bytes, low: bytes) -> None:
         """Go on above everything that begins so."""
@@ -121,7 +139,7 @@ class _Walk:
             rest = self._low[len(path) :]
             name, slash, _ = rest.partition(_SLASH)
             start += name + slash if self._ask.deep else rest
-        return _Level(path, head, start, end)
+        return _Level(path, child, head, start, end)
 
     def _next(self, level: _Level) -> tuple[bytes, bytes] | None:
         """The next row, its key below the collection and what it holds; None: there is none."""
@@ -133,7 +151,7 @@ class _Walk:
             level.ended = len(level.rows) < level.chunk
             if not level.rows:
                 return None
-            level.start = level.rows[-1][0] + b"\0"
+            level.start, level.summaries = level.rows[-1][0] + b"\0", None
             level.chunk = min(level.chunk * 2, bounds.PAGE_ENTRIES_MAX)
         key, value = level.rows[level.at]
         level.at += 1

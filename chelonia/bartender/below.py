@@ -47,7 +47,7 @@ class Walk:
         while True:
             wanted = ask.limit - len(found)
             page = await self.ports.librarian.below(self.turn.service, replace(ask, limit=min(step, wanted)))
-            self.turn.room.read(leaf.object for leaf in (*page.crossed, *page.leaves) if leaf.object is not None)
+            self.turn.room.weigh(sum([leaf.weight for leaf in (*page.crossed, *page.leaves)]))
             for leaf in page.crossed:
                 self._meet(leaf)
             hidden = self._take(page.leaves, found)

@@ -67,7 +67,11 @@ class Room:
 
     def read(self, objects: Iterable[StoredObject]) -> None:
         """Take note of what was read. Raises: TOO_LARGE; from then on nothing is read."""
-        self.unread -= sum(stored.weight for stored in objects)
+        self.weigh(sum(stored.weight for stored in objects))
+
+    def weigh(self, characters: int) -> None:
+        """Take note that so much was read. Raises: as `read`."""
+        self.unread -= characters
         self.check()
 
     def check(self) -> None:

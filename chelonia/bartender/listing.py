@@ -24,7 +24,7 @@ from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Tripl
 from chelonia.core.names import entry_name, parse_ln
 from chelonia.core.policy import Action
 
-HIDDEN = frozenset({"blobs", "content", "claims", "put", "pending", "file", "erase", "trashed"})
+HIDDEN = frozenset({"blobs", "content", "claims", "put", "pending", "file", "erase", "trashed", "tally", "summaries"})
 """Sections no user ever sees."""
 _NOT_LISTED = HIDDEN | {"entries"}
 _LISTABLE: Filter = (

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, StoredObject
@@ -25,6 +27,8 @@ class Below:
         deep: collections are gone through; else only what `start` itself names is told.
         limit: answers, at most `bounds.PAGE_ENTRIES_MAX`; fewer come where they are large.
         needed: what to tell of each object named.
+        summaries: a file is told by the summary beside its name, where there is one, and not read;
+        marks: unless its summary bears one of these (`core.summaries`).
     """
 
     start: ObjectId
@@ -35,14 +39,26 @@ class Below:
     deep: bool = True
     limit: int = bounds.PAGE_ENTRIES_MAX
     needed: Filter = ()
+    summaries: bool = False
+    marks: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """One answer: a path, and the object that it leads to; None: what the paths of several have in common."""
+class Leaf(msgspec.Struct, frozen=True):
+    """One answer: a path, and the object that it leads to or its summary; neither: what several paths begin with."""
 
     path: str
     object: StoredObject | None = None
+    summary: str = ""
+
+    @property
+    def weight(self) -> int:
+        """Characters of what it tells, but for its path."""
+        return self.object.weight if self.object is not None else len(self.summary)
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether it stands for all paths that begin so."""
+        return self.object is None and not self.summary
 
 
 @dataclass(frozen=True, slots=True)

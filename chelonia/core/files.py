@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
@@ -46,13 +48,12 @@ class Want(enum.Flag):
     """Write locks: of a look all that cover the entry, of a listing each entry's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
+class Attributes(msgspec.Struct, frozen=True):
     """What is known of an entry without its bytes.
 
     Args:
         type: `file`, `collection`, `mountpoint`, `symlink` or `special`.
-        version: rises with every change of the entry itself; a `When` may name it.
+        version: rises with every change of the entry itself; a `When` may name it. 0 where a listing does not tell it.
         size: bytes; 0 for what has none.
         etag: names these bytes (a strong validator, RFC 9110 section 8.8.3); of a collection, its state.
         mode: permission bits, with the file type's bits of a special file; `UNSET`, as `uid` and `gid`, when not set.
@@ -202,8 +203,7 @@ class Listing:
     delimiter: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(msgspec.Struct, frozen=True):
     """One entry of a listing; `name`: its path below the collection that is listed, without a slash at its end.
 
     A caller without `read` on it is told its type, size and times only.
@@ -211,7 +211,7 @@ class Named:
 
     name: str
     attributes: Attributes
-    user: UserValues = field(default_factory=dict)
+    user: UserValues = msgspec.field(default_factory=dict)
     locks: tuple[Lock, ...] = ()
 
 

@@ -16,11 +16,14 @@ Sections = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}`."""
 
 WIDE_SECTIONS = frozenset(
-    {"entries", "pending", "file", "erase", "due", "formerly", "extents", "named", "parts", "uploads"}
-)
-"""Sections stored one record per property: a collection's names, and the uploads in parts below it; a Shepherd's
-replicas and erasure outbox; what expires, by when; what was deleted, by where it was; a content's extents, the blobs
-that these name, and the parts that it was uploaded in."""
+    {
+        "entries", "pending", "file", "erase", "due", "formerly", "extents", "named", "parts", "uploads", "summaries",
+        "tally",
+    }
+)  # fmt: skip
+"""Sections stored one record per property: a collection's names, what listings tell of them, its last change, and the
+uploads in parts below it; a Shepherd's replicas and erasure outbox; what expires, by when; what was deleted, by where
+it was; a content's extents, the blobs that these name, and the parts that it was uploaded in."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

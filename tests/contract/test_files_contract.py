@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -511,6 +512,108 @@ def test_a_delimiter_sums_up_what_follows_it(play: Play, limit: int) -> None:
         assert await walked(world, limit=limit, delimiter="/", after="a/") == (["f"], ["z/"])
         names = [entry.name for entry in (await world.files.list(JOE, Listing(at("/z"), prefix="h"))).entries]
         assert names == ["h"]
+
+    play(scenario)
+
+
+async def agree(world: World, call: Call = JOE, want: Want = Want.NOTHING) -> None:
+    """What a listing of everything tells is what a look at each entry does, but for a version that it may not know."""
+    page = await world.files.list(call, Listing(at("/"), below=True, want=want))
+    looks = await world.files.look(call, tuple(Look(at("/" + entry.name), want) for entry in page.entries))
+    for entry, seen in zip(page.entries, looks, strict=True):
+        if isinstance(seen, Looked):
+            version = entry.attributes.version or seen.attributes.version
+            assert (structs.replace(entry.attributes, version=version), dict(entry.user)) == (
+                seen.attributes,
+                dict(seen.user),
+            )
+        else:
+            assert (entry.attributes.owner, entry.attributes.etag, entry.attributes.mode) == ("", "", UNSET)
+
+
+def test_a_listing_tells_what_a_look_does_whatever_has_changed(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/d")
+        steps = (
+            Set(at("/f"), Setting(mode=0o640, uid=7, gid=8, modified_ns=3 * S + 1, accessed_ns=4 * S)),
+            Set(at("/f"), user={"k": "v"}),
+            Move(at("/f"), at("/d/again"), keep=True),
+            Set(at("/d/again"), policy={EVE.dn: "+read"}),
+            Move(at("/f"), at("/d/g")),
+            Set(at("/d/g"), user={"k": None}),
+            Move(at("/other"), at("/d/again"), Over.REPLACE),
+            Move(at("/d/g"), at("/third"), Over.EXCHANGE),
+            Remove(at("/d/again")),
+            Set(at("/d"), Setting(modified_ns=5 * S)),
+            Move(at("/third"), at("/d/last")),
+        )
+        for name in ("/f", "/other", "/third"):
+            await write(world, name, name.encode(), user={"a": "b"} if name == "/third" else None)
+        await done(world, Set(at("/"), policy={EVE.dn: "+read"}))
+        await done(world, Set(at("/d"), policy={EVE.dn: "+read"}))
+        for step in steps:
+            await done(world, step)
+            await agree(world)
+            await agree(world, EVE)
+            await agree(world, want=Want.USER)
+        await write(world, "/d/g", b"written anew")
+        await agree(world)
+
+    play(scenario)
+
+
+def test_changes_at_once_leave_what_listings_tell_true(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        for name in ("/f", "/g", "/h"):
+            await write(world, name)
+        changes = (
+            Set(at("/f"), Setting(mode=0o600)),
+            Set(at("/f"), user={"k": "v"}),
+            Move(at("/f"), at("/f2"), keep=True),
+            Move(at("/g"), at("/f"), Over.REPLACE),
+            Move(at("/f"), at("/h"), Over.EXCHANGE),
+            Set(at("/f"), policy={EVE.dn: "+read"}),
+            Set(at("/h"), Setting(uid=9)),
+            Move(at("/h"), at("/h2")),
+        )
+        for start in range(3):
+            await asyncio.gather(*(world.files.apply(JOE, (change,)) for change in changes[start:]))
+            await agree(world)
+            await agree(world, want=Want.USER)
+
+    play(scenario)
+
+
+def test_a_file_of_many_names_is_listed_as_it_is(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await write(world, "/f")
+        for number in range(18):
+            await done(world, Move(at("/f"), at(f"/f{number}"), keep=True))
+        await agree(world)
+        await done(world, Set(at("/f"), Setting(mode=0o600)))
+        await agree(world)
+        for number in range(18):
+            await done(world, Remove(at(f"/f{number}")))
+        await agree(world)
+
+    play(scenario)
+
+
+def test_the_time_and_etag_of_a_collection_change_with_its_names(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/d")
+        etags = [(await there(world, "/d")).attributes.etag]
+        for change in (
+            Make(at("/d/x"), "collection"),
+            Move(at("/d/x"), at("/d/y")),
+            Set(at("/d"), Setting(modified_ns=5 * S)),
+            Remove(at("/d/y")),
+        ):
+            await done(world, change)
+            seen = (await there(world, "/d")).attributes
+            assert seen.etag not in etags
+            assert (seen.modified_ns == 5 * S) is isinstance(change, Set)
+            etags.append(seen.etag)
 
     play(scenario)
 

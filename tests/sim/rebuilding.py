@@ -38,7 +38,7 @@ PATIENCE_MS = 30_000
 """So long an administrator waits for Shepherds that are away."""
 ENOUGH = 7
 """With so many Shepherds alive he goes on before."""
-ELSEWHERE = ("entries", "locations", "claims", "pending")
+ELSEWHERE = ("entries", "summaries", "tally", "locations", "claims", "pending")
 """Sections that a rebuild makes up from other things, and the names that uploads under way have taken."""
 
 Since = Callable[[], Awaitable[None]]

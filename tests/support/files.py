@@ -5,11 +5,14 @@ Entries are objects with names; rights are decided by `core.policy` on the entry
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from chelonia.bartender.files.attributes import setting_triples
 from chelonia.bartender.rights import check_within
@@ -78,6 +81,7 @@ class Node:
     checksums: Checksums = Checksums()
     locks: dict[str, Lock] = field(default_factory=dict)
     etag: str = ""
+    names_changed: int = 0
 
     @property
     def type(self) -> str:
@@ -242,7 +246,7 @@ class MemoryFiles:
         if not _may(call, Action.READ, node, _inside(ask.place, name)):
             public = Attributes(known.guid, known.type, known.version, Dn(""), known.size)
             times = {t: getattr(known, t) for t in ("modified_ns", "changed_ns", "accessed_ns", "created_ns")}
-            return Named(name, replace(public, **times))
+            return Named(name, structs.replace(public, **times))
         locks = tuple(node.locks.values()) if Want.LOCKS in ask.want else ()
         return Named(name, known, dict(node.user) if Want.USER in ask.want else {}, locks)
 
@@ -265,6 +269,15 @@ class MemoryFiles:
         when = ANY if isinstance(change, Open | Part | Drop) else change.when
         if when.tokens is not None:
             self._check_locks(call, change, when.tokens)
+        before = {guid: dict(node.inside) for guid, node in self.nodes.items()}
+        done = self._changed(call, change)
+        for guid, node in self.nodes.items():
+            if node.inside != before.get(guid, {}):
+                node.names_changed += 1
+                node.attributes = structs.replace(node.attributes, modified_ns=next(self._numbers))
+        return done
+
+    def _changed(self, call: Call, change: Change) -> Done:
         match change:
             case Make():
                 return self._make(call, change)
@@ -341,7 +354,9 @@ class MemoryFiles:
             extents += [Extent(at, len(data), BlobId(put))] if data else []
             at += len(data)
         self._used -= {put for put, _ in chosen}
-        self._placed |= {put: (replace(self._placed[put][0], wanted=found.change.wanted), call.dn) for put, _ in chosen}
+        self._placed |= {
+            put: (dataclasses.replace(self._placed[put][0], wanted=found.change.wanted), call.dn) for put, _ in chosen
+        }
         arrived = tuple(Arrived(put, ()) for put, data in chosen if data)
         content = Content(tuple(extents), arrived, whole=True)
         opened = found.change
@@ -350,9 +365,9 @@ class MemoryFiles:
         node = self._existing(change.place)
         joined = b"".join(hashlib.md5(data).digest() for _, data in chosen)
         etag = f"{hashlib.md5(joined).hexdigest()}-{len(chosen)}"
-        node.attributes = replace(node.attributes, etag=etag, wanted=opened.wanted)
+        node.attributes = structs.replace(node.attributes, etag=etag, wanted=opened.wanted)
         del self._uploads[change.upload]
-        return replace(done, attributes=self._described(node))
+        return dataclasses.replace(done, attributes=self._described(node))
 
     def _make(self, call: Call, change: Make) -> Done:
         there, parent = self._ready(call, change.place, parents=change.parents)
@@ -360,7 +375,7 @@ class MemoryFiles:
         if there is not None:
             raise CheloniaError(Kind.EXISTS, subject=str(change.place))
         node = self._new(call, change.type, change.setting)
-        node.attributes = replace(node.attributes, target=change.target)
+        node.attributes = structs.replace(node.attributes, target=change.target)
         node.user = dict(change.user)
         parent.inside[check_name(change.place.name)] = node.attributes.guid
         return Done(self._described(node), made=True)
@@ -409,7 +424,7 @@ class MemoryFiles:
             node.data, node.extents = self._bytes[content.put], None
             size = len(node.data)
         kept = isinstance(content, Content) and node.attributes.wanted
-        node.attributes = replace(node.attributes, size=size, etag=etag, wanted=kept or ask.wanted)
+        node.attributes = structs.replace(node.attributes, size=size, etag=etag, wanted=kept or ask.wanted)
         node.etag = change.etag if isinstance(change, Write) else ""
         node.user = dict(change.user) if change.user is not None else node.user
         return Done(self._bumped(node), made=there is None)
@@ -444,7 +459,7 @@ class MemoryFiles:
         for lock in change.locks:
             self._lock(call, change, node, lock)
         _settle(node, change.setting)
-        node.attributes = replace(node.attributes, implied=False)
+        node.attributes = structs.replace(node.attributes, implied=False)
         for values, kept in ((change.user, node.user), (change.policy, node.policy)):
             for name, value in values.items():
                 kept.pop(name, None)
@@ -523,7 +538,7 @@ class MemoryFiles:
             del self._holder(place).inside[place.name]
             place = place.parent
         else:
-            node.attributes = replace(node.attributes, implied=True)
+            node.attributes = structs.replace(node.attributes, implied=True)
         while place.parts and self._existing(place).attributes.implied and not self._existing(place).inside:
             del self._holder(place).inside[place.name]
             place = place.parent
@@ -568,7 +583,7 @@ class MemoryFiles:
             _require(call, Action.DELETE, node, change.place)
             if len(node.locks) >= bounds.LOCKS_PER_ENTRY_MAX:
                 raise CheloniaError(Kind.TOO_LARGE)
-        node.locks[lock.token] = replace(lock, owner=call.dn, root=change.place)
+        node.locks[lock.token] = dataclasses.replace(lock, owner=call.dn, root=change.place)
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -602,7 +617,7 @@ class MemoryFiles:
         while parents and len(rest) > 1:
             _require(call, Action.ADD_ENTRY, parent, place)
             made = self._new(call, TYPE_COLLECTION, Setting())
-            made.attributes = replace(made.attributes, implied=True)
+            made.attributes = structs.replace(made.attributes, implied=True)
             parent.inside[check_name(rest[0])] = made.attributes.guid
             parent, rest = made, rest[1:]
         _parent(place, parent, rest)
@@ -625,11 +640,11 @@ class MemoryFiles:
     def _described(self, node: Node) -> Attributes:
         guid = node.attributes.guid
         links = sum(list(other.inside.values()).count(guid) for other in self.nodes.values())
-        etag = node.etag or node.attributes.etag or f"{guid}-{node.attributes.version}"
-        return replace(node.attributes, links=max(1, links), etag=etag)
+        etag = node.etag or node.attributes.etag or f"{guid}-{node.attributes.version}-{node.names_changed}"
+        return structs.replace(node.attributes, links=max(1, links), etag=etag)
 
     def _bumped(self, node: Node) -> Attributes:
-        node.attributes = replace(node.attributes, version=node.attributes.version + 1)
+        node.attributes = structs.replace(node.attributes, version=node.attributes.version + 1)
         return self._described(node)
 
 
@@ -646,7 +661,7 @@ def _settle(node: Node, setting: Setting) -> None:
     setting_triples(setting)  # the same bounds
     values = {name: getattr(setting, name) for name in Setting.__slots__}
     known: Mapping[str, int] = {name: value for name, value in values.items() if value is not None}
-    node.attributes = replace(node.attributes, **known)
+    node.attributes = structs.replace(node.attributes, **known)
 
 
 def _may(call: Call, action: Action, node: Node, place: LogicalName) -> bool:

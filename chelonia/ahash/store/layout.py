@@ -22,8 +22,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 
 FORMAT: Final = 2
-"""Number of this layout, kept in the store: a newer one is refused, an older one migrated. In format 2 `extents` and
-`named` are wide sections, which a program of format 1 would write into headers."""
+"""Number of this layout, kept in the store: a newer one is refused, an older one migrated. In format 2 `extents`,
+`named`, `summaries` and `tally` are wide sections, which a program of format 1 would write into headers."""
 TAG: Final = b"\x01"
 """First byte of every record written today."""
 

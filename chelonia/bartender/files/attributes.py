@@ -1,4 +1,4 @@
-"""Attributes to and from the stored sections of an entry. Pure.
+"""What a door sets, as stored sections of an entry. Pure. What is read of them: `core.attributes`.
 
 Stored: `posix` (`mode`, `uid`, `gid`, `device`, decimal; `accessed` as the times), `timestamps` (`created`, `modified`,
 `changed`: Unix seconds with up to nine decimals), `node/target`, `mountpoint/externalURL`. Source:
@@ -12,75 +12,27 @@ from typing import Final
 
 from chelonia.bartender.rights import RIGHTS
 from chelonia.core import bounds
+from chelonia.core.attributes import NS_PER_S
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import UNSET, Attributes, Setting
-from chelonia.core.ids import BlobId, Dn, Guid
-from chelonia.core.librarian import TYPE_FILE, TYPE_MOUNTPOINT
+from chelonia.core.files import Setting
+from chelonia.core.ids import BlobId
 from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
 from chelonia.core.replicas import Checksums
 
 DESCRIBED: Final[Filter] = (
     *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("node"), Needed("mountpoint"), Needed("blobs"),
-    Needed("content"), Needed("locks"),
+    Needed("content"), Needed("locks"), Needed("tally", "changed"),
 )  # fmt: skip
 """What attributes, and rights, need of an entry."""
 
-NS_PER_S: Final = 1_000_000_000
 MODE_MAX: Final = 0o177777
 ID_MAX: Final = 2**32 - 2
 """Of a user or group: 2**32 - 1 means "leave it" in POSIX."""
 
 
-def attributes_of(stored: StoredObject) -> Attributes:
-    """The attributes of an entry read with `DESCRIBED`."""
-    kind, times, posix = stored.value("entry", "type"), stored.sections.get("timestamps", {}), _posix(stored)
-    modified = ns_of(times.get("modified", ""))
-    return Attributes(
-        guid=Guid(stored.id),
-        type=kind,
-        version=stored.version,
-        owner=Dn(stored.value("entry", "owner")),
-        size=_number(stored.value("states", "size"), 0),
-        etag=etag_of(stored),
-        modified_ns=modified,
-        changed_ns=max(modified, ns_of(times.get("changed", ""))),
-        accessed_ns=ns_of(posix.get("accessed", "")) or modified,
-        created_ns=ns_of(times.get("created", "")),
-        mode=_number(posix.get("mode", ""), UNSET),
-        uid=_number(posix.get("uid", ""), UNSET),
-        gid=_number(posix.get("gid", ""), UNSET),
-        device=_number(posix.get("device", ""), 0),
-        links=max(1, len(stored.sections.get("parents", {}))),
-        target=stored.value("mountpoint" if kind == TYPE_MOUNTPOINT else "node", _TARGET.get(kind, "target")),
-        wanted=_number(stored.value("states", "neededReplicas"), 0),
-        implied=is_implied(stored),
-    )
-
-
-_TARGET: Final = {TYPE_MOUNTPOINT: "externalURL"}
-
-
-def etag_of(stored: StoredObject) -> str:
-    """What names the bytes of a file: what their writer called them, else the id of the blob, or of the content and how
-    often that was spliced. Of anything else, its state: GUID and version."""
-    if stored.value("entry", "type") != TYPE_FILE:
-        return f"{stored.id}-{stored.version}"
-    content, blobs = stored.value("content", "id"), stored.sections.get("blobs", {})
-    own = "-".join(blobs[ordinal] for ordinal in sorted(blobs))
-    if content:
-        own = f"{content}-{stored.value('content', 'splices')}"
-    given, _, of = stored.value("states", "etag").partition(" ")
-    return given if given and of == own else own or f"{stored.id}-{stored.version}"
-
-
 def etag_fact(etag: str, blob: BlobId) -> dict[str, dict[str, str]]:
     """What stores the etag that a writer gives to the bytes of a blob; bytes that come later have another blob."""
     return {"states": {"etag": f"{etag} {blob}"}} if etag else {}
-
-
-def is_implied(stored: StoredObject) -> bool:
-    """Whether a collection was made for the sake of a longer name only."""
-    return stored.value("node", "implied") == "yes"
 
 
 def checksums_of(stored: StoredObject) -> Checksums:
@@ -117,26 +69,10 @@ def user_triples(user: Mapping[str, str]) -> tuple[Triple, ...]:
     return tuple(Triple("metadata", name, value) for name, value in sorted(user.items()))
 
 
-def ns_of(text: str) -> int:
-    """Unix seconds with up to nine decimals, as nanoseconds; 0 for what is no time."""
-    whole, _, part = text.partition(".")
-    if not (whole.isascii() and whole.isdigit()) or not ((part.isascii() and part[:9].isdigit()) or not part):
-        return 0
-    return int(whole) * NS_PER_S + int(part[:9].ljust(9, "0") or "0")
-
-
 def time_text(ns: int, name: str) -> str:
     """Nanoseconds as Unix seconds with nine decimals. Raises: BAD_REQUEST before 1970 or beyond twelve digits."""
     _check(name, ns, 10**12 * NS_PER_S - 1)
     return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"
-
-
-def _posix(stored: StoredObject) -> Mapping[str, str]:
-    return stored.sections.get("posix", {})
-
-
-def _number(text: str, otherwise: int) -> int:
-    return int(text) if text.isascii() and text.isdigit() else otherwise
 
 
 def _check(name: str, value: int, most: int) -> None:

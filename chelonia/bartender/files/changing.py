@@ -17,11 +17,12 @@ from chelonia.bartender.client_metadata import (
     new_policies,
 )
 from chelonia.bartender.files import locking
-from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, is_implied, setting_triples, user_triples
+from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
 from chelonia.bartender.names import check_url, may_link, parent_of
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import Found, Judge, existing, is_visible, parent_of_new, versions
 from chelonia.core import bounds
+from chelonia.core.attributes import attributes_of, is_implied
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
 from chelonia.core.ids import Guid, RequestKey

@@ -11,17 +11,19 @@ from dataclasses import replace
 
 from chelonia.bartender.below import Walk
 from chelonia.bartender.bulk import Turn
-from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, checksums_of, user_triples
+from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_triples
 from chelonia.bartender.files.locking import above, locks_of
+from chelonia.bartender.files.summarised import Readable, RightsKnown, public
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import Found, Judge, existing
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
-from chelonia.core.below import Below
+from chelonia.core.attributes import attributes_of
+from chelonia.core.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
-from chelonia.core.files import UNSET, Attributes, Listed, Listing, Look, Looked, Named, Want
-from chelonia.core.ids import BlobId, Dn, Ms, ObjectId
+from chelonia.core.files import Listed, Listing, Look, Looked, Named, Want
+from chelonia.core.ids import BlobId, Ms, ObjectId
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Traversal
 from chelonia.core.locks import Lock
 from chelonia.core.metadata import Filter, Needed, StoredObject
@@ -29,6 +31,7 @@ from chelonia.core.names import LogicalName, entry_name
 from chelonia.core.policy import Action
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.core.shepherd import ByteRange
+from chelonia.core.summaries import MARK_LOCKS, MARK_USER
 
 
 async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
@@ -57,7 +60,7 @@ async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
     return replace(seen, sources=sources, extents=tuple(Extent(0, size, blob) for blob in blobs if size), told=size)
 
 
-async def listed(ports: Ports, turn: Turn, ask: Listing) -> Listed:
+async def listed(ports: Ports, known: RightsKnown, turn: Turn, ask: Listing) -> Listed:
     """A page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
     if ask.limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause="limit is 0 or a number of entries")
@@ -72,29 +75,29 @@ async def listed(ports: Ports, turn: Turn, ask: Listing) -> Listed:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ask.place), cause=f"it is a {found.type}")
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
     walk = Walk(ports, turn, judge, found)
+    marks = "".join(mark for flag, mark in ((Want.USER, MARK_USER), (Want.LOCKS, MARK_LOCKS)) if flag in ask.want)
+    needed = _filter(ask.want)
     below = Below(
-        ObjectId(found.guid), ask.after, False, ask.prefix, ask.delimiter, ask.below, limit, _filter(ask.want)
+        ObjectId(found.guid), ask.after, False, ask.prefix, ask.delimiter, ask.below, limit, needed, True, marks
     )
     leaves, after = await walk.page(below)
+    told = await known.learn(walk, leaves, needed)
+    turn.room.take(len(leaves), ())
+    readable = Readable(walk, known)
     now = ports.clock.now_ms()
-    entries = tuple(_named(walk, ask, leaf.path, leaf.object, now) for leaf in leaves if leaf.object is not None)
-    return Listed(entries, after, tuple(leaf.path for leaf in leaves if leaf.object is None))
+    entries = tuple([readable.named(leaf) if leaf.summary else _named(walk, ask, leaf, now) for leaf in told])
+    return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]))
 
 
-def _named(walk: Walk, ask: Listing, path: str, stored: StoredObject, now: Ms) -> Named:
-    child, attributes, name = walk.found(path, stored), attributes_of(stored), entry_name(path)
+def _named(walk: Walk, ask: Listing, leaf: Leaf, now: Ms) -> Named:
+    stored, name = leaf.object, entry_name(leaf.path)
+    assert stored is not None, "what has no summary is read"
+    child, attributes = walk.found(leaf.path, stored), attributes_of(stored)
     if not walk.judge.may(Action.READ, child):
-        return Named(name, _public(attributes))
+        return Named(name, public(attributes))
     user = dict(child.section("metadata")) if Want.USER in ask.want else {}
-    walk.turn.room.take(1, user_triples(user))
+    walk.turn.room.take(0, user_triples(user))
     return Named(name, attributes, user, locks_of(stored, now, child.ln) if Want.LOCKS in ask.want else ())
-
-
-def _public(known: Attributes) -> Attributes:
-    """What everybody is told who may list the collection."""
-    return replace(
-        known, owner=Dn(""), etag="", mode=UNSET, uid=UNSET, gid=UNSET, device=0, links=1, target="", wanted=0
-    )
 
 
 def _filter(want: Want) -> Filter:

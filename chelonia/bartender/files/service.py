@@ -9,11 +9,13 @@ from typing import TypeVar
 
 from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.files import changing, parts, reading, sharing, writing
-from chelonia.bartender.files.attributes import DESCRIBED, attributes_of
+from chelonia.bartender.files.attributes import DESCRIBED
+from chelonia.bartender.files.summarised import RightsKnown
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
 from chelonia.core import operations
 from chelonia.core.access import guarded
+from chelonia.core.attributes import attributes_of
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import (
@@ -49,10 +51,11 @@ A = TypeVar("A")
 
 @guarded(operations.FILES)
 class FilesService:
-    """Implements `Files`. It keeps nothing."""
+    """Implements `Files`. It keeps nothing but owners and policies, by what stands for them."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._rights = RightsKnown()
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
         """Look at entries."""
@@ -60,7 +63,7 @@ class FilesService:
 
     async def list(self, call: Call, ask: Listing) -> Listed:
         """Return a page of a collection."""
-        (answer,) = await self._answered(call, "list", partial(reading.listed, self._ports), (ask,))
+        (answer,) = await self._answered(call, "list", partial(reading.listed, self._ports, self._rights), (ask,))
         if isinstance(answer, Failure):
             raise answer.error("list")
         return answer

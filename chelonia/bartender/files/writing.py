@@ -11,13 +11,14 @@ from dataclasses import replace
 from chelonia.bartender.bulk import Turn
 from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
 from chelonia.bartender.files import locking
-from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, etag_fact, setting_triples, user_triples
+from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, setting_triples, user_triples
 from chelonia.bartender.files.changing import pinned, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import Found, Judge, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets
 from chelonia.core import bounds
+from chelonia.core.attributes import attributes_of
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import check_extents
 from chelonia.core.files import Arrived, Done, Open, Part, Placed, Placing, Splice, Write

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Linked, Walk, WalkOutcome
+from chelonia.core.ahash import Element, Linked, Walk, WalkOutcome
 from chelonia.core.below import Below, BelowPage, Leaf
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -55,10 +55,11 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
 from chelonia.core.names import LogicalName, check_name, entry_name
 from chelonia.core.parts import parse_mark, parse_upload
+from chelonia.core.summaries import SUMMARISED
 from chelonia.librarian.metadata.contents import OPEN, content_of
 from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
 from chelonia.librarian.metadata.records import Draft, Records
-from chelonia.librarian.namespace import trash, tree, view
+from chelonia.librarian.namespace import summaries, trash, tree, view
 from chelonia.librarian.namespace.parts.decide import Opened, give_up
 from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
 from chelonia.librarian.world import World
@@ -126,7 +127,7 @@ class Names:
     async def _leaves(self, call: Call, leaves: Sequence[Leaf], needed: Filter) -> tuple[Leaf, ...]:
         entries = [leaf.object for leaf in leaves if leaf.object is not None]
         shown = iter(await self._shown(call, entries, needed, {}))
-        return tuple(leaf if leaf.object is None else Leaf(leaf.path, next(shown)) for leaf in leaves)
+        return tuple([leaf if leaf.object is None else Leaf(leaf.path, next(shown)) for leaf in leaves])
 
     async def _shown(
         self, call: Call, entries: Sequence[StoredObject], needed: Filter, linked: Mapping[ObjectId, StoredObject]
@@ -166,7 +167,7 @@ class Names:
             slot = await self.slot(call, request.parent, request.name) if request.parent else None
             if slot is None:
                 await self._absent(call, ROOT)
-            return Draft(tree.make_entry(request, guid, slot, self._world.clock.now_ms()), memo=guid)
+            return self.draft(tree.make_entry(request, guid, slot, self._now()), guid, fresh(guid))
 
         return Guid((await self._records.apply(call, build)).memo)
 
@@ -203,7 +204,7 @@ class Names:
         async def build() -> Draft:
             child = await self._records.one(call, entry_id(request.child))
             doomed = await self._doomed(call, child, ((request.parent, request.name),))
-            draft = Draft(tree.unlink(request, doomed, self._now(), self._keep_ms), memo=request.child)
+            draft = self.draft(tree.unlink(request, doomed, self._now(), self._keep_ms), request.child, child)
             if tree.type_of(child) == TYPE_COLLECTION and len(tree.names_of(child)) <= 1:
                 await self._emptied(call, child)
             return draft
@@ -218,7 +219,7 @@ class Names:
             tree.check_removable(entry, "delete")
             doomed = await self._doomed(call, entry)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
-            return Draft(elements, memo=request.guid)
+            return self.draft(elements, request.guid, entry)
 
         await self._records.apply(call, build)
 
@@ -228,7 +229,7 @@ class Names:
         async def build() -> Draft:
             trashed = await self._records.one(call, entry_id(request.guid))
             slot = await self.slot(call, request.parent, request.name)
-            return Draft(tree.undelete(request, trashed, slot, self._now()), memo=request.guid)
+            return self.draft(tree.undelete(request, trashed, slot, self._now()), request.guid, trashed)
 
         await self._records.apply(call, build)
 
@@ -256,7 +257,7 @@ class Names:
             await self._emptied(call, entry)
             doomed = await self._doomed(call, entry)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now())
-            return Draft(elements, memo=request.guid)
+            return self.draft(elements, request.guid)
 
         await self._records.apply(call, build)
 
@@ -311,11 +312,12 @@ class Names:
 
         async def build() -> Draft:
             view = await self._move_view(call, request)
+            changed = (view.child, view.there.entry) if view.there is not None else (view.child,)
             if request.over == Over.EXCHANGE.value and view.there is not None:
-                return Draft(tree.exchange(request, view), memo=request.child)
+                return self.draft(tree.exchange(request, view), request.child, *changed)
             if view.there is not None and tree.type_of(view.there.entry) == TYPE_COLLECTION:
                 await self._emptied(call, view.there.entry)
-            return Draft(tree.move(request, view, self._now(), self._keep_ms), memo=request.child)
+            return self.draft(tree.move(request, view, self._now(), self._keep_ms), request.child, *changed)
 
         await self._records.apply(call, build)
 
@@ -323,7 +325,7 @@ class Names:
         epoch, child = await self._records.get(
             call,
             (TREE_OBJECT, entry_id(request.child)),
-            (Needed("epoch"), Needed("entry"), Needed("parents"), Needed("locks")),
+            (Needed("epoch"), *SUMMARISED),
         )
         above: frozenset[Guid] = frozenset()
         above_source: frozenset[Guid] = frozenset()
@@ -374,20 +376,20 @@ class Names:
         """Change several properties of one entry at once."""
 
         async def build() -> Draft:
-            entry = await self._records.one(call, entry_id(request.guid), tree.ENTRY)
-            return Draft(tree.change_entry(request, entry, self._now()), memo=request.guid)
+            entry = await self._records.one(call, entry_id(request.guid), (*SUMMARISED, Needed("tally", "changed")))
+            return self.draft(tree.change_entry(request, entry, self._now()), request.guid, entry)
 
         await self._records.apply(call, build)
 
     async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
         """Change how many replicas a file wants. Returns: the content whose blobs are still to be told."""
-        content, needed = ContentId(""), (Needed("entry"), Needed("blobs"), Needed("content"))
+        content = ContentId("")
 
         async def build() -> Draft:
             nonlocal content
-            file = await self._records.one(call, entry_id(request.guid), needed)
+            file = await self._records.one(call, entry_id(request.guid), SUMMARISED)
             content = content_of(file)
-            return Draft(tree.set_wanted(request, file, await self.blobs(call, file)), memo=request.guid)
+            return self.draft(tree.set_wanted(request, file, await self.blobs(call, file)), request.guid, file)
 
         await self._records.apply(call, build)
         return content
@@ -425,13 +427,13 @@ class Names:
         elements = [*expectations(request.expect), change]
 
         async def build() -> Draft:
-            entry = await self._records.one(call, obj, (*tree.ENTRY, Needed(request.section, request.property)))
+            entry = await self._records.one(call, obj, (*SUMMARISED, Needed(request.section, request.property)))
             if not tree.visible(entry):
                 raise CheloniaError(Kind.NOT_FOUND, "modifyMetadata", request.guid, "no such entry")
             now = entry.value(request.section, request.property)
             if (word == "add" and now) or (word == "setifvalue" and now != value):
                 return Draft((), memo="condition failed")
-            return Draft(elements, memo=done)
+            return self.draft(elements, done, entry)
 
         return (await self._records.apply(call, build)).memo
 
@@ -461,6 +463,12 @@ class Names:
         """The blob objects of a file, in order."""
         return await self._records.get(call, [blob_object(blob) for blob in tree.blobs_of(file)])
 
+    def draft(self, elements: Sequence[Element], memo: str, *changed: StoredObject) -> Draft:
+        """A transact with what follows from it for collections and summaries. `changed`: the entries it changes, each
+        read with `SUMMARISED`."""
+        stamp = f"{self._now()} {self._world.ids.uuid()[:8]}"
+        return Draft(summaries.kept(elements, stamp, changed), memo)
+
     @property
     def _keep_ms(self) -> int:
         return self._world.settings.trash_keep_ms
@@ -472,6 +480,11 @@ class Names:
 def entry_id(guid: Guid) -> ObjectId:
     """The object of an entry. Raises: BAD_NAME when it is no GUID, so that no system object can be named."""
     return ObjectId(parse_guid(guid))
+
+
+def fresh(guid: Guid) -> StoredObject:
+    """An entry before it is made."""
+    return StoredObject(entry_id(guid), 0)
 
 
 def failed(error: CheloniaError) -> str:

@@ -443,6 +443,9 @@ def change_entry(request: ChangeEntry, entry: StoredObject, now: Ms) -> list[Ele
     elements = [*expectations(request.expect), check(entry.id, is_("entry", "GUID", request.guid))]
     elements += [put(entry.id, triple.section, triple.property, triple.value) for triple in request.put]
     elements += [drop(entry.id, section, prop) for section, prop in request.drop]
+    if type_of(entry) == TYPE_COLLECTION and any(t.property == "modified" for t in request.put):
+        # Its time is as it was set until its names change again.
+        elements.append(put(entry.id, "timestamps", "set", entry.value("tally", "changed", "-")))
     return [*elements, put(entry.id, "timestamps", "changed", seconds(now))]
 
 

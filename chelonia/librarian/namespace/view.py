@@ -1,9 +1,9 @@
 """What readers see of an entry: the stored layout's own records hidden, its replicas as they are now.
 
-Pure. `put`, `pending` and `uploads` are never shown, `blobs`, `content` and `locks` only to a filter that names them;
-names in `entries` are bare, and a file's `locations` is that of its blobs, every verified copy `offline` while its
-Shepherd is away. An upload that is not complete is nothing at all. Blobs are read only when somebody asks for
-`locations`.
+Pure. `put`, `pending`, `uploads` and `summaries` are never shown, `blobs`, `content`, `locks` and `tally` only to a
+filter that names them; names in `entries` are bare, and a file's `locations` is that of its blobs, every verified copy
+`offline` while its Shepherd is away. An upload that is not complete is nothing at all. Blobs are read only when
+somebody asks for `locations`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from chelonia.librarian.namespace.tree import visible
 Present = Callable[[ServiceId], bool]
 """Whether a Shepherd can be reached now."""
 
-HIDDEN = frozenset({"put", "pending", "uploads"})
+HIDDEN = frozenset({"put", "pending", "uploads", "summaries"})
 LOCATIONS = "locations"
 BLOBS = "blobs"
-NAMED_ONLY = frozenset({BLOBS, "content", "locks"})
+NAMED_ONLY = frozenset({BLOBS, "content", "locks", "tally"})
 """Shown only to a filter that names the section."""
 BLOBS_LINKED = Linked(BLOBS, BLOB_PREFIX, (Needed(LOCATIONS),))
 """The blobs of a file, of each its locations."""

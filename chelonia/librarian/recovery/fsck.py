@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Page, Walk
+from chelonia.core.ahash import Element, Page, Walk
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -35,10 +35,12 @@ from chelonia.core.ids import (
 )
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
+from chelonia.core.summaries import SUMMARISED
 from chelonia.librarian.metadata.contents import content_of, last_byte_key
-from chelonia.librarian.metadata.elements import outbox_reference
+from chelonia.librarian.metadata.elements import check, outbox_reference, version
 from chelonia.librarian.metadata.records import Draft, Records
 from chelonia.librarian.namespace.names import entry_id
+from chelonia.librarian.namespace.summaries import dropped, touched
 from chelonia.librarian.namespace.tree import blobs_of, type_of
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import Item
@@ -273,6 +275,8 @@ class Fsck:
             match section:
                 case "entries":
                     return invariants.name_rules(look, obj, items)
+                case "summaries":
+                    return invariants.summary_rules(look, obj, items)
                 case "pending":
                     reserved = invariants.reservation_rules(look, obj, items)
                     return (*reserved, *invariants.reservation_work(obj, items, now))
@@ -372,12 +376,19 @@ class Fsck:
         if inside and is_guid(inside) and all(inside != other for other, _ in cursor.stack):
             stack.append((inside, ""))
         if not page.more and len(items) == len(page.items):
+            await self._summaries(call, obj, piece)
             piece.findings += await self._confirmed(lambda: self._reservations(call, obj))
         piece.cursor = Cursor(stack=tuple(stack))
 
     async def _children(self, call: Call, items: Sequence[Item], piece: Piece) -> None:
         ids = [ObjectId(guid) for _, guid in items if is_guid(guid)]
         await self._entries(call, await self._records.get(call, ids, _OWN), piece)
+
+    async def _summaries(self, call: Call, obj: ObjectId, piece: Piece) -> None:
+        """Check what listings tell of the files in a collection."""
+        pages = Piece(Cursor(obj, "summaries"), findings=piece.findings)
+        while pages.cursor is not None and pages.cursor.section == "summaries":
+            await self._wide_page(call, pages, pages.cursor)
 
     async def _reservations(self, call: Call, obj: ObjectId) -> tuple[Finding, ...]:
         page = await self._records.scan(call, obj, "pending", "", bounds.PAGE_ENTRIES_MAX)
@@ -396,10 +407,17 @@ class Fsck:
         found = await look.settle(lambda: self._mend(look, finding))
         if found is None:
             return Mended(done=False, what="no safe repair is known; a person has to decide")
-        outcome = await self._records.attempt(call, Draft(found.elements))
+        outcome = await self._records.attempt(call, Draft([*found.elements, *await self._unsummed(call, found)]))
         if outcome.applied:
             _LOG.info("mended %s: %s by=%s", finding, found.what, call.dn)
         return Mended(outcome.applied, found.what if outcome.applied else "it has changed meanwhile")
+
+    async def _unsummed(self, call: Call, found: Mend) -> list[Element]:
+        """What lets go of the summaries of the entries that a repair changes."""
+        ids = [e for e in dict.fromkeys(e.object for e in found.elements) if is_guid(e) and touched(found.elements, e)]
+        entries = await self._records.get(call, ids, SUMMARISED)
+        files = [entry for entry in entries if type_of(entry) == TYPE_FILE]
+        return [element for file in files for element in (check(file.id, version(file.version)), *dropped(file))]
 
     async def _again(self, call: Call, finding: Finding) -> list[Finding]:
         """The finding itself, if one more look still finds it."""
@@ -455,7 +473,7 @@ def _first_section(obj: StoredObject) -> str:
 _OF_NAMED: Final = (invariants.WANTED_DIFFERS, invariants.BLOB_MISSING, invariants.NAMED_WRONG)
 _INDEXES: Final = (TRASH_OBJECT, PENDING_OBJECT)
 _NEXT_SECTION: Final = {
-    **dict(pairwise(("entries", "pending", "uploads"))),
+    **dict(pairwise(("entries", "summaries", "pending", "uploads"))),
     **dict(pairwise(("extents", "named", "parts"))),
     "file": "erase",
     "due": "formerly",
@@ -465,6 +483,7 @@ _SECTION_OF: Final[Mapping[str, str]] = {
         (invariants.NAME_DANGLING, invariants.NAME_FORM, invariants.NAME_TWICE, invariants.NAME_UNKNOWN), "entries"
     ),
     **dict.fromkeys((invariants.RESERVATION_DANGLING, invariants.EXPIRED), "pending"),
+    invariants.SUMMARY_WRONG: "summaries",
     invariants.RECORD_ORPHAN: "file",
     invariants.EXTENT_WRONG: "extents",
     invariants.PART_WRONG: "parts",

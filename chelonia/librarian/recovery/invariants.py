@@ -37,6 +37,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.replicas import Location, Readable, ReplicaState, readable
+from chelonia.core.summaries import SECTIONS, summary_of
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, content_of, parse_extent
 from chelonia.librarian.metadata.elements import outbox_reference
@@ -49,6 +50,7 @@ NAME_DANGLING: Final = "name-dangling"
 NAME_UNKNOWN: Final = "name-unknown"
 NAME_FORM: Final = "name-form"
 NAME_TWICE: Final = "name-twice"
+SUMMARY_WRONG: Final = "summary-wrong"
 PARENT_DANGLING: Final = "parent-dangling"
 ORPHAN: Final = "orphan"
 UNREACHABLE: Final = "unreachable"
@@ -89,7 +91,8 @@ SEVERITY: Final[Mapping[str, Severity]] = {
     **dict.fromkeys((TYPELESS, RESERVATION_DANGLING, UNRESERVED, BLOB_UNOWNED, WANTED_DIFFERS), _D),
     **dict.fromkeys((LOCATION_UNRECORDED, CLAIM_MISSING, CLAIM_STRAY, RECORD_ORPHAN, ERASE_LISTED, ERASE_OTHER), _D),
     **dict.fromkeys((DUE_MISSING, DUE_DANGLING, MALFORMED, STRANGE), _D),
-    **dict.fromkeys((CONTENT_UNOWNED, CONTENT_DIFFERS, NAMED_WRONG, UPLOAD_UNLISTED, UPLOAD_DANGLING), _D),
+    **dict.fromkeys((CONTENT_UNOWNED, CONTENT_DIFFERS, NAMED_WRONG, SUMMARY_WRONG), _D),
+    **dict.fromkeys((UPLOAD_UNLISTED, UPLOAD_DANGLING), _D),
 }
 """Every rule and how bad it is to break it."""
 
@@ -201,6 +204,17 @@ def name_rules(look: Look, collection: ObjectId, names: Iterable[Item]) -> Itera
             yield _finding(collection, NAME_FORM, key, f"{name!r} is stored as {key!r}, but is a {kind}")
         elif not look.section(child, "parents").get(f"{collection}/{name}"):
             yield _finding(collection, NAME_UNKNOWN, key, f"{name!r} leads to {guid}, which does not know it")
+
+
+def summary_rules(look: Look, collection: ObjectId, summaries: Iterable[Item]) -> Iterator[Finding]:
+    """What is wrong with a page of a collection's `summaries`."""
+    for name, told in summaries:
+        child = ObjectId(told.partition(" ")[0])
+        file = StoredObject(child, 1, {section: look.section(child, section) for section in sorted(SECTIONS)})
+        if look.value(collection, "entries", name) != child:
+            yield _finding(collection, SUMMARY_WRONG, name, f"what listings tell of {name!r} is of another entry")
+        elif summary_of(file) != told:
+            yield _finding(collection, SUMMARY_WRONG, name, f"listings tell of {name!r} what it is not")
 
 
 def reservation_rules(look: Look, collection: ObjectId, reservations: Iterable[Item]) -> Iterator[Finding]:
@@ -519,6 +533,7 @@ def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
         found += [finding for finding in object_rules(snapshot, obj) if finding.rule != BLOB_LOST]
     for entry in snapshot.entries():
         found += name_rules(snapshot, entry.id, entry.sections.get("entries", {}).items())
+        found += summary_rules(snapshot, entry.id, entry.sections.get("summaries", {}).items())
         found += reservation_rules(snapshot, entry.id, entry.sections.get("pending", {}).items())
         found += upload_rules(snapshot, entry.id, entry.sections.get("uploads", {}))
     for content in (obj for key, obj in snapshot.objects.items() if key.startswith(CONTENT_PREFIX)):

@@ -36,6 +36,7 @@ from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TY
 from chelonia.core.names import entry_name
 from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.replicas import Checksums, Location, ReplicaState, parse_location
+from chelonia.core.summaries import SECTION
 from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
 from chelonia.librarian.metadata.contents import OPEN, SEALED
 from chelonia.librarian.metadata.elements import (
@@ -223,6 +224,13 @@ def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
             elements.append(drop(ObjectId(parent), "entries", name + "/", is_("entries", name + "/", entry)))
     elements += [*_shelter(bench, entry, TYPE_COLLECTION), _epoch(bench)]
     return Mend(tuple(elements), f"taken out of its circle, moved to /{LOST_FOUND_NAME}")
+
+
+def _summary_wrong(finding: Finding, bench: Bench) -> Mend | None:
+    """Without a summary listings read the file; its next change writes a new one."""
+    told = bench.look.value(finding.object, SECTION, finding.subject)
+    dropped = drop(finding.object, SECTION, finding.subject, is_(SECTION, finding.subject, told))
+    return Mend((dropped,), "listings read the file itself again") if told else None
 
 
 def _reservation_dangling(finding: Finding, bench: Bench) -> Mend | None:
@@ -496,6 +504,7 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.NAME_DANGLING: _name_dangling,
     invariants.NAME_FORM: _name_form,
     invariants.NAME_TWICE: _name_twice,
+    invariants.SUMMARY_WRONG: _summary_wrong,
     invariants.NAME_UNKNOWN: _name_unknown,
     invariants.PARENT_DANGLING: _parent_dangling,
     invariants.ORPHAN: _orphan,

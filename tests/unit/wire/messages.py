@@ -9,6 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from chelonia.core.bartender import Bartender, MakeRequest
@@ -49,6 +50,9 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return SECTIONS if typing.get_origin(args[1]) is Mapping else st.dictionaries(TEXT, of(args[1]), max_size=3)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        hints = typing.get_type_hints(hint)
+        return st.builds(hint, **{name: of(hints[name]) for name in hint.__struct_fields__})
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint)
     return {str: TEXT, int: INT, bool: st.booleans(), type(None): st.none()}[hint]

@@ -9,6 +9,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from chelonia.core.bartender import Bartender, MakeRequest
 from chelonia.core.ids import Guid, ObjectId
 from chelonia.core.librarian import Traversal
@@ -34,6 +36,9 @@ def of(hint: Any) -> Any:
         return SECTIONS if args[1] is not int else {"alive": 7}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return next(iter(hint))
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        hints = typing.get_type_hints(hint)
+        return hint(**{name: of(hints[name]) for name in hint.__struct_fields__})
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint)
     return {str: TEXT, int: 7, bool: True, type(None): None}[hint]

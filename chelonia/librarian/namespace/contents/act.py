@@ -22,7 +22,7 @@ from chelonia.librarian.metadata.records import TRIES, Draft, Records
 from chelonia.librarian.namespace import tree, view
 from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import Held, Span
-from chelonia.librarian.namespace.names import Names, entry_id
+from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.uploads.act import Uploads
 from chelonia.librarian.world import World
 
@@ -57,10 +57,12 @@ class Contents:
             if not begin.replaces:
                 slot = await self._names.slot(call, begin.parent, begin.name)
                 new = self._new(request, guid, begin.wanted)
-                return Draft(decide.make(request, slot, new, content, guid, self._world.clock.now_ms()), memo=guid)
+                made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
+                return self._names.draft(made, guid, fresh(guid))
             held = await self._held(call, request, await self._records.one(call, entry_id(guid)))
             new = self._new(request, guid, decide.wanted_of(held.file, begin))
-            return Draft(decide.splice(request, held, new, content, self._world.clock.now_ms()), memo=guid)
+            spliced = decide.splice(request, held, new, content, self._world.clock.now_ms())
+            return self._names.draft(spliced, guid, held.file)
 
         done = Guid((await self._records.apply(call, build)).memo)
         for piece in request.pieces:

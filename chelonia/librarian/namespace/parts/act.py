@@ -19,7 +19,7 @@ from chelonia.core.uploads import OpenUpload, PutPart, SealUpload
 from chelonia.librarian.metadata.contents import SEALED, content_of
 from chelonia.librarian.metadata.records import TRIES, Draft, Records
 from chelonia.librarian.namespace import tree
-from chelonia.librarian.namespace.names import Names, entry_id
+from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.parts import decide
 from chelonia.librarian.namespace.parts.decide import Before, Chosen, Opened, Stored
 from chelonia.librarian.namespace.uploads.act import Uploads
@@ -163,12 +163,12 @@ class PartUploads:
                 file = await self._records.one(call, entry_id(begin.replaces))
                 over = Overwritten(file, await self._names.blobs(call, file))
                 elements = decide.seal_over(request, upload, chosen, over, self._now())
-                return Draft(elements, memo=begin.replaces)
+                return self._names.draft(elements, begin.replaces, file)
             used = (await self._records.one(call, entry_id(upload.file), tree.ENTRY)).exists
             guid = Guid(self._world.ids.uuid()) if used else upload.file
             slot = await self._names.slot(call, begin.parent, begin.name)
             elements = decide.seal_new(request, upload, chosen, slot=slot, guid=guid, now=self._now())
-            return Draft(elements, memo=guid)
+            return self._names.draft(elements, guid, fresh(guid))
 
         done = await self._records.apply(call, build)
         return Guid("") if changed else Guid(done.memo)

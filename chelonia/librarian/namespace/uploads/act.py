@@ -24,7 +24,7 @@ from chelonia.librarian.metadata.elements import expectations
 from chelonia.librarian.metadata.records import Draft, Records
 from chelonia.librarian.metadata.seal import seal, sealed
 from chelonia.librarian.namespace import tree
-from chelonia.librarian.namespace.names import Names, entry_id
+from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.uploads import decide as uploads
 from chelonia.librarian.namespace.uploads.decide import Overwritten, Pending
 from chelonia.librarian.presence.receipt_audit import Rechecking
@@ -120,8 +120,8 @@ class Uploads:
             uploads.check_pending(pending, slot)
             memo = f"{new.facts.guid} {new.facts.blob}"
             if over is None:
-                return Draft(uploads.commit_new(pending, slot, new, self._now()), memo)
-            return Draft(uploads.commit_over(pending, slot, over, new, self._now()), memo)
+                return self._names.draft(uploads.commit_new(pending, slot, new, self._now()), memo, pending.entry)
+            return self._names.draft(uploads.commit_over(pending, slot, over, new, self._now()), memo, over.file)
 
         memo = (await self._records.apply(call, build)).memo
         await self.rechecking.written(receipts)
@@ -162,12 +162,13 @@ class Uploads:
                 await self._check_unused(call, new, first)
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now())
-                return Draft(expectations(begin.expect) + elements + await self._overtaken(call, begin), memo)
+                elements = expectations(begin.expect) + elements + await self._overtaken(call, begin)
+                return self._names.draft(elements, memo, over.file)
             # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
             slot = uploads.free_slot(begin) if first else await self._names.slot(call, begin.parent, begin.name)
             if not slot.child:
                 await self._check_unused(call, new, first)
-            return Draft(uploads.commit_file(request, slot, new, self._now()), memo)
+            return self._names.draft(uploads.commit_file(request, slot, new, self._now()), memo, fresh(guid))
 
         first = (await self._records.apply(call, build)).memo
         await self.rechecking.written(request.receipts)

@@ -63,6 +63,7 @@ from chelonia.librarian.metadata.elements import (
 from chelonia.librarian.metadata.rebuild_record import AWAY, SHEPHERDS, TOLD, awaited
 from chelonia.librarian.metadata.seal import sealed
 from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.summaries import dropped
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
 from chelonia.librarian.presence import registry
 from chelonia.wire.snapshots import Manifest
@@ -360,7 +361,7 @@ def new_version(facts: ReplicaFacts, location: Location, known: Known, *, keep: 
     Shepherds set them aside. To `keep` it (somebody may have used it meanwhile) is to leave it as one that no file
     names."""
     file, new = known.file, NewBlob(facts, (location,))
-    elements = [check(file.id, version(file.version)), *make_blob(new)]
+    elements = [check(file.id, version(file.version)), *make_blob(new), *dropped(file)]
     elements += [drop(file.id, "blobs", ordinal) for ordinal in file.sections.get("blobs", {})]
     elements.append(put(file.id, "blobs", FIRST_ORDINAL, facts.blob))
     states = file_states({"checksumType": known_checksum_type(facts.checksums)}, new)

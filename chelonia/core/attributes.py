@@ -1,0 +1,89 @@
+"""The attributes of an entry as it is stored. Pure.
+
+Stored: `posix` (`mode`, `uid`, `gid`, `device`, decimal; `accessed` as the times), `timestamps` (`created`, `modified`,
+`changed`: Unix seconds with up to nine decimals), `node/target`, `mountpoint/externalURL`, `tally/changed`. Source:
+`docs/formats/metadata.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chelonia.core.files import UNSET, Attributes
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.librarian import TYPE_FILE, TYPE_MOUNTPOINT
+from chelonia.core.metadata import StoredObject
+
+NS_PER_S: Final = 1_000_000_000
+
+
+def attributes_of(stored: StoredObject) -> Attributes:
+    """The attributes of an entry of whose sections all that they stand in were read."""
+    kind, times, posix = (
+        stored.value("entry", "type"),
+        stored.sections.get("timestamps", {}),
+        stored.sections.get("posix", {}),
+    )
+    modified, renamed = ns_of(times.get("modified", "")), _names_changed_ns(stored)
+    if renamed and times.get("set") != stored.value("tally", "changed"):
+        modified = renamed if "set" in times else max(modified, renamed)
+    return Attributes(
+        guid=Guid(stored.id),
+        type=kind,
+        version=stored.version,
+        owner=Dn(stored.value("entry", "owner")),
+        size=_number(stored.value("states", "size"), 0),
+        etag=etag_of(stored),
+        modified_ns=modified,
+        changed_ns=max(modified, renamed, ns_of(times.get("changed", ""))),
+        accessed_ns=ns_of(posix.get("accessed", "")) or modified,
+        created_ns=ns_of(times.get("created", "")),
+        mode=_number(posix.get("mode", ""), UNSET),
+        uid=_number(posix.get("uid", ""), UNSET),
+        gid=_number(posix.get("gid", ""), UNSET),
+        device=_number(posix.get("device", ""), 0),
+        links=max(1, len(stored.sections.get("parents", {}))),
+        target=stored.value("mountpoint" if kind == TYPE_MOUNTPOINT else "node", _TARGET.get(kind, "target")),
+        wanted=_number(stored.value("states", "neededReplicas"), 0),
+        implied=is_implied(stored),
+    )
+
+
+_TARGET: Final = {TYPE_MOUNTPOINT: "externalURL"}
+
+
+def etag_of(stored: StoredObject) -> str:
+    """What names the bytes of a file: what their writer called them, else the id of the blob, or of the content and how
+    often that was spliced. Of anything else, its state: GUID and version, and of a collection the stamp of the last
+    change of its names."""
+    if stored.value("entry", "type") != TYPE_FILE:
+        stamp = stored.value("tally", "changed")
+        return f"{stored.id}-{stored.version}" + (f"-{stamp.replace(' ', '-')}" if stamp else "")
+    content, blobs = stored.value("content", "id"), stored.sections.get("blobs", {})
+    own = "-".join(blobs[ordinal] for ordinal in sorted(blobs))
+    if content:
+        own = f"{content}-{stored.value('content', 'splices')}"
+    given, _, of = stored.value("states", "etag").partition(" ")
+    return given if given and of == own else own or f"{stored.id}-{stored.version}"
+
+
+def is_implied(stored: StoredObject) -> bool:
+    """Whether a collection was made for the sake of a longer name only."""
+    return stored.value("node", "implied") == "yes"
+
+
+def _names_changed_ns(stored: StoredObject) -> int:
+    """When a name was last added to a collection, or taken from it; 0: not known."""
+    return _number(stored.value("tally", "changed").partition(" ")[0], 0) * 1_000_000
+
+
+def ns_of(text: str) -> int:
+    """Unix seconds with up to nine decimals, as nanoseconds; 0 for what is no time."""
+    whole, _, part = text.partition(".")
+    if not (whole.isascii() and whole.isdigit()) or not ((part.isascii() and part[:9].isdigit()) or not part):
+        return 0
+    return int(whole) * NS_PER_S + int(part[:9].ljust(9, "0") or "0")
+
+
+def _number(text: str, otherwise: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() else otherwise

@@ -1,0 +1,76 @@
+"""Summaries: what a listing tells of a file, kept beside its name, so that nobody has to read the file. Pure.
+
+Stored in `summaries` of each collection that names the file, under the name, one line, blanks between:
+`<GUID> <marks> <size> <modified ns> <changed ns> <accessed ns> <created ns> <mode> <uid> <gid> <links> <wanted>
+<rights> <etag>`. `marks`: `f`, then what the file has that is not told here: `u` metadata of users, `l` locks.
+`rights`: what stands for owner and policy together, by which a reader decides for many files at once. What is not set
+is -1, a time 0.
+Invariant: every transact that changes one of these facts, or a name, changes the summaries with it (`librarian`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from chelonia.core.attributes import attributes_of
+from chelonia.core.files import Attributes
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.librarian import TYPE_FILE
+from chelonia.core.metadata import Filter, Needed, StoredObject
+
+SECTION: Final = "summaries"
+NAMES_MAX: Final = 16
+"""A file with more names has no summaries: each change of it would write all of them."""
+MARK_USER: Final = "u"
+MARK_LOCKS: Final = "l"
+SUMMARISED: Final[Filter] = (
+    Needed("entry"), Needed("states"), Needed("timestamps"), Needed("posix"), Needed("blobs"), Needed("content"),
+    Needed("parents"), Needed("policy"), Needed("metadata"), Needed("locks"),
+)  # fmt: skip
+"""The sections of a file that its summary is made of."""
+SECTIONS: Final = frozenset(need.section for need in SUMMARISED)
+
+
+def summary_of(file: StoredObject) -> str:
+    """The summary of a file read with `SUMMARISED`; "" for what has none: another entry, or a file with many names."""
+    if file.value("entry", "type") != TYPE_FILE or not 0 < len(file.sections.get("parents", {})) <= NAMES_MAX:
+        return ""
+    known = attributes_of(file)
+    if " " in known.etag or not (file.sections.get("blobs") or file.value("content", "id")):
+        return ""  # the etag of a file without bytes is not of its bytes
+    marks = (
+        "f" + (MARK_USER if file.sections.get("metadata") else "") + (MARK_LOCKS if file.sections.get("locks") else "")
+    )
+    numbers = (
+        known.size, known.modified_ns, known.changed_ns, known.accessed_ns, known.created_ns,
+        known.mode, known.uid, known.gid, known.links, known.wanted,
+    )  # fmt: skip
+    rights = rights_of(known.owner, file.sections.get("policy", {}))
+    return f"{file.id} {marks} {' '.join(map(str, numbers))} {rights} {known.etag}"
+
+
+def rights_of(owner: str, policy: Mapping[str, str]) -> str:
+    """What stands for an owner and a policy: 120 bits of a SHA-256 (FIPS 180-4), equal only for equal ones."""
+    words = [owner, *(word for identity in sorted(policy) for word in (identity, policy[identity]))]
+    told = "".join(f"{len(word)}:{word}" for word in words)
+    return base64.urlsafe_b64encode(hashlib.sha256(told.encode()).digest()[:15]).decode()
+
+
+def rights_in(summary: str) -> str:
+    """What stands for owner and policy in a summary."""
+    return summary.rsplit(" ", 2)[1]
+
+
+def attributes_in(summary: str, owner: Dn) -> Attributes:
+    """The attributes that a summary tells, and an owner. The version is 0: it is not told.
+
+    Raises: ValueError for what is no summary.
+    """
+    guid, _, size, modified, changed, accessed, created, mode, uid, gid, links, wanted, _, etag = summary.split(" ")
+    return Attributes(
+        Guid(guid), TYPE_FILE, 0, owner, int(size), etag, int(modified), int(changed), int(accessed), int(created),
+        int(mode), int(uid), int(gid), 0, int(links), "", int(wanted),
+    )  # fmt: skip

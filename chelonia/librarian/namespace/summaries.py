@@ -1,0 +1,85 @@
+"""What every change of names and files brings along: summaries beside the names, and stamps on the collections. Pure.
+
+A decision (`tree`, `uploads`, `contents`) knows nothing of summaries: here its elements are carried out on the file as
+it was read, and the summary of what comes of it is set beside each of its names in the same transact, which rests on
+the version that was read. So a summary is never of another state than its file, and two writers never mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.ids import ObjectId
+from chelonia.core.librarian import TYPE_FILE
+from chelonia.core.metadata import StoredObject
+from chelonia.core.summaries import NAMES_MAX, SECTION, SECTIONS, summary_of
+from chelonia.librarian.metadata.elements import check, drop, put, version
+from chelonia.librarian.namespace.tree import names_of, type_of
+
+
+def kept(elements: Sequence[Element], stamp: str, files: Sequence[StoredObject] = ()) -> list[Element]:
+    """The transact, with what follows from it.
+
+    Args:
+        stamp: of this change, `<ms> <8 hex digits>`: set on each collection whose names change.
+        files: entries that it changes, each read with `summaries.SUMMARISED`; version 0: it is made.
+    """
+    extra: list[Element] = []
+    for file in files:
+        extra += _summaries(elements, file)
+    # A name that one file loses to another is dropped before it is set.
+    extra.sort(key=lambda element: element.change is not ChangeType.UNSET)
+    return [*elements, *extra, *_stamps(elements, stamp)]
+
+
+def dropped(file: StoredObject) -> list[Element]:
+    """Do without the summaries of a file: its readers read the file."""
+    return [drop(ObjectId(parent), SECTION, name) for parent, name in names_of(file)]
+
+
+def touched(elements: Sequence[Element], file: ObjectId) -> bool:
+    """Whether a transact changes what the summary of a file is made of."""
+    return any(e.object == file and (e.section in SECTIONS or e.change is ChangeType.DELETE) for e in _made(elements))
+
+
+def _summaries(elements: Sequence[Element], file: StoredObject) -> list[Element]:
+    if not touched(elements, file.id):
+        return []
+    after = _after(elements, file)
+    before = names_of(file) if type_of(file) == TYPE_FILE else ()
+    names = names_of(after) if type_of(after) == TYPE_FILE else ()
+    if not before and not names:
+        return []
+    summary = summary_of(after)
+    out = [check(file.id, version(file.version))] if file.version else []
+    out += [drop(ObjectId(parent), SECTION, name) for parent, name in before if (parent, name) not in names]
+    if summary:
+        return out + [put(ObjectId(parent), SECTION, name, summary) for parent, name in names]
+    return out + (dropped(file) if len(before) <= NAMES_MAX else [])
+
+
+def _after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
+    """The file once these elements are carried out."""
+    sections = {section: dict(properties) for section, properties in file.sections.items()}
+    for element in _made(elements):
+        if element.object != file.id:
+            continue
+        if element.change is ChangeType.DELETE:
+            sections.clear()
+        elif element.change is ChangeType.SET:
+            sections.setdefault(element.section, {})[element.property] = element.value
+        elif element.change is ChangeType.UNSET:
+            sections.get(element.section, {}).pop(element.property, None)
+    return replace(file, sections=sections)
+
+
+def _made(elements: Sequence[Element]) -> list[Element]:
+    return [element for element in elements if element.change is not ChangeType.CHECK]
+
+
+def _stamps(elements: Sequence[Element], stamp: str) -> list[Element]:
+    """Note on each collection whose names change that they do."""
+    changed = dict.fromkeys(e.object for e in _made(elements) if e.section == "entries")
+    return [put(collection, "tally", "changed", stamp) for collection in changed]
