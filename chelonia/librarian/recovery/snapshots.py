@@ -32,7 +32,7 @@ from chelonia.core.ids import (
     is_guid,
 )
 from chelonia.core.librarian import TYPE_PENDING
-from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
 from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia.librarian.context import Footing
 from chelonia.librarian.leadership.lease.act import Leading
@@ -83,7 +83,16 @@ def kept(obj: StoredObject) -> StoredObject | None:
     else:
         sections = _ROLES if obj.id == SERVICES_OBJECT else ()
     found = {section: obj.sections[section] for section in sections if section in obj.sections}
+    if found and obj.id.startswith(CONTENT_PREFIX):
+        found |= _without_parts(found)
     return StoredObject(obj.id, obj.version, found) if found else None
+
+
+def _without_parts(content: Sections) -> dict[str, dict[str, str]]:
+    """A sealed content without what the sweep has still to take away of its parts: no snapshot keeps these."""
+    header = {name: fact for name, fact in content["content"].items() if name not in ("due_ms", "order")}
+    named = {blob: count for blob, count in content.get("named", {}).items() if count != "0"}
+    return {"content": header, **({"named": named} if "named" in content else {})}
 
 
 class Snapshotting:

@@ -6,12 +6,16 @@ import asyncio
 
 import pytest
 
-from chelonia.core.ids import Guid, ObjectId, content_object
+from chelonia.core.ids import ROOT, BlobId, ContentId, Guid, Ms, ObjectId, content_object
 from chelonia.core.metadata import StoredObject
+from chelonia.core.names import parse_ln
+from chelonia.core.parts import UploadId
+from chelonia.core.replicas import Checksums
+from chelonia.core.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.recovery import snapshots
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import BARTENDER
+from tests.support.librarian import BARTENDER, HOUR, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot, rebuilt
 from tests.unit.librarian.recovery.test_snapshots import times
@@ -78,3 +82,45 @@ def test_without_a_snapshot_every_piece_is_in_lost_and_found() -> None:
             assert set(stored.sections["blobs"].values()) == {first}
 
     run_virtual(scenario())
+
+
+async def _upload(k: Keepers, ln: str, *parts: bytes) -> tuple[UploadId, list[tuple[int, str]], list[BlobId]]:
+    """An open upload with these parts: numbers and etags, and the blobs."""
+    name, order, blobs = parse_ln(ln), [], []
+    begin = BeginPut(ROOT, name.name, name, JOE, {}, 2, -1, Checksums(), Ms(k.clock.now_ms() + HOUR), named=False)
+    upload = await k.bench.service.open_upload(BARTENDER, OpenUpload(begin, ROOT, name.name))
+    for number, data in enumerate(parts, 1):
+        piece = await k.arrived(ln, data, piece=True)
+        order.append((number, await k.bench.service.put_part(BARTENDER, PutPart(upload, number, piece))))
+        blobs.append(piece.begun.blob)
+    return upload, order, blobs
+
+
+def test_a_file_sealed_of_parts_comes_back_and_parts_that_nobody_sealed_are_sheltered() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            upload, order, _ = await _upload(k, "/f", b"first", b"second", b"unnamed")
+            name = parse_ln("/f")
+            begin = BeginPut(ROOT, "f", name, JOE, {}, 2, -1, Checksums(), Ms(0), named=False)
+            file = await k.bench.service.seal_upload(BARTENDER, SealUpload(upload, begin, tuple(order[:2])))
+            _, _, open_ones = await _upload(k, "/g", b"never", b"sealed")
+            await times(k, 1)
+            await next_snapshot(k)
+            before = await k.bench.stored(file)
+            extents = (await content(k, file)).sections["extents"]
+        async with rebuilt(k) as (k, _):
+            assert (await k.bench.stored(file)).sections == before.sections
+            assert (await content(k, file)).sections["extents"] == extents
+            assert set(await k.paths()) == {"/f", "/lost+found", *(f"/lost+found/{blob}" for blob in open_ones)}
+
+    run_virtual(scenario())
+
+
+def test_a_snapshot_keeps_nothing_of_the_parts_that_were_not_sealed() -> None:
+    header = {"state": "sealed", "file": "g", "due_ms": "7", "order": "ab", "splices": "1"}
+    stored = StoredObject(content_object(ContentId("c")), 3, {"content": header, "named": {"b": "5", "unnamed": "0"}})
+    kept = snapshots.kept(stored)
+    assert kept is not None
+    assert kept.sections == {"content": {"state": "sealed", "file": "g", "splices": "1"}, "named": {"b": "5"}}
+    assert snapshots.kept(StoredObject(stored.id, 3, {"content": {**header, "state": "open"}})) is None
