@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Condition, Element
+from chelonia.core.combining import combined_adler32
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId
@@ -57,12 +58,13 @@ class Stored:
 
     part: Part
     blob: BlobId
+    adler32: str = ""
 
     @property
     def record(self) -> tuple[str, str]:
         """Property and value."""
         part = self.part
-        return part_key(part.number), f"{self.blob} {part.size} {part.arrived_ms} {part.etag}"
+        return part_key(part.number), f"{self.blob} {part.size} {part.arrived_ms} {part.etag} {self.adler32 or '-'}"
 
 
 def part_key(number: int) -> str:
@@ -72,8 +74,9 @@ def part_key(number: int) -> str:
 
 def parse_part(key: str, value: str) -> Stored:
     """Read a part. Raises: ValueError for what is none."""
-    blob, size, arrived, etag = value.split(" ")
-    return Stored(Part(int(key), int(size), etag, Ms(int(arrived))), BlobId(blob))
+    blob, size, arrived, etag, adler32 = value.split(" ")
+    part = Part(int(key), int(size), etag, Ms(int(arrived)))
+    return Stored(part, BlobId(blob), "" if adler32 == "-" else adler32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,8 @@ def put_part(upload: Opened, number: int, new: NewBlob, before: Before, now: Ms)
         cause = "a part needs its MD5; have it measured where the bytes are placed (`measure_md5`)"
         raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
     obj = upload.content.id
-    key, value = Stored(Part(number, new.facts.size, etag, now), new.facts.blob).record
+    part = Part(number, new.facts.size, etag, now)
+    key, value = Stored(part, new.facts.blob, new.facts.checksums.adler32).record
     order = upload.fact("order")
     still = (is_("content", "state", OPEN), as_read("content", "order", order))
     elements = [drop(obj, "content", "order", *still) if order else check(obj, *still)]
@@ -224,6 +228,11 @@ class Chosen:
         """The file's: the MD5 of the parts' MD5s, and how many they are."""
         joined = b"".join(bytes.fromhex(each.part.etag) for each in self.parts)
         return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(self.parts)}"
+
+    @property
+    def adler32(self) -> str:
+        """The Adler-32 of all, "" when that of a part is not known."""
+        return combined_adler32((each.adler32, each.part.size) for each in self.parts)
 
     @property
     def extents(self) -> Mapping[BlobId, Extent]:
@@ -340,6 +349,8 @@ def _for_file(upload: Opened) -> dict[str, Mapping[str, str]]:
 def _file(upload: Opened, chosen: Chosen) -> Sections:
     """What the file says of its bytes."""
     states = {"size": str(chosen.size), "neededReplicas": str(upload.wanted)}
+    if adler32 := chosen.adler32:
+        states |= {"checksum": adler32, "checksumType": "adler32"}
     states["etag"] = f"{chosen.etag} {upload.id}-1"
     return {"states": states, "content": {"id": upload.id, "splices": "1"}}
 

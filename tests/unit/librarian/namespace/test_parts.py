@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -41,11 +42,11 @@ async def opened(b: Bench, **facts: Any) -> UploadId:
     return await b.service.open_upload(BARTENDER, OpenUpload(begin(b, **facts), ROOT, "f"))
 
 
-async def put(b: Bench, upload: UploadId, number: int, size: int = 7) -> tuple[int, str]:
+async def put(b: Bench, upload: UploadId, number: int, size: int = 7, adler32: str = "") -> tuple[int, str]:
     """A part that has arrived; its number and etag."""
     piece = begin(b, piece=True)
     begun = await b.service.begin_put(BARTENDER, piece)
-    sums = Checksums("ab" * 32, hashlib.md5(str(number).encode()).hexdigest())
+    sums = Checksums("ab" * 32, hashlib.md5(str(number).encode()).hexdigest(), adler32)
     held = tuple(replace(b.receipt(begun.blob, s, size=size), checksums=sums) for s in b.shepherds[:2])
     return number, await b.service.put_part(BARTENDER, PutPart(upload, number, CommitFile(piece, begun, held)))
 
@@ -198,6 +199,16 @@ async def test_sealing_twice_is_sealing_once() -> None:
         await sound(b)
 
 
+async def test_a_file_of_parts_has_the_adler32_that_they_make() -> None:
+    async with bench() as b:
+        upload = await opened(b)
+        order = tuple([await put(b, upload, n, adler32=f"{zlib.adler32(b'seven b'):08x}") for n in (1, 2)])
+        file = await seal(b, upload, order)
+        states = (await b.stored(file)).sections["states"]
+        assert (states["checksumType"], states["checksum"]) == ("adler32", f"{zlib.adler32(b'seven b' * 2):08x}")
+        await sound(b)
+
+
 async def test_what_two_seal_at_once_is_sealed_once() -> None:
     async with bench() as b:
         upload, order = await filled(b, *range(1, 9))
@@ -229,5 +240,6 @@ async def test_blobs_of_an_upload_want_what_it_wants_and_are_nobodys_file() -> N
 
 def test_parts_are_stored_as_documented() -> None:
     """The golden record of docs/formats/metadata.md."""
-    found = parse_part("00007", "b 5 1700000000000 0123456789abcdef0123456789abcdef")
-    assert found.record == ("00007", "b 5 1700000000000 0123456789abcdef0123456789abcdef")
+    for adler32 in ("06090125", "-"):
+        record = ("00007", f"b 5 1700000000000 0123456789abcdef0123456789abcdef {adler32}")
+        assert parse_part(*record).record == record

@@ -1,0 +1,32 @@
+"""Checksums of bytes put together from those of their pieces, without reading any. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import Final
+
+_BASE: Final = 65521
+"""The largest prime below 2**16 (RFC 1950, section 8)."""
+
+
+def combined_adler32(pieces: Iterable[tuple[str, int]]) -> str:
+    """Adler-32 of pieces one after the other.
+
+    Args: `pieces`: of each its Adler-32 (8 hex digits, "" where not known) and its length in bytes.
+    Returns: 8 hex digits; "" unless that of each piece is known.
+    Source: RFC 1950, section 2.2.
+    """
+    known = list(pieces)
+    if not all(adler for adler, _ in known):
+        return ""
+    return f"{reduce(_both, ((int(adler, 16), length) for adler, length in known), (1, 0))[0]:08x}"
+
+
+def _both(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
+    """The sum and the length of two pieces together."""
+    (one, before), (other, length) = first, second
+    low, high = one & 0xFFFF, one >> 16
+    total = (low + (other & 0xFFFF) - 1) % _BASE
+    weighted = (high + (other >> 16) + length * (low - 1)) % _BASE
+    return weighted << 16 | total, before + length
