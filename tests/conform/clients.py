@@ -255,10 +255,11 @@ def third_party(bench: Bench) -> list[Step]:
         "-X",
         "COPY",
     )
-    there = bench.other.files_url
+    there = f"{bench.other.files_url}/theirs"
+    bench.other.request("MKCOL", there)
     asked = bench.other.request(
         "POST",
-        f"{there}/",
+        there,
         body=b'{"caveats": ["activity:DOWNLOAD,LIST,UPLOAD,MANAGE"]}',
         headers={"Content-Type": "application/macaroon-request"},
     )
