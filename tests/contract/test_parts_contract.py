@@ -15,6 +15,7 @@ from chelonia.core.files import (
     Arrived,
     Done,
     Drop,
+    Listing,
     Make,
     Open,
     Part,
@@ -120,6 +121,8 @@ def test_a_file_that_is_there_keeps_its_identity_and_gets_the_parts(play: Play) 
         seen = await there(world, "/f", Want.USER)
         assert (seen.attributes.guid, seen.attributes.size) == (before.attributes.guid, 5)
         assert (seen.user, seen.attributes.etag) == ({"new": "2"}, etag_of(b"parts"))
+        (told,) = (await world.files.list(JOE, Listing(at("/")))).entries
+        assert (told.attributes.size, told.attributes.etag) == (5, seen.attributes.etag)
         assert isinstance(await lay(world, "/f", (5, b"more")), Done)
         after = (await there(world, "/f")).attributes
         assert (after.size, after.etag == seen.attributes.etag) == (9, False)

@@ -374,7 +374,7 @@ class Reporting:
             if held.committed:
                 self._strangers[held.reference] = None
             if fate is Fate.ASK_AGAIN or self._metadata_lost(held) or not await self._set_aside(held):
-                node.report(held.reference, node.settings.unknown_retry_ms)
+                node.report(held.reference, lifecycle.ask_again_ms(held, now_ms, node.settings.unknown_retry_ms))
 
     def _metadata_lost(self, held: Held) -> bool:
         """Whether so many committed replicas are unknown at once that an empty or old namespace is the likelier cause:

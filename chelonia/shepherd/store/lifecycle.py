@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from typing import Final
 
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId
 from chelonia.core.librarian import ReportedReplica
 from chelonia.core.replicas import PROVEN, Cause, Checksums, ReplicaFacts, ReplicaState, next_state
 from chelonia.core.shepherd import StoredReplica
 from chelonia.shepherd.settings import ShepherdSettings
+
+ASK_AGAIN_TIMES_MAX: Final = 64
+"""Bytes that nobody commits are asked for at most so many `unknown_retry_ms` apart: half an hour by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,21 @@ def unknown(held: Held, now_ms: int, grace_ms: int) -> tuple[Held, Fate]:
     limit = since + grace_ms if held.committed else max(held.keep_until_ms, 0)
     fate = Fate.SET_ASIDE if now_ms >= limit else Fate.ASK_AGAIN
     return replace(held, unknown_since_ms=since, listed=False), fate
+
+
+def ask_again_ms(held: Held, now_ms: int, retry_ms: int) -> int:
+    """How long until a replica that was called unknown (`unknown`) is reported again.
+
+    Bytes that nobody has committed yet wait for that as long as their ticket is good, and mostly it never comes. They
+    are asked for ever more rarely, at moments that all share (so that many cost one report), and when their time ends.
+    """
+    if held.committed:
+        return retry_ms
+    span, longest = retry_ms, min(now_ms - held.unknown_since_ms, ASK_AGAIN_TIMES_MAX * retry_ms)
+    while 2 * span <= longest:
+        span *= 2
+    shared_ms = (now_ms + span // 2) // span * span + span
+    return min(shared_ms, max(held.keep_until_ms, now_ms + retry_ms)) - now_ms
 
 
 def reported(held: Held) -> ReportedReplica:
