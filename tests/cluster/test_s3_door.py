@@ -138,6 +138,40 @@ def test_listings_by_prefix_delimiter_and_page(s3: Any, bucket: str) -> None:
     assert listed("list_objects_v2", 1000, Prefix="none") == []
 
 
+def test_an_object_of_parts_is_seen_when_it_is_complete(s3: Any, bucket: str) -> None:
+    first, where = os.urandom(5 * 1024 * 1024), {"Bucket": bucket, "Key": "in/parts"}
+    upload = where | {"UploadId": s3.create_multipart_upload(**where, Metadata={"a": "1"})["UploadId"]}
+    s3.put_object(Bucket=bucket, Key="source", Body=DATA)
+    etags = [
+        s3.upload_part_copy(PartNumber=2, CopySource={"Bucket": bucket, "Key": "source"}, CopySourceRange="bytes=5-14",
+                            **upload)["CopyPartResult"]["ETag"],
+        s3.upload_part(PartNumber=1, Body=first, **upload)["ETag"],
+    ]  # fmt: skip
+    assert [(each["PartNumber"], each["Size"]) for each in s3.list_parts(**upload)["Parts"]] == [
+        (1, len(first)),
+        (2, 10),
+    ]
+    assert [each["Key"] for each in s3.list_multipart_uploads(Bucket=bucket)["Uploads"]] == ["in/parts"]
+    assert refused(s3.head_object, **where)[0] == 404
+    order = [{"PartNumber": n, "ETag": etag} for n, etag in zip((2, 1), etags, strict=True)]
+
+    def complete(parts: list[dict[str, Any]]) -> Any:
+        return s3.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+
+    assert refused(complete, parts=order) == (400, "InvalidPartOrder")
+    assert refused(complete, parts=[{"PartNumber": 3, "ETag": etags[0]}]) == (400, "InvalidPart")
+    whole = complete(order[::-1])
+    assert complete(order[::-1])["ETag"] == whole["ETag"]  # its answer may have been lost
+    digests = hashlib.md5(first).digest() + hashlib.md5(DATA[5:15]).digest()
+    assert whole["ETag"] == f'"{hashlib.md5(digests).hexdigest()}-2"'
+    got = s3.get_object(**where)
+    assert (got["Body"].read(), got["Metadata"]) == (first + DATA[5:15], {"a": "1"})
+    assert s3.get_object(**where, Range="bytes=5242878-5242881")["Body"].read() == first[-2:] + DATA[5:7]
+    other = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    s3.abort_multipart_upload(**other)
+    assert refused(s3.list_parts, **other) == (404, "NoSuchUpload")
+
+
 def test_conditions_hold_for_writers_too(s3: Any, bucket: str) -> None:
     once = {"Bucket": bucket, "Key": "once", "IfNoneMatch": "*"}
     with ThreadPoolExecutor(6) as pool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.parts import PartPage, Upload
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted
 from chelonia.wire.xml import leaf
@@ -94,6 +95,85 @@ def copied(etag: str, modified_ns: int, name: str = "CopyObjectResult") -> bytes
     return _document(name, leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag)))
 
 
+def upload_created(bucket: str, key: str, upload: str) -> bytes:
+    """The answer to who has opened an upload."""
+    told = leaf("Bucket", bucket) + leaf("Key", key) + leaf("UploadId", upload)
+    return _document("InitiateMultipartUploadResult", told)
+
+
+def completed(bucket: str, key: str, etag: str) -> bytes:
+    """The answer to who has completed an upload."""
+    where = leaf("Location", f"/{bucket}/{quote(key)}") + leaf("Bucket", bucket) + leaf("Key", key)
+    return _document("CompleteMultipartUploadResult", where + leaf("ETag", quoted(etag)))
+
+
+def parts(bucket: str, key: str, upload: str, page: PartPage, asked: tuple[int, int]) -> bytes:
+    """A page of the parts of an upload; `asked`: how many at most, and behind which number."""
+    limit, after = asked
+    out = [leaf("Bucket", bucket), leaf("Key", key), leaf("UploadId", upload)]
+    out += [_owner(page.owner), _owner(page.owner, "Initiator"), "<StorageClass>STANDARD</StorageClass>"]
+    out += [leaf("PartNumberMarker", str(after)), leaf("MaxParts", str(limit))]
+    if page.parts:
+        out.append(leaf("NextPartNumberMarker", str(page.parts[-1].number)))
+    out.append(leaf("IsTruncated", "true" if page.after else "false"))
+    for part in page.parts:
+        told = leaf("PartNumber", str(part.number)) + leaf("LastModified", instant(part.arrived_ms * 1_000_000))
+        out.append(f"<Part>{told}{leaf('ETag', quoted(part.etag))}{leaf('Size', str(part.size))}</Part>")
+    return _document("ListPartsResult", "".join(out))
+
+
+@dataclass(frozen=True, slots=True)
+class UploadsAsked:
+    """What a listing of open uploads was asked for: those behind `key`, or behind `upload` of it."""
+
+    bucket: str
+    prefix: str
+    delimiter: str
+    limit: int
+    key: str
+    upload: str
+    encoded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UploadShown:
+    """One open upload, or (`common`) what the keys of several have in common."""
+
+    key: str
+    common: bool = False
+    upload: str = ""
+    owner: str = ""
+    opened_ms: int = 0
+
+
+def upload_shown(upload: Upload, prefix: str, delimiter: str) -> UploadShown:
+    """How an upload shows in a listing."""
+    end = upload.key.find(delimiter, len(prefix)) if delimiter else -1
+    if end >= 0:
+        return UploadShown(upload.key[: end + len(delimiter)], common=True)
+    return UploadShown(upload.key, False, upload.upload, upload.owner, upload.opened_ms)
+
+
+def uploads(asked: UploadsAsked, shown: Sequence[UploadShown], *, more: bool) -> bytes:
+    """A page of open uploads."""
+    text = _encoded if asked.encoded else str
+    out = [leaf("Bucket", asked.bucket), leaf("KeyMarker", text(asked.key)), leaf("UploadIdMarker", asked.upload)]
+    out += [leaf("Prefix", text(asked.prefix)), leaf("MaxUploads", str(asked.limit))]
+    out += [leaf("Delimiter", text(asked.delimiter))] if asked.delimiter else []
+    out += [leaf("EncodingType", "url")] if asked.encoded else []
+    if more and shown:
+        out += [leaf("NextKeyMarker", text(shown[-1].key)), leaf("NextUploadIdMarker", shown[-1].upload)]
+    out.append(leaf("IsTruncated", "true" if more else "false"))
+    for each in shown:
+        if each.common:
+            out.append(f"<CommonPrefixes>{leaf('Prefix', text(each.key))}</CommonPrefixes>")
+            continue
+        told = leaf("Key", text(each.key)) + leaf("UploadId", each.upload) + _owner(each.owner, "Initiator")
+        opened = leaf("Initiated", instant(each.opened_ms * 1_000_000))
+        out.append(f"<Upload>{told}{_owner(each.owner)}<StorageClass>STANDARD</StorageClass>{opened}</Upload>")
+    return _document("ListMultipartUploadsResult", "".join(out))
+
+
 def deleted(outcomes: Iterable[tuple[str, CheloniaError | None]], *, quiet: bool) -> bytes:
     """The answer to a bulk deletion: what became of each key."""
     out = []
@@ -132,8 +212,8 @@ def _document(name: str, content: str) -> bytes:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} {_SPACE}>{content}</{name}>'.encode()
 
 
-def _owner(dn: str) -> str:
-    return f"<Owner>{leaf('ID', dn)}{leaf('DisplayName', dn)}</Owner>"
+def _owner(dn: str, name: str = "Owner") -> str:
+    return f"<{name}>{leaf('ID', dn)}{leaf('DisplayName', dn)}</{name}>"
 
 
 def _encoded(text: str) -> str:

@@ -41,6 +41,19 @@ def deletion(body: bytes) -> tuple[tuple[Doomed, ...], bool]:
     return tuple(doomed), _text(root, "Quiet").lower() == "true"
 
 
+def completion(body: bytes) -> tuple[tuple[int, str], ...]:
+    """Numbers and etags of the parts of an upload. Raises: S3Error."""
+    order = []
+    for part in _children(_root(body, "CompleteMultipartUpload"), "Part"):
+        number, etag = _text(part, "PartNumber"), _text(part, "ETag").strip('"')
+        if not (number.isascii() and number.isdigit() and len(number) <= 5 and etag):
+            raise S3Error("MalformedXML", "a Part has a PartNumber and an ETag")
+        order.append((int(number), etag))
+    if not order:
+        raise S3Error("MalformedXML", "an upload is completed of at least one Part")
+    return tuple(order)
+
+
 def location(body: bytes) -> str:
     """The `LocationConstraint` of a new bucket, "": none. Raises: S3Error."""
     return _text(_root(body, "CreateBucketConfiguration"), "LocationConstraint") if body.strip() else ""

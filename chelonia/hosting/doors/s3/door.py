@@ -14,7 +14,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.doors.plain.parts import Exchange
-from chelonia.hosting.doors.s3 import buckets, listing, objects
+from chelonia.hosting.doors.s3 import buckets, listing, multipart, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts
 from chelonia.hosting.doors.s3.signing import signable_of, verified
 from chelonia.hosting.metrics import Metrics
@@ -49,6 +49,13 @@ OPERATIONS: Final[dict[str, Handler]] = {
     "PutObject": objects.put,
     "CopyObject": objects.copy,
     "DeleteObject": objects.delete,
+    "CreateMultipartUpload": multipart.create,
+    "UploadPart": multipart.put_part,
+    "UploadPartCopy": multipart.copy_part,
+    "CompleteMultipartUpload": multipart.complete,
+    "AbortMultipartUpload": multipart.abort,
+    "ListParts": multipart.list_parts,
+    "ListMultipartUploads": multipart.list_uploads,
     "GetObjectTagging": objects.get_tags,
     "PutObjectTagging": objects.put_tags,
     "DeleteObjectTagging": objects.delete_tags,

@@ -43,7 +43,7 @@ from chelonia.wire.web.ranges import unsatisfied_range
 
 AGAIN_MAX: Final = 8
 """Times that a change is asked for again while others change the same name: the last one written stays."""
-_RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
+RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
 _BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE)
 
 
@@ -106,7 +106,7 @@ async def put(parts: S3Parts, ask: Ask) -> Answer:
     kept = facts.facts_from(request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
     if ask.marks:
         return await _mark(parts, ask, kept)
-    place, copies, when = await _ready(parts, ask)
+    place, copies, when = await ready(parts, ask)
     placing = Placing(place, request.length, wanted=copies, parents=True)
     try:
         _, arrived = await sent(parts.plain, replace(ask.exchange, place=place), placing)
@@ -139,7 +139,7 @@ async def _mark(parts: S3Parts, ask: Ask, kept: Facts) -> Answer:
     return Answer(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
 
 
-async def _ready(parts: S3Parts, ask: Ask) -> tuple[LogicalName, int, When]:
+async def ready(parts: S3Parts, ask: Ask) -> tuple[LogicalName, int, When]:
     """Where a new object goes, how many copies it gets, and what must hold of what is there."""
     place = ask.place
     try:
@@ -171,7 +171,7 @@ async def applied(parts: S3Parts, ask: Ask, change: Write) -> Done:
         try:
             return await apply(parts.plain, ask.exchange.call, change)
         except CheloniaError as error:
-            if error.kind not in _RACES or not left or await _is_blocked(parts, ask, error):
+            if error.kind not in RACES or not left or await _is_blocked(parts, ask, error):
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -218,15 +218,12 @@ def removal(bucket: LogicalName, key: str, when: When = ANY) -> Remove:
 
 async def copy(parts: S3Parts, ask: Ask) -> Answer:
     """Answer PUT with `x-amz-copy-source`."""
-    bucket, key, version = requests.copy_source(ask.header("x-amz-copy-source"))
-    if version not in ("", "null"):
-        raise S3Error("NotImplemented", "versions are not kept here")
-    source = replace(ask, target=Target(bucket, key), bucket=parts.root.child(keys.check_bucket(bucket)))
+    source = source_of(parts, ask)
     there = await found(parts, source, Want.USER | Want.SOURCES)
-    _check_source(ask, there)
+    check_source(ask, there)
     anew = _anew(ask, there)
     kept = replace_facts(ask, there, anew=anew)
-    place, copies, when = await _ready(parts, ask)
+    place, copies, when = await ready(parts, ask)
     if place == source.place:
         if not anew:
             cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
@@ -242,6 +239,14 @@ async def copy(parts: S3Parts, ask: Ask) -> Answer:
         )
     modified = done.attributes.modified_ns if done.attributes else there.attributes.modified_ns
     return xml_answer(answers.copied(etag, modified))
+
+
+def source_of(parts: S3Parts, ask: Ask) -> Ask:
+    """The same request, about the source of a copy. Raises: S3Error."""
+    bucket, key, version = requests.copy_source(ask.header("x-amz-copy-source"))
+    if version not in ("", "null"):
+        raise S3Error("NotImplemented", "versions are not kept here")
+    return replace(ask, target=Target(bucket, key), bucket=parts.root.child(keys.check_bucket(bucket)))
 
 
 def _anew(ask: Ask, there: Looked) -> bool:
@@ -263,7 +268,7 @@ def replace_facts(ask: Ask, there: Looked, *, anew: bool) -> Facts:
     return Facts(given.headers, given.user, tags, known.checksum, known.etag)
 
 
-def _check_source(ask: Ask, there: Looked) -> None:
+def check_source(ask: Ask, there: Looked) -> None:
     """What must hold of the source. Raises: PRECONDITION."""
     prefix = "x-amz-copy-source-"
     names = ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since")
@@ -281,11 +286,12 @@ async def _carried(parts: S3Parts, source: Ask, there: Looked, placing: Placing)
     (answer,) = await parts.plain.files.place(carrying(parts.plain, source.exchange.call), (placing,))
     placed, size = good(answer, "CopyObject"), there.attributes.size
     own = reader(parts.plain, source.exchange.call, source.place)
-    body = own.get(there, ByteRange(0, size)) if size else _nothing()
+    body = own.get(there, ByteRange(0, size)) if size else nothing()
     return await parts.plain.bytes.put(placed, body, size)
 
 
-async def _nothing() -> AsyncIterator[bytes]:
+async def nothing() -> AsyncIterator[bytes]:
+    """A body without bytes."""
     empty: tuple[bytes, ...] = ()
     for chunk in empty:
         yield chunk
