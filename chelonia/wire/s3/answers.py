@@ -71,10 +71,33 @@ def listing(asked: Asked, items: Iterable[Item], next_token: str) -> bytes:
     return _document("ListBucketResult", "".join(out))
 
 
+def versions(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
+    """A page of the versions of keys: each has one, called `null`."""
+    text = _encoded if asked.encoded else str
+    out = [leaf("Name", asked.bucket), leaf("Prefix", text(asked.prefix)), leaf("MaxKeys", str(asked.limit))]
+    out += [leaf("KeyMarker", text(asked.after)), "<VersionIdMarker></VersionIdMarker>"]
+    out += [leaf("Delimiter", text(asked.delimiter))] if asked.delimiter else []
+    out += [leaf("EncodingType", "url")] if asked.encoded else []
+    out.append(leaf("IsTruncated", "true" if more else "false"))
+    if more and items:
+        out += [leaf("NextKeyMarker", text(items[-1].key)), "<NextVersionIdMarker>null</NextVersionIdMarker>"]
+    for item in items:
+        if item.common:
+            out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>")
+            continue
+        told = _told(item, text(item.key), owner=True)
+        out.append(f"<Version><VersionId>null</VersionId><IsLatest>true</IsLatest>{told}</Version>")
+    return _document("ListVersionsResult", "".join(out))
+
+
 def _contents(item: Item, key: str, *, owner: bool) -> str:
+    return f"<Contents>{_told(item, key, owner=owner)}</Contents>"
+
+
+def _told(item: Item, key: str, *, owner: bool) -> str:
     told = leaf("Key", key) + leaf("LastModified", instant(item.modified_ns)) + leaf("ETag", quoted(item.etag))
     who = _owner(item.owner) if owner else ""
-    return f"<Contents>{told}{leaf('Size', str(item.size))}<StorageClass>STANDARD</StorageClass>{who}</Contents>"
+    return f"{told}{leaf('Size', str(item.size))}<StorageClass>STANDARD</StorageClass>{who}"
 
 
 def buckets(owner: str, found: Iterable[tuple[str, int]]) -> bytes:

@@ -122,7 +122,7 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
     }
     for tool in tools or SNIPPETS:
         head, text = SNIPPETS[tool]
-        session.out.say(f"# {head.format(**values)}", text.format(**values), "")
+        session.out.say(f"# {head.format(**values)}", *text.format(**values).split("\n"), "")
         session.out.result(tool=tool, text=text.format(**values))
 
 

@@ -43,6 +43,7 @@ OPERATIONS: Final[dict[str, Handler]] = {
     "PutBucketTagging": buckets.put_tags,
     "DeleteBucketTagging": buckets.delete_tags,
     "ListObjects": listing.list_objects,
+    "ListObjectVersions": listing.list_versions,
     "DeleteObjects": listing.delete_objects,
     "GetObject": objects.get,
     "HeadObject": objects.get,
@@ -81,6 +82,8 @@ class S3Door:
             name, subresource = operation_of(request.method, target, query, copies=copies)
             handler = OPERATIONS.get(name)
             operation = name if handler is not None else OTHER
+            if query.get("versionId", "null") not in ("", "null"):
+                raise S3Error("InvalidArgument", "Invalid version id specified: objects have the version null alone")
             ask = await self._ask(request, target, query, (name, subresource))
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")

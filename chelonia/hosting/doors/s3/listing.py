@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
@@ -38,6 +39,15 @@ async def list_objects(parts: S3Parts, ask: Ask) -> Answer:
     more = len(items) > asked.limit
     page = items[: asked.limit]
     return xml_answer(answers.listing(asked, page, _token(page[-1].key) if more else ""))
+
+
+async def list_versions(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer GET of a bucket with `versions`: every key has the one it has."""
+    if await check_bucket(parts, ask) is None:
+        raise S3Error("AccessDenied", "Access Denied")
+    asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""))
+    items = await _found(parts, ask, asked, asked.after)
+    return xml_answer(answers.versions(asked, items[: asked.limit], more=len(items) > asked.limit))
 
 
 def asked_of(ask: Ask) -> Asked:
