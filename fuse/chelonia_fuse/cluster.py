@@ -6,6 +6,7 @@ Each call has a deadline. A change is keyed, so it applies once however often it
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -43,6 +44,8 @@ from chelonia_fuse.staging import Plan
 
 DEADLINE_S: Final = 30.0
 """For one question or change: several times what a failover takes."""
+AWAY_S: Final = 5.0
+"""For so long after a question that nobody answered, those who can do without an answer do not ask."""
 A = TypeVar("A")
 
 
@@ -66,18 +69,28 @@ class Saving:
     when: When
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cluster:
-    """The port, the bytes, and how many copies of a new file are wanted."""
+    """The port, the bytes, and how many copies of a new file are wanted. `away_until_s`: see `AWAY_S`."""
 
     files: Files
     transfers: Bytes
     send: Sender
     wanted: int
+    away_until_s: float = 0.0
 
-    async def look(self, place: LogicalName, want: Want = Want.NOTHING, span: ByteRange | None = None) -> Looked:
-        """Look at one entry. Raises: NOT_FOUND, DENIED, ..."""
-        (answer,) = await _in_time(self.files.look(new_call(), (Look(place, want, span),)), "look", place)
+    async def look(
+        self, place: LogicalName, want: Want = Want.NOTHING, span: ByteRange | None = None, *, spare: bool = False
+    ) -> Looked:
+        """Look at one entry; `spare`: the caller can do without an answer. Raises: NOT_FOUND, DENIED, ..."""
+        if spare and time.monotonic() < self.away_until_s:
+            raise CheloniaError(Kind.NETWORK, "look", str(place), "the cluster did not answer a moment ago")
+        try:
+            (answer,) = await _in_time(self.files.look(new_call(), (Look(place, want, span),)), "look", place)
+        except CheloniaError as error:
+            if error.kind in (Kind.NETWORK, Kind.TIMEOUT):
+                self.away_until_s = time.monotonic() + AWAY_S
+            raise
         return _good(answer, "look")
 
     async def page(self, place: LogicalName, after: str) -> Listed:

@@ -32,6 +32,8 @@ from chelonia_fuse.staging import Plan, Staged
 
 TRIES: Final = 5
 PAUSE_S: Final = 0.2
+GIVE_UP_S: Final = 15.0
+"""After so long without the cluster no further try is begun."""
 AGAIN_S: Final = 3.0
 """Between two tries of what waits in the journal."""
 _LOG = logging.getLogger(__name__)
@@ -146,6 +148,7 @@ class Committer:
     async def _commit(self, inode: Inode, copy: Copy) -> None:
         tried: list[BlobId] = []
         by_guid = anew = False
+        ends = time.monotonic() + GIVE_UP_S
         for left in range(TRIES - 1, -1, -1):
             if inode.gone or not copy.staged.changed:
                 return
@@ -160,7 +163,7 @@ class Committer:
                 if error.kind in _REFUSED:
                     by_guid = await self._judge(inode, copy, plan, tried)
                     continue
-                if error.kind not in AGAIN or not left:
+                if error.kind not in AGAIN or not left or time.monotonic() > ends:
                     raise
             await asyncio.sleep(PAUSE_S * 2 ** (TRIES - 1 - left))
         if copy.staged.changed:

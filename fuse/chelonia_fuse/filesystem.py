@@ -98,11 +98,12 @@ class FileSystem:
     async def lookup(self, parent: Inode, name: str) -> Inode:
         """What a name leads to. Raises: NOT_FOUND, DENIED."""
         check_name(name)
+        known = self.inodes.named(parent.number, name)
+        here = known is not None and known.copy is not None
         try:
-            looked = await self._cluster.look(LogicalName(parent.guid, (name,)))
+            looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=here)
         except CheloniaError as error:
-            known = self.inodes.named(parent.number, name)
-            if error.kind in AGAIN and known is not None and known.copy is not None:
+            if error.kind in AGAIN and known is not None and here:
                 return known  # what is here can be read while the cluster is away
             if error.kind is Kind.NOT_FOUND:
                 self.inodes.unname(parent.number, name)
@@ -114,7 +115,8 @@ class FileSystem:
         if inode.gone:
             return
         try:
-            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()))).attributes)
+            here = inode.copy is not None
+            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=here)).attributes)
         except CheloniaError as error:
             if error.kind not in AGAIN or inode.copy is None:
                 raise
@@ -184,6 +186,7 @@ class FileSystem:
         self.inodes.unname(parent.number, name)
         if inode is None:
             return
+        _touch(inode)
         if inode.attributes.links <= 1 or inode.attributes.type == TYPE_COLLECTION:
             inode.gone = True
             self.committer.let_go(inode)
@@ -205,6 +208,7 @@ class FileSystem:
         _touch(new)
         self.inodes.unname(old.number, old_name)
         if inode is not None:
+            _touch(inode)
             self.inodes.name(inode, new.number, new_name)
             _learn(inode, done)
         else:
@@ -219,6 +223,7 @@ class FileSystem:
         source = self.inodes.place(inode)
         done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True))
         _touch(parent)
+        _touch(inode)
         self.inodes.name(inode, parent.number, name)
         _learn(inode, done)
 
@@ -286,7 +291,7 @@ class FileSystem:
         here = copy is not None and not copy.staged.missing(0, copy.staged.size)
         reads = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_TRUNC and not here
         try:
-            there = await self._looked(place, Want.SOURCES if reads else Want.NOTHING)
+            there = await self._looked(place, Want.SOURCES if reads else Want.NOTHING, spare=here)
         except CheloniaError as error:
             if error.kind not in AGAIN or not here:
                 raise
@@ -298,9 +303,9 @@ class FileSystem:
             copy = self.cache.of(inode)
             copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
 
-    async def _looked(self, place: LogicalName, want: Want) -> Looked:
+    async def _looked(self, place: LogicalName, want: Want, *, spare: bool) -> Looked:
         try:
-            return await self._cluster.look(place, want)
+            return await self._cluster.look(place, want, spare=spare)
         except CheloniaError as error:
             if error.kind is not Kind.NO_REPLICA:
                 raise
@@ -387,8 +392,9 @@ class FileSystem:
 _NEW: Final = When(absent=True)
 
 
-def _touch(parent: Inode) -> None:
-    parent.touched_ns = time.time_ns()
+def _touch(inode: Inode) -> None:
+    """Its times change with its names, and with what is in it: the cluster does not say so."""
+    inode.touched_ns = time.time_ns()
 
 
 def _learn(inode: Inode, done: Done) -> None:

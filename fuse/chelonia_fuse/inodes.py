@@ -33,7 +33,7 @@ class Inode:
         lookups: the kernel's count; opens: files open now.
         gone: the last name was taken away here while it was open.
         shown: the etag of the bytes that the kernel may have in its cache.
-        touched_ns: when this mount last changed what is in the collection.
+        touched_ns: when this mount last changed its names, or what is in the collection.
     """
 
     number: int

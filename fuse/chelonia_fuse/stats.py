@@ -54,7 +54,7 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
         device=known.device,
         size=size,
         accessed_ns=known.accessed_ns or modified,
-        modified_ns=max(modified, inode.touched_ns),
+        modified_ns=max(modified, inode.touched_ns if known.type == TYPE_COLLECTION else 0),
         changed_ns=max(changed, inode.touched_ns),
     )
 

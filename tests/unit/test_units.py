@@ -17,13 +17,18 @@ pytestmark = pytest.mark.capability("command:systemd-analyze")
 def image(tmp_path: Path) -> Path:
     """A root directory with the units and what they call."""
     units, programs = tmp_path / "etc/systemd/system", tmp_path / "usr/local/bin"
-    for folder in (units, programs, tmp_path / "bin", tmp_path / "usr/lib/systemd/system"):
+    for folder in (units, programs, tmp_path / "bin", tmp_path / "usr/bin", tmp_path / "usr/lib/systemd/system"):
         folder.mkdir(parents=True)
-    for name in ("chelonia@.service", "chelonia.target"):
+    for name in ("chelonia@.service", "chelonia.target", "chelonia-mount@.service"):
         shutil.copy(ROOT / "systemd" / name, units)
     for target in ("basic", "sysinit", "shutdown", "network-online", "multi-user", "timers"):
         (tmp_path / f"usr/lib/systemd/system/{target}.target").write_text("[Unit]\nDescription=stands for it\n")
-    for program in (programs / "cheloniad", tmp_path / "bin/kill"):
+    for program in (
+        programs / "cheloniad",
+        programs / "chelonia",
+        tmp_path / "bin/kill",
+        tmp_path / "usr/bin/fusermount3",
+    ):
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
     return tmp_path
@@ -37,7 +42,8 @@ def analyze(image: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_systemd_has_nothing_to_say_about_the_units(image: Path) -> None:
-    done = analyze(image, "verify", "--man=no", "chelonia@core.service", "chelonia.target")
+    units = ("chelonia@core.service", "chelonia.target", "chelonia-mount@lab.service")
+    done = analyze(image, "verify", "--man=no", *units)
     assert (done.returncode, done.stdout) == (0, "")
 
 
