@@ -487,6 +487,14 @@ class UploadParts:
     limit: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Bytes of all Shepherds together: what they have, and what is free. A file takes as much as all its copies."""
+
+    total: int
+    free: int
+
+
 class Files(Protocol):
     """Names, attributes and changes. A failure of one element is an answer; a failure of the call is raised."""
 
@@ -533,4 +541,8 @@ class Files(Protocol):
 
         Raises: NOT_FOUND (no such upload for this name), DENIED.
         """
+        ...
+
+    async def space(self, call: Call) -> Space:
+        """How much there is to store in; a little old."""
         ...

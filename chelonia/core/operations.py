@@ -242,6 +242,7 @@ FILES: Final = table(
     row(Files.share, *EVERYONE),
     row(Files.uploads, *EVERYONE, ends=True),
     row(Files.parts, *EVERYONE, ends=True),
+    row(Files.space, *EVERYONE),
 )
 
 ACCESS_KEYS: Final = table(

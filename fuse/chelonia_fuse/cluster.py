@@ -30,12 +30,13 @@ from chelonia.core.files import (
     Placed,
     Placing,
     Setting,
+    Space,
     Splice,
     Want,
     When,
     Write,
 )
-from chelonia.core.ids import BlobId
+from chelonia.core.ids import ROOT, BlobId
 from chelonia.core.names import LogicalName
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.transfer.file_reader import FileReader
@@ -96,6 +97,10 @@ class Cluster:
     async def page(self, place: LogicalName, after: str) -> Listed:
         """A page of a collection. Raises: NOT_FOUND, DENIED, ..."""
         return await _in_time(self.files.list(new_call(), Listing(place, after)), "list", place)
+
+    async def space(self) -> Space:
+        """How much there is to store in."""
+        return await _in_time(self.files.space(new_call()), "statfs", LogicalName(ROOT, ()))
 
     async def change(self, change: Change) -> Done:
         """Apply one change. Raises: what it says."""

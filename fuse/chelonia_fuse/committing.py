@@ -12,12 +12,13 @@ import contextlib
 import logging
 import socket
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Attributes, Looked, Setting, Want, When
+from chelonia.core.files import LEAVE, Attributes, Looked, Want, When
 from chelonia.core.ids import ANONYMOUS, BlobId, Guid
 from chelonia.core.librarian import TYPE_FILE
 from chelonia.core.names import LogicalName, parse_ln
@@ -97,7 +98,7 @@ class Committer:
         async with copy.lock:
             await copy.sync()
             place = self._place(inode, copy)
-            self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.modified_ns))
+            self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.settled()))
             copy.queued = True
             self.waiting[inode.guid] = inode
 
@@ -113,7 +114,8 @@ class Committer:
                     raise
                 known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)
             inode = self._inodes.seen(known)
-            inode.copy = Copy(self._cache.path(guid), record.staged(), record.modified_ns, queued=True)
+            inode.copy = Copy(self._cache.path(guid), record.staged(), queued=True)
+            inode.copy.set(record.setting())
             inode.copy.place = parse_ln(record.path)
             self._cache.of(inode)
             self.waiting[guid] = inode
@@ -178,14 +180,14 @@ class Committer:
             plan=plan,
             body=partial(copy.chunks, plan.ranges),
             wanted=inode.attributes.wanted or self._cluster.wanted,
-            setting=Setting(modified_ns=copy.modified_ns or None),
+            setting=copy.settled(),
             when=When(etags=(copy.staged.etag,)),
         )
         return await self._cluster.save(saving, tried)
 
     def _done(self, inode: Inode, copy: Copy, plan: Plan, attributes: Attributes) -> None:
         copy.staged.committed(plan, attributes.etag)
-        copy.modified_ns, copy.source = 0, None
+        copy.modified_ns, copy.source, copy.setting = 0, None, LEAVE
         inode.learn(attributes)
         inode.shown = attributes.etag
 
@@ -234,8 +236,9 @@ class Committer:
         whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
         target = place.parent.child(conflict_name(place.name or inode.guid, socket.gethostname(), time.time()))
         body = partial(copy.chunks, whole.ranges)
-        mode = inode.attributes.mode if inode.attributes.mode >= 0 else None
-        setting = Setting(mode=mode, modified_ns=copy.modified_ns or None)
+        setting = copy.settled()
+        if setting.mode is None and inode.attributes.mode >= 0:
+            setting = replace(setting, mode=inode.attributes.mode)
         await self._cluster.save(Saving(target, whole, body, self._cluster.wanted, setting, When(absent=True)), [])
         self.conflicts += 1
         reason = "was changed by somebody else" if there else "was removed by somebody else"

@@ -11,12 +11,12 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.files import Looked
+from chelonia.core.files import LEAVE, Looked, Setting
 from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
 from chelonia_fuse.inodes import Inode
@@ -43,6 +43,7 @@ class Copy:
     Args:
         modified_ns: when it was last written here, or what a program set; 0: neither.
         written_ns: when it was last written here.
+        setting: mode and owner that a program set since it was written; committed with the bytes.
         source: where to read the base from, looked up at `source_ms`.
         queued: its change waits for the cluster, in the journal; `place`: where it was then.
     """
@@ -51,6 +52,7 @@ class Copy:
     staged: Staged
     modified_ns: int = 0
     written_ns: int = 0
+    setting: Setting = LEAVE
     source: Looked | None = None
     source_ms: int = 0
     queued: bool = False
@@ -95,10 +97,21 @@ class Copy:
         self.staged.resize(size)
         self.modified_ns = self.written_ns = time.time_ns()
 
+    def set(self, setting: Setting) -> None:
+        """Keep attributes for the commit."""
+        kept = {name: getattr(setting, name) for name in Setting.__slots__ if getattr(setting, name) is not None}
+        self.modified_ns = kept.pop("modified_ns", self.modified_ns)
+        self.setting = replace(self.setting, **kept)
+        self.written_ns = time.time_ns()
+
+    def settled(self) -> Setting:
+        """The attributes to commit."""
+        return replace(self.setting, modified_ns=self.modified_ns or None)
+
     def restart(self, staged: Staged) -> None:
         """Let go of all that is here, for another version."""
         os.ftruncate(self.file(), 0)
-        self.staged, self.source, self.modified_ns = staged, None, 0
+        self.staged, self.source, self.modified_ns, self.setting = staged, None, 0, LEAVE
 
     def shift(self, at: int, end: int, by: int) -> None:
         """Move bytes within the file."""

@@ -227,14 +227,24 @@ class FileSystem:
         self.inodes.name(inode, parent.number, name)
         _learn(inode, done)
 
+    async def space(self) -> tuple[int, int]:
+        """Bytes in all, and free: of files, of which each takes as much as its copies."""
+        told = await self._cluster.space()
+        return told.total // self._cluster.wanted, told.free // self._cluster.wanted
+
     # --- attributes -------------------------------------------------------------------------------------------------
 
     async def set(self, inode: Inode, setting: Setting) -> None:
-        """Set mode, owner, times."""
+        """Set mode, owner, times; of a file that was changed here they are committed with its bytes."""
         copy = inode.copy
         if setting.mode is not None and inode.attributes.type == TYPE_SPECIAL:
             mode = stat.S_IFMT(inode.attributes.mode) | stat.S_IMODE(setting.mode)
             setting = Setting(mode, setting.uid, setting.gid, None, setting.modified_ns, setting.accessed_ns)
+        if copy is not None:
+            async with copy.lock:
+                if copy.staged.changed or inode.gone:
+                    copy.set(setting)
+                    return
         if inode.gone:
             return
         done = await self._cluster.change(Set(LogicalName(inode.guid, ()), setting))
@@ -242,8 +252,6 @@ class FileSystem:
         _learn(inode, done)
         if setting.modified_ns is not None:
             inode.touched_ns = 0
-            if copy is not None and copy.staged.changed:
-                copy.modified_ns = setting.modified_ns
         if copy is not None and copy.staged.etag == before and inode.attributes.size == 0 == copy.staged.base:
             copy.staged.etag = inode.attributes.etag  # nothing but its state tells one empty file from another
 

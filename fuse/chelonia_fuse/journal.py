@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from chelonia.core.files import Setting
 from chelonia.core.ids import Guid
 from chelonia_fuse.ranges import Range, Ranges
 from chelonia_fuse.staging import Staged
@@ -30,9 +31,9 @@ class Record(msgspec.Struct, frozen=True):
     size: int
     kept: int
     appended: bool
-    modified_ns: int
     valid: tuple[Range, ...]
     dirty: tuple[Range, ...]
+    attributes: dict[str, int]
 
     def staged(self) -> Staged:
         """What was staged."""
@@ -40,12 +41,17 @@ class Record(msgspec.Struct, frozen=True):
             self.etag, self.base, self.size, self.kept, -1, self.appended, Ranges(self.valid), Ranges(self.dirty)
         )
 
+    def setting(self) -> Setting:
+        """The attributes to commit with it."""
+        return Setting(**self.attributes)
 
-def record_of(guid: Guid, path: str, staged: Staged, modified_ns: int) -> Record:
+
+def record_of(guid: Guid, path: str, staged: Staged, setting: Setting) -> Record:
     """The record of a change."""
+    values = {name: getattr(setting, name) for name in Setting.__slots__}
     return Record(
-        guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended, modified_ns,
-        tuple(staged.valid), tuple(staged.dirty),
+        guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended,
+        tuple(staged.valid), tuple(staged.dirty), {name: value for name, value in values.items() if value is not None},
     )  # fmt: skip
 
 

@@ -34,7 +34,9 @@ VALID_S: Final = 1.0
 TASKS_MAX: Final = 128
 """Requests in work at once."""
 PREFERRED_BYTES: Final = 128 * 1024
-_BLOCKS: Final = 1 << 33
+_BLOCK_BYTES: Final = 4096
+_FILES: Final = 1 << 40
+"""There is no limit to the number of entries."""
 _OF_INODES: Final = frozenset(
     {
         "getattr", "setattr", "open", "read", "write", "flush", "fsync", "release", "opendir", "readdir",
@@ -224,9 +226,11 @@ class Binding(pyfuse3.Operations):
     @_answering
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         told = pyfuse3.StatvfsData()
-        told.f_bsize = told.f_frsize = 4096
-        told.f_blocks = told.f_bfree = told.f_bavail = _BLOCKS
-        told.f_files = told.f_ffree = told.f_favail = _BLOCKS
+        total, free = await self._system.space()
+        told.f_bsize = told.f_frsize = _BLOCK_BYTES
+        told.f_blocks, told.f_bfree = total // _BLOCK_BYTES, free // _BLOCK_BYTES
+        told.f_bavail = told.f_bfree
+        told.f_files = told.f_ffree = told.f_favail = _FILES
         told.f_namemax = 255
         return told
 

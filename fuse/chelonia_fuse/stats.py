@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from chelonia.core.files import UNSET, Attributes
@@ -42,6 +42,9 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
     known, copy = inode.attributes, inode.copy
     size, modified, changed = size_of(known), known.modified_ns, known.changed_ns
     if copy is not None and (copy.staged.changed or inode.gone):
+        own = copy.setting
+        kept = {name: getattr(own, name) for name in ("mode", "uid", "gid", "accessed_ns")}
+        known = replace(known, **{name: value for name, value in kept.items() if value is not None})
         size = copy.staged.size
         modified = copy.modified_ns or modified
         changed = max(changed, copy.written_ns)

@@ -130,6 +130,8 @@ def test_plain_file_work(two: tuple[Mount, Mount], cluster: Cluster) -> None:
     assert sorted(os.listdir(b / "work")) == ["large", "small", "sparse"]
     assert (b / "work/small").read_bytes() == b"ab"
     assert stat.S_IMODE((b / "work").stat().st_mode) == 0o750
+    space = os.statvfs(a)
+    assert 0 < space.f_bavail <= space.f_blocks
 
 
 def test_attributes_links_and_special_files(two: tuple[Mount, Mount]) -> None:

@@ -87,6 +87,14 @@ def test_attributes_nobody_set_are_unset(play: Play) -> None:
     play(scenario)
 
 
+def test_space_is_told(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        told = await world.files.space(JOE)
+        assert 0 < told.free <= told.total
+
+    play(scenario)
+
+
 def test_a_file_is_written_by_its_guid_too(play: Play) -> None:
     async def scenario(world: World) -> None:
         await write(world, "/f", b"old")

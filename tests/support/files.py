@@ -46,6 +46,7 @@ from chelonia.core.files import (
     Seal,
     Set,
     Setting,
+    Space,
     Splice,
     UploadParts,
     Uploads,
@@ -172,6 +173,10 @@ class MemoryFiles:
         told = tuple(Told(n, len(found.parts[n][1]), found.etag(n), Ms(1)) for n in page)
         after = page[-1] if len(numbers) > len(page) else 0
         return PartPage(told, after, found.change.place, found.owner, found.within)
+
+    async def space(self, call: Call) -> Space:
+        used = sum(node.attributes.size for node in self.nodes.values())
+        return Space(1 << 40, (1 << 40) - used)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from chelonia.core.files import (
     Remove,
     Seal,
     Set,
+    Space,
     Splice,
     UploadParts,
     Uploads,
@@ -43,6 +44,7 @@ from chelonia.core.files import (
 )
 from chelonia.core.names import LogicalName, check_ln
 from chelonia.core.parts import PartPage, UploadPage
+from chelonia.core.placement import NODE_ALIVE
 from chelonia.core.scopes import Share, Shared
 
 R = TypeVar("R")
@@ -106,6 +108,17 @@ class FilesService:
             raise answer.error("parts")
         return answer
 
+    async def space(self, call: Call) -> Space:
+        """How much there is to store in."""
+        nodes = await self._ports.shepherds.nodes(self._own(call))
+        there = [node for node in nodes if node.state != "waiting"]
+        free = sum(node.free_bytes for node in there if node.state == NODE_ALIVE and node.accepting)
+        return Space(sum(node.total_bytes for node in there), free)
+
+    def _own(self, call: Call) -> Call:
+        settings = self._ports.settings
+        return call.as_service(settings.dn, Role.BARTENDER, settings.service_id)
+
     async def _apply(self, turn: Turn, change: Change) -> Done | Failure:
         match change:
             case Make():
@@ -136,9 +149,7 @@ class FilesService:
         wanted = {n: place for n, change in enumerate(changes) if (place := _after(change, answers[n])) is not None}
         if not wanted:
             return tuple(answers)
-        settings = self._ports.settings
-        service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id)
-        walks = await self._ports.librarian.traverse(service, tuple(wanted.values()), DESCRIBED)
+        walks = await self._ports.librarian.traverse(self._own(call), tuple(wanted.values()), DESCRIBED)
         described = list(answers)
         for n, walked in zip(wanted, walks, strict=True):
             done = answers[n]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Named, Over
+from chelonia.core.files import Named, Over, Setting
 from chelonia_fuse import committing, reading
 from chelonia_fuse.filesystem import Directory
 from chelonia_fuse.inodes import Inode
+from chelonia_fuse.options import Options
+from chelonia_fuse.stats import shown
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted
 
@@ -186,6 +189,18 @@ async def test_what_is_closed_while_the_network_is_away_is_committed_later(
     assert not again.committer.waiting
     assert (await other.read("f"))[:12] == LARGE[:5] + b"later" + LARGE[10:12]
     assert not list((tmp_path / "one" / "journal").iterdir())
+
+
+async def test_attributes_of_a_file_being_written_are_committed_with_it(mount: Trial, other: Trial) -> None:
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    await mount.system.write(handle, 0, b"x")
+    await mount.system.set(handle.inode, Setting(mode=0o600, uid=5))
+    await mount.system.set(handle.inode, Setting(gid=6, modified_ns=7))
+    told = shown(handle.inode, Options(), uid=0, gid=0)
+    assert (stat.S_IMODE(told.mode), told.uid, told.gid, told.modified_ns) == (0o600, 5, 6, 7)
+    await mount.close(handle)
+    seen = (await other.find("f")).attributes
+    assert (seen.mode, seen.uid, seen.gid, seen.modified_ns) == (0o600, 5, 6, 7)
 
 
 async def test_a_strict_mount_says_what_it_could_not_do(twin: MemoryFiles, tmp_path: Path) -> None:
