@@ -53,8 +53,13 @@ A = TypeVar("A")
 class Sender(Protocol):
     """Sends bytes, and gives one that has stalled up."""
 
-    async def __call__(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int) -> Arrived:
-        """Send a body to where it was placed. Raises: as `Bytes.put`."""
+    async def __call__(
+        self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int, start: int
+    ) -> Arrived:
+        """Send a body to where it was placed; `start`: how many fresh starts came before, which makes patient.
+
+        Raises: as `Bytes.put`.
+        """
         ...
 
 
@@ -131,7 +136,7 @@ class Cluster:
         (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
         placed = _good(answer, "place")
         tried.append(placed.blob)
-        arrived = await self.send(placed, saving.body, plan.length)
+        arrived = await self.send(placed, saving.body, plan.length, len(tried) - 1)
         if plan.plain:
             return _told(await self.change(Write(place, arrived, saving.setting, when=saving.when)), place)
         content = Content(_extents(plan, placed.blob), (arrived,), plan.size, plan.whole)

@@ -34,7 +34,7 @@ from chelonia_fuse.staging import Plan, Staged
 TRIES: Final = 5
 PAUSE_S: Final = 0.2
 GIVE_UP_S: Final = 15.0
-"""After so long without the cluster no further try is begun."""
+"""After so long without a Bartender no further try is begun."""
 AGAIN_S: Final = 3.0
 """Between two tries of what waits in the journal."""
 _LOG = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class Committer:
         for left in range(TRIES - 1, -1, -1):
             if inode.gone or not copy.staged.changed:
                 return
-            plan = copy.staged.plan(anew=anew)
+            plan, sent = copy.staged.plan(anew=anew), len(tried)
             try:
                 self._done(inode, copy, plan, await self._save(inode, copy, plan, tried, by_guid=by_guid))
                 return
@@ -165,7 +165,8 @@ class Committer:
                 if error.kind in _REFUSED:
                     by_guid = await self._judge(inode, copy, plan, tried)
                     continue
-                if error.kind not in AGAIN or not left or time.monotonic() > ends:
+                away = len(tried) == sent and time.monotonic() > ends
+                if error.kind not in AGAIN or not left or away:
                     raise
             await asyncio.sleep(PAUSE_S * 2 ** (TRIES - 1 - left))
         if copy.staged.changed:

@@ -60,7 +60,9 @@ class Uploads:
         self._http = http
         self._clock = SystemClock()
 
-    async def __call__(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int) -> Arrived:
+    async def __call__(
+        self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int, start: int
+    ) -> Arrived:
         """Send a body to where it was placed."""
         moved = 0
 
@@ -71,7 +73,7 @@ class Uploads:
                 yield chunk
 
         sending = Sending("PUT", placed.turl, {"Content-Type": "application/octet-stream"}, counted(), size)
-        watch = Watch(self._http, self._clock, 0, lambda: moved)
+        watch = Watch(self._http, self._clock, start, lambda: moved)
         answer: Received = await watch.settled(asyncio.ensure_future(self._http.request(sending)), placed.turl)
         raise_for_status(answer.status, answer.headers, answer.body, "put")
         words = [word for word in answer.headers.get(RECEIPTS_HEADER, "").replace(" ", "").split(",") if word]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from chelonia.core.files import UNSET, Attributes
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
@@ -44,7 +46,7 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
     if copy is not None and (copy.staged.changed or inode.gone):
         own = copy.setting
         kept = {name: getattr(own, name) for name in ("mode", "uid", "gid", "accessed_ns")}
-        known = replace(known, **{name: value for name, value in kept.items() if value is not None})
+        known = msgspec.structs.replace(known, **{name: value for name, value in kept.items() if value is not None})
         size = copy.staged.size
         modified = copy.modified_ns or modified
         changed = max(changed, copy.written_ns)

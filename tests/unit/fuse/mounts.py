@@ -61,7 +61,7 @@ class Network:
         for at in range(0, len(data), 1 << 20):
             yield data[at : at + (1 << 20)]
 
-    async def send(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int) -> Arrived:
+    async def send(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int, start: int) -> Arrived:
         self.check()
         data = b"".join([chunk async for chunk in body()])
         assert len(data) == size
