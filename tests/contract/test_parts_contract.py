@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -32,8 +34,22 @@ from chelonia.core.files import (
     When,
 )
 from chelonia.core.parts import AFTER_KEY, UploadId, listing_mark
+from chelonia.core.scopes import ADDING, READING, Scope
 from tests.contract.test_contents_contract import lay, shape
-from tests.support.files_worlds import Play, World, applied, at, collection, done, looked, there, write
+from tests.sim.virtual_loop import run_virtual
+from tests.support.files_worlds import (
+    Play,
+    World,
+    applied,
+    at,
+    collection,
+    done,
+    looked,
+    on_service,
+    on_twin,
+    there,
+    write,
+)
 from tests.unit.bartender.stage import EVE, JOE
 
 NOBODYS = UploadId("1700000000000.00000000-0000-4000-8000-0000000000aa")
@@ -326,3 +342,23 @@ def test_an_empty_collection_goes_with_the_uploads_it_lists(play: Play) -> None:
         assert await sealed(world, "/b/f", upload, (1, etag)) is Kind.NOT_FOUND
 
     play(scenario)
+
+
+@pytest.mark.parametrize("on", [on_twin, on_service])
+def test_a_token_reaches_uploads_below_its_path_and_no_others(on: Callable[..., Awaitable[None]]) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/b")
+        upload, outside = await opened(world, "/b/f", "/b"), await opened(world, "/g")
+        reads, adds = (structs.replace(JOE, scopes=(Scope(a, ("b",)),), via="link 1") for a in (READING, ADDING))
+        assert await applied(world, Drop(at("/b/f"), upload), reads) is Kind.DENIED
+        assert await applied(world, Drop(at("/g"), outside), adds) is Kind.DENIED
+        assert await applied(world, Open(at("/g"), at("/"), 2), adds) is Kind.DENIED
+        assert await applied(world, Open(at("/b/h"), at("/b"), 2), reads) is Kind.DENIED
+        own = await opened(world, "/b/h", "/b", call=adds)
+        etag = (await done(world, Part(at("/b/h"), own, 1, await sent(world, "/b/h", b"x", adds)), adds)).etag
+        assert await applied(world, Seal(at("/b/h"), own, ((1, etag),)), reads) is Kind.DENIED
+        await done(world, Seal(at("/b/h"), own, ((1, etag),)), adds)
+        await done(world, Drop(at("/b/f"), upload), adds)
+        assert await listed(world) == [("g", outside)]
+
+    run_virtual(on(scenario))  # type: ignore[arg-type]

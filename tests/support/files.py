@@ -325,6 +325,9 @@ class MemoryFiles:
             raise CheloniaError(Kind.NOT_FOUND)
         if found.owner != call.dn and action is not None:
             _require(call, action, self.nodes[found.within], place)
+        uses = (action, Action.ADD_ENTRY)
+        if call.scopes and not any(scope.covers(each, place) for scope in call.scopes for each in uses if each):
+            raise CheloniaError(Kind.DENIED)
         return found
 
     def _part(self, call: Call, change: Part) -> Done:
