@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform check-history bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform browser check-history bench constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -65,6 +65,9 @@ hosts: .venv/.installed-test ## hosts as network namespaces, set up by the opera
 
 conform: .venv/.installed-test ## run clients of others at the plain door, write docs/conform.md; as root (ARGS: names of clients: no table)
 	$(PY) -m tests.conform.clients $(ARGS)
+
+browser: .venv/.installed-test ## look at the page by share links in a real Chromium (chromium, chromium-driver)
+	$(PY) -m tests.conform.browser
 
 grid: .venv/.installed-test ## run grid jobs on Debian's A-REX while nodes die; as root (ARGS: --jobs 20 --rounds quiet)
 	$(PY) -m tests.cluster.grid $(ARGS)

@@ -1,0 +1,139 @@
+"""The page in a real Chromium, by share links alone: browse, upload, be refused. `make browser` runs it.
+
+Speaks WebDriver (W3C) to `chromedriver` by plain HTTP. What the browser says on its console, such as a violation of the
+page's Content-Security-Policy, fails it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from chelonia.hosting.net.rpc_client import remote_files
+from chelonia_clients.client import Client
+from tests.cluster.harness import Cluster
+from tests.support.polling import poll
+
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--ignore-certificate-errors"]
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, driver: str, profile: Path) -> None:
+        chrome = {"args": [*OPTIONS, f"--user-data-dir={profile}"]}
+        asked = {"browserName": "chrome", "goog:chromeOptions": chrome, "goog:loggingPrefs": {"browser": "ALL"}}
+        self._session = driver + "/session"
+        told = self._ask("", {"capabilities": {"alwaysMatch": asked}})
+        self._session += f"/{told['sessionId']}"
+
+    def _ask(self, what: str, body: dict[str, Any]) -> Any:
+        answer = requests.post(self._session + what, json=body, timeout=60).json()["value"]
+        assert not (isinstance(answer, dict) and "error" in answer), answer
+        return answer
+
+    def open(self, url: str) -> None:
+        self._ask("/url", {"url": url})
+
+    def run(self, script: str) -> Any:
+        return self._ask("/execute/sync", {"script": script, "args": []})
+
+    def choose(self, selector: str, file: Path) -> None:
+        """Give a file to an input of the page."""
+        found = self._ask("/element", {"using": "css selector", "value": selector})
+        self._ask(f"/element/{found[ELEMENT]}/value", {"text": str(file)})
+
+    def names(self) -> list[str]:
+        """The entries that the page shows."""
+        script = "return [...document.querySelectorAll('tbody a')].map(each => each.textContent)"
+        return list(self.run(script))
+
+    def complaints(self) -> list[str]:
+        """What the browser says of the page; not that there is no icon."""
+        told = self._ask("/se/log", {"type": "browser"})
+        return [line["message"] for line in told if "favicon" not in line["message"]]
+
+    def close(self) -> None:
+        requests.delete(self._session, timeout=60)
+
+
+@contextmanager
+def browser(scratch: Path) -> Iterator[Browser]:
+    """A window of a browser that knows nobody."""
+    with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            line = next(line for line in process.stdout if "successfully on port" in line)
+            window = Browser(f"http://127.0.0.1:{line.split('port ')[1].strip().rstrip('.')}", scratch / "profile")
+            try:
+                yield window
+            finally:
+                window.close()
+        finally:
+            process.terminate()
+
+
+async def link(cluster: Cluster, name: str, *, upload: bool) -> str:
+    """A share link of the user's."""
+    async with cluster.ports("user") as ports:
+        files = remote_files(ports.link, [cluster.info["bartender"][0]["url"]])
+        shared = await Client(ports.bartender, ports.link.client, files=files).share(name, 600_000, upload=upload)
+        return shared.link
+
+
+def look(cluster: Cluster, scratch: Path) -> None:
+    """Do what a colleague with a link does."""
+    file = scratch / "a name & <b>.txt"
+    file.write_bytes(os.urandom(3_000_000))
+    assert cluster.request("MKCOL", f"{cluster.files_url}/box").status == 201
+    assert cluster.request("PUT", f"{cluster.files_url}/box/seen", body=b"seen").status == 201
+    with browser(scratch) as window:
+        window.open(asyncio.run(link(cluster, "/box", upload=False)))
+        assert window.names() == ["seen"], window.names()
+        assert window.run("return document.getElementById('drop') === null")
+        window.open(asyncio.run(link(cluster, "/box", upload=True)))
+        assert window.run("return !document.getElementById('drop').hidden"), "the script runs"
+        window.choose("#pick", file)
+        poll(lambda: file.name in window.names(), 60, what="the upload is on the page")
+        assert (
+            cluster.request("GET", f"{cluster.files_url}/box/a%20name%20&%20%3Cb%3E.txt?proxy").body
+            == file.read_bytes()
+        )
+        assert window.complaints() == []
+        window.choose("#pick", file)
+        told = "return document.getElementById('told').textContent"
+        poll(lambda: "precondition" in window.run(told) or "denied" in window.run(told), 60, what="it is refused again")
+        refused = [line for line in window.complaints() if "412" not in line and "403" not in line]
+        assert refused == [], refused
+
+
+def main() -> int:
+    missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
+    if missing:
+        print(f"not installed: {', '.join(missing)} (apt-get install chromium chromium-driver)")
+        return 1
+    with tempfile.TemporaryDirectory() as place:
+        scratch = Path(place)
+        cluster = Cluster(scratch / "cluster", shepherds=3, replicas=1)
+        cluster.start()
+        try:
+            look(cluster, scratch)
+        finally:
+            cluster.stop()
+    print("the page works in Chromium")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
