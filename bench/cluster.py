@@ -66,7 +66,7 @@ async def dev(scratch: Path, shepherds: int, *, replicas: int = 1) -> AsyncItera
     """A whole cluster below a fresh directory, gone at the end; `replicas` of the A-Hash: 1 or 3."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="dev-") as name:
         directory = Path(name)
-        options = ("--shepherds", str(shepherds), "--replicas", str(replicas), "--no-restart")
+        options = ("--shepherds", str(shepherds), "--replicas", str(replicas), "--no-restart", "--trash-keep-s", "10")
         command = (*CHELONIAD, "dev", "--dir", name, *options)
         with (directory / "dev.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)

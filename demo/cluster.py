@@ -21,6 +21,7 @@ class Cluster:
         self.directory = directory
         self._extra: list[subprocess.Popen[bytes]] = []
         arguments = [str(CHELONIAD), "dev", "--dir", str(directory), "--shepherds", str(shepherds), "--no-restart"]
+        arguments += ["--trash-keep-s", "10"]  # what is deleted frees its space while one looks on
         with (directory.parent / "cluster.log").open("w") as log:
             self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None

@@ -1,6 +1,6 @@
 """The trash as users see it: what they have deleted, and bringing it back.
 
-A deleted file is its owner's and the administrators' to see and to bring back, whatever its policy says; where it
+What was deleted is its owner's and the administrators' to see and to bring back, whatever its policy says; where it
 comes back, the caller needs `addEntry` as for any new name. To everybody else it does not exist.
 """
 
@@ -25,11 +25,7 @@ async def list_deleted(ports: Ports, turn: Turn, request: ListRequest) -> ListDe
     under = ""
     if request.ln:
         ln = parse_ln(request.ln)
-        (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
-        found = existing(ln, walked)
-        if found.type != TYPE_COLLECTION:
-            raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ln), cause=f"it is a {found.type}, not deleted")
-        under = f"{found.guid}/"
+        under = f"{await _collection(ports, turn, ln)}/"
     limit = min(request.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
     page = await ports.librarian.trash(turn.service, under, request.after, limit)
     entries = tuple(_shown(each, bare=bool(under)) for each in page.entries if _may(turn.user, each))
@@ -37,8 +33,21 @@ async def list_deleted(ports: Ports, turn: Turn, request: ListRequest) -> ListDe
     return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, page.after)
 
 
+async def _collection(ports: Ports, turn: Turn, ln: LogicalName) -> Guid:
+    """The collection that is listed: one that is there, or by its GUID one that was deleted. Raises: NOT_FOUND."""
+    if not ln.parts and ln.start != ROOT:
+        page = await ports.librarian.trash(turn.service, ln.start, "", 1)
+        if any(each.type == TYPE_COLLECTION and _may(turn.user, each) for each in page.entries):
+            return ln.start
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    found = existing(ln, walked)
+    if found.type != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ln), cause=f"it is a {found.type}, not deleted")
+    return found.guid
+
+
 async def undelete(ports: Ports, turn: Turn, request: UndeleteRequest) -> Outcome:
-    """Bring a file back under the name it had, or another."""
+    """Bring a file or a collection back under the name it had, or another."""
     file = await _wanted(ports, turn, request)
     target = parse_ln(request.target_ln) if request.target_ln else LogicalName(file.parent, (file.name,))
     (walked,) = await ports.librarian.traverse(turn.service, (target,), RIGHTS)
@@ -79,4 +88,4 @@ def _rule(user: Call, file: Trashed) -> str:
 
 def _shown(file: Trashed, *, bare: bool) -> DeletedEntry:
     name = file.name if bare else f"/{file.name}" if file.parent == ROOT else f"{Guid(file.parent)}/{file.name}"
-    return DeletedEntry(name, file.guid, file.owner, file.size, file.deleted_ms, file.until_ms)
+    return DeletedEntry(name, file.guid, file.owner, file.size, file.deleted_ms, file.until_ms, file.type)

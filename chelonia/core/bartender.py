@@ -96,7 +96,10 @@ class UndeleteRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeletedEntry:
-    """A deleted file that is kept until `until_ms`. `name`: relative to the listed collection, else a Logical Name."""
+    """A deleted file or collection that is kept until `until_ms`.
+
+    `name`: relative to the listed collection, else a Logical Name; `type`: `file` or `collection`.
+    """
 
     name: str
     guid: str
@@ -104,6 +107,7 @@ class DeletedEntry:
     size: int
     deleted_ms: int
     until_ms: int
+    type: str = "file"
 
 
 @dataclass(frozen=True, slots=True)

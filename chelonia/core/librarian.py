@@ -214,7 +214,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Undelete:
-    """Bring a file back from the trash under one name; its other former names are free for others."""
+    """Bring a file, or an empty collection, back from the trash under one name; its other former names stay free."""
 
     guid: Guid
     parent: Guid
@@ -224,8 +224,10 @@ class Undelete:
 
 @dataclass(frozen=True, slots=True)
 class Trashed:
-    """A file in the trash, under one of its former names: `name` in `parent`, which may be gone. `until_ms`: when it is
-    erased; `size` -1 when not known."""
+    """A file or collection in the trash, under one of its former names: `name` in `parent`, which may be there too.
+
+    `until_ms`: when it is erased; `size` -1 when not known; `type`: what it was.
+    """
 
     guid: Guid
     owner: Dn
@@ -234,6 +236,7 @@ class Trashed:
     size: int
     deleted_ms: Ms
     until_ms: Ms
+    type: str = TYPE_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ class TrashPage:
 
 @dataclass(frozen=True, slots=True)
 class Unmake:
-    """Remove an empty collection and its names."""
+    """Remove an empty collection and its names. It is kept in the trash for a while."""
 
     guid: Guid
     expect: Expect = ()

@@ -90,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     dev.add_argument("--no-restart", action="store_true", help="leave a process that died dead")
     dev.add_argument("--port-base", type=int, default=0, metavar="P", help="first port (default: free ones, then kept)")
+    dev.add_argument(
+        "--trash-keep-s", type=_count, default=3600, metavar="S", help="seconds for which deleted files are kept (3600)"
+    )
     dev.set_defaults(act=_dev)
 
     check = verbs.add_parser("check-config", help="read a configuration and the files it names; say all that is wrong")
@@ -149,8 +152,9 @@ def _allow_many_files() -> None:
 
 def _dev(options: argparse.Namespace) -> int:
     configure(LogSettings(), "dev")
+    restart, keep_ms = not options.no_restart, options.trash_keep_s * 1000
     cluster = DevCluster(
-        DevOptions(options.dir, options.shepherds, not options.no_restart, options.port_base, options.replicas)
+        DevOptions(options.dir, options.shepherds, restart, options.port_base, options.replicas, keep_ms)
     )
     # Child processes are watched by the standard loop; nothing here needs speed.
     return asyncio.run(cluster.run())

@@ -78,6 +78,7 @@ _DELETED = record(
     Text("size", "size", INT),
     Text("deletedMs", "deleted_ms", INT),
     Text("untilMs", "until_ms", INT),
+    extra("type", "type", "file"),
 )
 _LISTED_DELETED = record(
     ListDeletedOutcome,

@@ -21,7 +21,9 @@ from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client
 from chelonia_clients.local_sources import file_source
+from chelonia_clients.mirroring import sync_down, sync_up
 from chelonia_clients.removal import remove_tree
+from chelonia_clients.restoring import undelete_tree
 from chelonia_clients.settings import Wish
 from chelonia_clients.steps import Done
 from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
@@ -160,6 +162,22 @@ class SyncClient(_Sync[Client]):
     def get_tree(self, ln: str, target: Path, options: TreeOptions | None = None) -> Iterator[Done]:
         """See `transfers.get_tree`."""
         return self._each(get_tree(self._source, ln, target, options or TreeOptions()))
+
+    def sync_up(
+        self, source: Path, ln: str, options: TreeOptions | None = None, *, delete: bool = False
+    ) -> Iterator[Done]:
+        """See `mirroring.sync_up`."""
+        return self._each(sync_up(self._source, source, ln, options or TreeOptions(), delete=delete))
+
+    def sync_down(
+        self, ln: str, target: Path, options: TreeOptions | None = None, *, delete: bool = False
+    ) -> Iterator[Done]:
+        """See `mirroring.sync_down`."""
+        return self._each(sync_down(self._source, ln, target, options or TreeOptions(), delete=delete))
+
+    def undelete_tree(self, ln: str) -> Iterator[Done]:
+        """See `restoring.undelete_tree`."""
+        return self._each(undelete_tree(self._source, ln))
 
     def remove_tree(self, ln: str, *, all_names: bool = False) -> Iterator[Done]:
         """See `transfers.remove_tree`."""

@@ -125,6 +125,8 @@ class Cluster:
             str(self.replicas),
             "--port-base",
             str(self.ports_taken().first),
+            "--trash-keep-s",
+            "10",
             *([] if self.restart else ["--no-restart"]),
         ]
         self.root.mkdir(parents=True, exist_ok=True)

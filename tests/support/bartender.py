@@ -232,7 +232,7 @@ class FakeBartender:
             path = self._begin(op, call, request.ln)
             if any(p[: len(path)] == path and p != path for p in self.entries):
                 raise CheloniaError(Kind.NOT_EMPTY, cause="it is not empty")
-            if self.entries[path].type == "file":
+            if self.entries[path].type != "mountpoint":
                 self.trash.append((path, self.entries[path]))
             guid = self.entries.pop(path).guid
             for other in [p for p, entry in self.entries.items() if entry.guid == guid and op == "delFile"]:
@@ -248,6 +248,8 @@ class FakeBartender:
             self._note("undelete", call)
             ln = parse_ln(request.ln)
             kept = [each for each in self.trash if each[0] == ln.parts or (not ln.parts and each[1].guid == ln.start)]
+            if ln.parts and ln.parts[:-1] not in self.entries:
+                kept = []
             if not kept:
                 raise CheloniaError(Kind.NOT_FOUND, cause="nothing of that name is kept")
             path, entry = kept[-1]
@@ -263,13 +265,16 @@ class FakeBartender:
         return tuple([self._list_deleted(request) for request in requests])
 
     def _list_deleted(self, request: port.ListRequest) -> port.ListDeletedOutcome:
-        if request.ln and parse_ln(request.ln).parts not in self.entries:
+        gone = next((path for path, entry in self.trash if entry.guid == request.ln), None)
+        if request.ln and gone is None and self._path(request.ln) not in self.entries:
             return port.ListDeletedOutcome(request.request_id, "not found", kind="not-found", cause="no such name")
-        where = parse_ln(request.ln).parts if request.ln else None
+        where = (gone or self._path(request.ln)) if request.ln else None
         kept = [(path, entry) for path, entry in self.trash if where is None or path[:-1] == where]
         start = int(request.after or 0)
         page = [
-            port.DeletedEntry("/" + "/".join(path) if where is None else path[-1], entry.guid, "/CN=Owner", 3, 1, 2)
+            port.DeletedEntry(
+                "/" + "/".join(path) if where is None else path[-1], entry.guid, "/CN=Owner", 3, 1, 2, entry.type
+            )
             for path, entry in kept[start : start + 1]
         ]
         after = str(start + 1) if start + 1 < len(kept) else ""

@@ -83,8 +83,8 @@ PORT_TRIES, PORT_RETRY_S = 30, 0.1
 STOP_MS: Final = 30_000
 PROXY_LIFETIME_S: Final = 7 * 24 * 3600
 EVERYONE: Final[Mapping[str, str]] = {"ALL": "+read +addEntry"}
-TRASH_KEEP_MS: Final = 10_000
-"""Deleted files of a development cluster can be brought back for so long: space is soon free again."""
+TRASH_KEEP_MS: Final = 3_600_000
+"""Deleted files of a development cluster can be brought back for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ class DevOptions:
     restart: bool = True
     port_base: int = 0
     replicas: int = 1
+    trash_keep_ms: int = TRASH_KEEP_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +351,7 @@ class DevCluster:
             LibrarianSettings.dev(owner),
             root_policy=EVERYONE,
             root_default_policy=EVERYONE,
-            trash_keep_ms=TRASH_KEEP_MS,
+            trash_keep_ms=self._options.trash_keep_ms,
         )
         durable = max(1, min(2, self._options.shepherds))
         return replace(

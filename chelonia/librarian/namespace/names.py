@@ -256,7 +256,7 @@ class Names:
             tree.check_unmakable(entry)
             await self._emptied(call, entry)
             doomed = await self._doomed(call, entry)
-            elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now())
+            elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now(), self._keep_ms)
             return self.draft(elements, request.guid)
 
         await self._records.apply(call, build)

@@ -1,4 +1,4 @@
-"""The trash: deleted files that are kept for a while, and the expiry of what is kept only for a while.
+"""The trash: deleted files and collections that are kept for a while, and the expiry of what is kept only for a while.
 
 Pure. A deleted file stays the entry it was, with its blobs, of type `trashed`, which no reader sees; `parents` says
 what it was called. `sys:trash` finds it: in `due` by when it goes, in `formerly` by where it was. Its blob goes on
@@ -14,11 +14,11 @@ from typing import Final
 
 from chelonia.core.ahash import Element
 from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import TYPE_FILE, TYPE_TRASHED, Trashed
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Trashed
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian.metadata.blobs import blob_of, discard_blob
 from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
-from chelonia.librarian.metadata.elements import check, drop, erase, is_, put, version
+from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, put, version
 
 NAMES_FOUND: Final = 100
 """Former names of one file under which it is found in the trash; by its GUID it always is."""
@@ -50,9 +50,14 @@ def parse_former(key: str) -> tuple[Guid, str, Guid]:
 
 
 def keep(file: StoredObject, until: Ms, now: Ms) -> list[Element]:
-    """Put a file as read into the trash; its names are taken from its parents by the caller."""
-    facts = {"type": TYPE_FILE, "deleted_ms": str(now), "until_ms": str(until)}
+    """Put an entry as read into the trash; its names are taken from its parents by the caller.
+
+    A collection has to be empty. What was in it and is kept has it for its parent still: both can come back.
+    """
+    kind = file.value("entry", "type")
+    facts = {"type": kind, "deleted_ms": str(now), "until_ms": str(until)}
     elements = [put(file.id, "entry", "type", TYPE_TRASHED, version(file.version))]
+    elements += [check(file.id, empty("entries"), empty("pending"))] if kind == TYPE_COLLECTION else []
     elements += [put(file.id, "trashed", prop, value) for prop, value in facts.items()]
     elements.append(put(TRASH_OBJECT, "due", due_key(until, file.id), file.value("entry", "owner") or _NOBODY))
     return elements + [put(TRASH_OBJECT, "formerly", key, file.id) for key in _former_keys(file, now)]
@@ -85,6 +90,7 @@ def described(trashed: StoredObject, parent: Guid, name: str) -> Trashed:
         size=int(size) if size.isdecimal() else -1,
         deleted_ms=Ms(int(trashed.value("trashed", "deleted_ms", "0"))),
         until_ms=Ms(int(trashed.value("trashed", "until_ms", "0"))),
+        type=trashed.value("trashed", "type") or TYPE_FILE,
     )
 
 

@@ -251,10 +251,10 @@ def unlink(request: Unlink, doomed: Doomed, now: Ms, keep_ms: int = 0) -> list[E
 def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list[Element]:
     """Remove an entry, every name that still leads to it, and (through the outboxes) every replica of its blobs.
 
-    A file is kept with its bytes in the trash for `keep_ms`, unless that is 0.
+    A file is kept with its bytes in the trash for `keep_ms`, unless that is 0; so is a collection, which is empty.
     """
     entry, kind = doomed.entry, type_of(doomed.entry)
-    kept = kind == TYPE_FILE and keep_ms > 0
+    kept = kind in (TYPE_FILE, TYPE_COLLECTION) and keep_ms > 0
     conditions: list[Condition] = [version(entry.version)]
     if kind == TYPE_COLLECTION:
         conditions += [empty("entries"), empty("pending"), empty("uploads")]

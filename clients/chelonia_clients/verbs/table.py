@@ -168,9 +168,11 @@ RM = Verb(
     ("rm /data/a", "rm -r /data/old", "rm -n '/data/*.tmp'"), "all",
 )  # fmt: skip
 UNDELETE = Verb(
-    "undelete", "[--list] [<LN> [<new LN>]]", "bring a deleted file back, or --list what is kept", f"{_TRASH}:undelete",
-    (0, 2), (Flag("--list", "show what was deleted (in a collection, or all of yours) and is kept", "-l"),), False,
-    ("undelete /data/a", "undelete --list /data", "undelete 5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f11 /data/a.old"),
+    "undelete", "[--list] [-r] [<LN> [<new LN>]]", "bring a deleted file or tree back, or --list what is kept",
+    f"{_TRASH}:undelete", (0, 2),
+    (Flag("--list", "show what was deleted (in a collection, or all of yours) and is kept", "-l"), RECURSIVE), False,
+    ("undelete /data/a", "undelete -r /data/old", "undelete --list /data",
+     "undelete 5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f11 /data/a.old"),
 )  # fmt: skip
 UNLINK = Verb(
     "unlink", "<LN> [<LN> ...]", "drop single names", f"{_REMOVES}:unlink", (1, -1), (), False, ("unlink /mine/a",)

@@ -1,11 +1,12 @@
-"""The verb `undelete`: show what was deleted and is kept for a while, and bring it back."""
+"""The verb `undelete`: show what was deleted and is kept for a while, and bring it back, whole trees too."""
 
 from __future__ import annotations
 
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import human_size, original_status, table
+from chelonia_clients.restoring import former_names, undelete_tree
 from chelonia_clients.session import Session
 
 
@@ -18,6 +19,11 @@ async def undelete(session: Session, arguments: Arguments) -> None:
         return
     if not arguments.operands:
         raise UsageError("undelete takes the name of what was deleted; --list shows what is kept")
+    if arguments.has("--recursive"):
+        if len(arguments.operands) > 1:
+            raise UsageError("undelete -r brings a tree back under the names it had; move it then")
+        await _bring_tree_back(session, arguments.operands[0])
+        return
     await _bring_back(session, *arguments.operands)
 
 
@@ -27,19 +33,40 @@ async def _bring_back(session: Session, text: str, target: str = "") -> None:
     try:
         word = await session.client().undelete(session.ln(text), session.ln(target) if target else "")
     except CheloniaError as error:
+        above = text.rstrip("/").rpartition("/")[0]
+        if error.kind is Kind.NOT_FOUND and above and not await session.client().exists(above):
+            cause = f"{above} is gone too; `undelete -r {above}` brings it back with what was in it"
+            error = CheloniaError(Kind.NOT_FOUND, error.op, error.subject, cause)
         session.out.failure(error, head + original_status("undelete", error), **facts)
         return
     session.out.say(head + word)
     session.out.result(**facts, status=word)
 
 
+async def _bring_tree_back(session: Session, text: str) -> None:
+    out, files, collections = session.out, 0, 0
+    async for done in undelete_tree(session.client(), session.ln(text)):
+        facts = {"ln": done.target, "guid": done.source, "type": done.type}
+        if done.error is not None:
+            out.failure(done.error, **facts)
+            continue
+        files, collections = files + (done.type == "file"), collections + (done.type == "collection")
+        out.say(f"{done.target}: restored.")
+        out.result(**facts, status="restored")
+    out.say(f"{files} files and {collections} collections restored")
+
+
 async def _list(session: Session, text: str) -> None:
     rows = [("DELETED", "KEPT UNTIL", "SIZE", "GUID", "NAME")]
-    async for entry in session.client().list_deleted(session.ln(text) if text else ""):
+    entries = [entry async for entry in session.client().list_deleted(session.ln(text) if text else "")]
+    names = [entry.name for entry in entries] if text else await former_names(session.client(), entries)
+    for name, entry in zip(names, entries, strict=True):
         size = human_size(entry.size) if entry.size >= 0 else "-"
-        rows.append((stamp(entry.deleted_ms), stamp(entry.until_ms), size, entry.guid, entry.name))
+        shown = name + "/" * (entry.type == "collection")
+        rows.append((stamp(entry.deleted_ms), stamp(entry.until_ms), size, entry.guid, shown))
         session.out.result(
-            name=entry.name,
+            name=name,
+            type=entry.type,
             guid=entry.guid,
             owner=entry.owner,
             size=entry.size,

@@ -110,3 +110,30 @@ async def test_unlike_files_mount_points_are_gone(stage: Stage) -> None:
     await stage.mount("/m")
     assert await stage.name_op("unmakeMountpoint", "/m") == "removed"
     assert await listed(stage) == []
+
+
+@scene
+async def test_a_collection_comes_back_as_it_was_and_what_was_in_it_finds_it(stage: Stage) -> None:
+    await stage.make("/d")
+    await stage.modify("/d", "set", "policy", "ALL", "+read")
+    before = await stage.guid("/d")
+    await deleted(stage, "/d/f")
+    assert await stage.name_op("unmakeCollection", "/d") == "removed"
+    assert [(entry.name, entry.type) for entry in await listed(stage, "/")] == [("d", "collection")]
+    assert [(entry.name, entry.type) for entry in await listed(stage, before)] == [("f", "file")]
+    assert await undelete(stage, "/d/f") == "no such LN"
+    assert await undelete(stage, "/d") == "restored"
+    assert await stage.guid("/d") == before
+    assert (await stage.stat("/d"))["policy"] == {"ALL": "+read"}
+    assert await undelete(stage, "/d/f") == "restored"
+    assert await stage.exists("/d/f")
+
+
+@scene
+async def test_what_was_in_a_collection_that_is_gone_is_told_to_nobody_else(stage: Stage) -> None:
+    await stage.make("/d")
+    before = await stage.guid("/d")
+    await deleted(stage, "/d/f")
+    await stage.name_op("unmakeCollection", "/d")
+    (outcome,) = await stage.bartender.list_deleted(EVE, (ListRequest("1", before),))
+    assert (outcome.kind, outcome.entries) == ("not-found", ())

@@ -108,3 +108,35 @@ def test_patterns_over_collections(chelonia: Command, fake: FakeBartender) -> No
     assert chelonia("ls", "-1", "/d/**/f.a").lines == ["/d/f.a", "/d/x/f.a", "/d/x/y/f.a"]
     assert chelonia("cat", "/d/x/y/*").out == ""
     assert chelonia("get", "chelonia:/d/x/y/f.*", ".").code == 0
+
+
+# --- and back again ---
+
+
+def test_a_whole_tree_comes_back_under_its_names(chelonia: Command, linked: FakeBartender) -> None:
+    before = set(linked.names())
+    chelonia("rm", "-r", "/t")
+    lost = chelonia("undelete", "/t/c/g")
+    assert (lost.code, "/t/c is gone too; `undelete -r /t/c` brings it back" in lost.err) == (3, True)
+    listed = [line.split()[-1] for line in chelonia("undelete", "--list").lines[1:]]
+    assert sorted(listed) == ["/t/", "/t/c/", "/t/c/g", "/t/f"]
+    back = chelonia("undelete", "-r", "/t")
+    assert back.lines[-1] == "2 files and 2 collections restored"
+    assert set(linked.names()) == before
+    assert chelonia("undelete", "-r", "/t").lines == ["0 files and 0 collections restored"]
+    assert chelonia("undelete", "-r", "/none").code == 3
+
+
+def test_into_a_collection_that_was_made_in_its_place(chelonia: Command, linked: FakeBartender) -> None:
+    chelonia("rm", "-r", "/t")
+    chelonia("mkdir", "/t")
+    assert chelonia("undelete", "-r", "/t").lines[-1] == "2 files and 1 collections restored"
+    assert {"/t/f", "/t/c/g"} <= set(linked.names())
+
+
+def test_a_part_of_a_tree_brings_what_is_above_it_along(chelonia: Command, linked: FakeBartender) -> None:
+    chelonia("rm", "-r", "/t")
+    assert chelonia("undelete", "-r", "/t/c").lines == [
+        "/t: restored.", "/t/c: restored.", "/t/c/g: restored.", "1 files and 2 collections restored",
+    ]  # fmt: skip
+    assert "/t/f" not in linked.names()

@@ -1,0 +1,110 @@
+"""Brings whole trees back from the trash, under the names they had."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from chelonia.core.bartender import DeletedEntry
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia_clients.client import Client
+from chelonia_clients.paths import Paths
+from chelonia_clients.steps import Done
+
+
+async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[Done, None]:
+    """Bring back a deleted collection and all that was deleted below it; where it is there, what was deleted below it.
+
+    Of several that had a name, the one that was deleted last. A collection above that is gone comes back too, alone.
+    Raises: NOT_FOUND when nothing of that name is kept, DENIED.
+    """
+    name = parse_ln(ln)
+    if not name.parts:
+        raise CheloniaError(
+            Kind.BAD_REQUEST, "undelete", ln, "name the collection to bring back, not the root or a GUID"
+        )
+    for depth in range(1, len(name.parts)):
+        above = LogicalName(name.start, name.parts[:depth])
+        if not await client.exists(str(above)):
+            yield await _restored(client, await _last(client, above), str(above))
+    gone = await _last_or_none(client, name)
+    if await client.exists(str(name)) != "collection":
+        if gone is None:
+            raise _nothing(name)
+        done = await _restored(client, gone, str(name))
+        yield done
+        if done.error is not None or gone.type != "collection":
+            return
+    sources = [(await client.stat(str(name)))["entry"]["GUID"]]
+    if gone is not None and gone.guid not in sources:  # one has been made in its place
+        sources.append(gone.guid)
+    async for done in _below(client, str(name), sources):
+        yield done
+
+
+async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenerator[Done, None]:
+    """Bring back into `ln` what was deleted from collections, by their GUIDs, that have its name or had it."""
+    newest: dict[str, DeletedEntry] = {}
+    for source in sources:
+        async for entry in client.list_deleted(source):
+            known = newest.get(entry.name)
+            if known is None or entry.deleted_ms >= known.deleted_ms:
+                newest[entry.name] = entry
+    for name, entry in sorted(newest.items()):
+        target = f"{ln}/{name}"
+        if entry.type != "collection":
+            yield await _restored(client, entry, target)
+            continue
+        inner = [entry.guid]
+        if await client.exists(target) == "collection":
+            inner.insert(0, (await client.stat(target))["entry"]["GUID"])
+        else:
+            done = await _restored(client, entry, target)
+            yield done
+            if done.error is not None:
+                continue
+        async for done in _below(client, target, inner):
+            yield done
+
+
+async def _restored(client: Client, entry: DeletedEntry, target: str) -> Done:
+    try:
+        await client.undelete(entry.guid, target)
+        return Done(entry.type, entry.guid, target, max(0, entry.size))
+    except CheloniaError as error:
+        return Done(entry.type, entry.guid, target, error=error)
+
+
+async def _last(client: Client, name: LogicalName) -> DeletedEntry:
+    entry = await _last_or_none(client, name)
+    if entry is None:
+        raise _nothing(name)
+    return entry
+
+
+async def _last_or_none(client: Client, name: LogicalName) -> DeletedEntry | None:
+    """What was deleted last of those that had this name."""
+    found = [e async for e in client.list_deleted(str(name.parent)) if e.name == name.name]
+    return max(found, key=lambda entry: entry.deleted_ms, default=None)
+
+
+def _nothing(name: LogicalName) -> CheloniaError:
+    cause = "nothing of yours that had this name is kept; `undelete --list` shows what is"
+    return CheloniaError(Kind.NOT_FOUND, "undelete", str(name), cause)
+
+
+async def former_names(client: Client, entries: Sequence[DeletedEntry]) -> list[str]:
+    """The full names that deleted entries had, of a listing of all; `<GUID>/name` where that is not known."""
+    gone = {entry.guid: entry.name for entry in entries if entry.type == "collection"}
+    paths, known = Paths(client), dict[str, str]()
+
+    async def of(name: str) -> str:
+        above, _, last = name.rpartition("/")
+        if not above:
+            return name
+        if above not in known:
+            known[above] = above
+            known[above] = await of(gone[above]) if above in gone else await paths.of(above)
+        return f"{known[above]}/{last}"
+
+    return [await of(entry.name) for entry in entries]
