@@ -95,7 +95,7 @@ setup(
     entry_points={
         "console_scripts": [
             "chelonia = chelonia_clients.cli:main",
-            "cheloniad = chelonia.hosting.cheloniad:main",
+            "cheloniad = chelonia.hosting.command:main",
             "mount.chelonia = chelonia_clients.mount_helper:main",
         ]
     },

@@ -24,7 +24,9 @@ import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.config import load_config, problems_of, render_config
+from chelonia.hosting.config_looks import local_problems
 from chelonia.hosting.logging_setup import LogSettings, configure
+from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import of_a_broken_connection
 from chelonia.hosting.node import Node
 from chelonia.hosting.setup import cli_ahash, cli_ca, cli_init, cli_join, cli_store
@@ -176,7 +178,7 @@ def note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 
 
 def _check_config(options: argparse.Namespace) -> int:
-    problems = problems_of(options.config)
+    problems = problems_of(options.config, lambda config: local_problems(config, SystemClock().now_ms()))
     for problem in problems:
         print(f"cheloniad: {problem}", file=sys.stderr)
     if problems:

@@ -12,11 +12,10 @@ import dataclasses
 import difflib
 import json
 import os
-import ssl
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,7 @@ from chelonia.hosting.doors.plain.issuers import Issuer
 from chelonia.hosting.logging_setup import LogSettings
 from chelonia.hosting.net.http_client import ClientLimits
 from chelonia.hosting.net.identity import parse_dn
-from chelonia.hosting.net.key_sets import read_keys
-from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_trust
+from chelonia.hosting.net.tls import check_key_mode
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import ShepherdSettings
 
@@ -213,17 +211,20 @@ def parse_config(table: Mapping[str, Any]) -> NodeConfig:
     return config
 
 
-def problems_of(path: Path) -> tuple[CheloniaError, ...]:
-    """Everything that is wrong with a configuration file and the files it names, in the order of its keys.
+def problems_of(
+    path: Path, look: Callable[[NodeConfig], Iterable[CheloniaError]] = lambda _: ()
+) -> tuple[CheloniaError, ...]:
+    """Everything that is wrong with a configuration file, in the order of its keys.
 
-    Keys that contradict each other, and files, are looked at only when every key can be read. Empty when all is well.
+    Keys that contradict each other, and what `look` finds on this host, are looked at only when every key can be read.
+    Empty when all is well.
     """
     try:
         config, problems = _read_config(_read_table(path))
     except CheloniaError as error:
         config, problems = None, [error]
     if config is not None:
-        problems = [*_missing_files(config), *(cache_problems(config.ahash) if config.ahash else ())]
+        problems = [*look(config), *(cache_problems(config.ahash) if config.ahash else ())]
     return tuple(_in_file(problem, path) for problem in problems)
 
 
@@ -231,7 +232,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _bad("", str(error)) from error
+        raise bad("", str(error)) from error
 
 
 def _read_config(table: Mapping[str, Any]) -> tuple[NodeConfig | None, list[CheloniaError]]:
@@ -304,8 +305,12 @@ def default_of(item: dataclasses.Field[Any]) -> Any:
 def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     hosted = [name for name in ("ahash", "librarian", "bartender", "shepherd") if getattr(config, name) is not None]
     if not hosted:
-        yield _bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
+        yield bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
     yield from _listener_problems(config.listen, hosted)
+    yield from _trust_problems(config.trust)
+    for key, url in urls_of(config):
+        if "://" in url and (urlsplit(url).scheme != "https" or not urlsplit(url).hostname):
+            yield bad(key, f"{url!r} is no https:// URL; every connection is encrypted and checked")
     if config.ahash:
         yield from _replica_problems(config.ahash, config.listen)
         yield from _tuning_limits(config.ahash)
@@ -313,118 +318,150 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     if config.bartender:
         yield from _s3_problems(config.bartender)
     if config.librarian and not config.librarian.ahash and not config.ahash:
-        yield _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
+        yield bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
     for name in ("bartender", "shepherd"):
         section = getattr(config, name)
         if section and not section.librarians and not config.librarian:
-            yield _bad(f"{name}.librarians", "no Librarian is hosted here: name the URLs of the Librarians")
+            yield bad(f"{name}.librarians", "no Librarian is hosted here: name the URLs of the Librarians")
     yield from _issuer_problems(config.bartender.issuers if config.bartender else ())
-    roles = [role.value for role in Role if role is not Role.ADMINISTRATOR]
-    for index, entry in enumerate(config.trust.services):
-        if entry.role not in roles:
-            yield _bad(f"trust.services[{index}].role", f"{entry.role!r} is none of: {', '.join(roles)}")
     if config.log.format not in ("text", "json"):
-        yield _bad("log.format", "it is 'text' or 'json'")
+        yield bad("log.format", "it is 'text' or 'json'")
     if config.log.level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        yield _bad("log.level", "it is DEBUG, INFO, WARNING or ERROR")
+        yield bad("log.level", "it is DEBUG, INFO, WARNING or ERROR")
+
+
+def urls_of(config: NodeConfig) -> Iterator[tuple[str, str]]:
+    """The URLs of services that a configuration names, each with its key."""
+    yield from ((f"trust.services[{index}].id", entry.id) for index, entry in enumerate(config.trust.services))
+    for name in ("ahash", "librarian", "bartender", "shepherd"):
+        section = getattr(config, name)
+        if section is None:
+            continue
+        yield f"{name}.id", section.id
+        for key in ("ahash", "librarians"):
+            yield from ((f"{name}.{key}", url) for url in getattr(section, key, ()))
+
+
+def _trust_problems(trust: TrustSection) -> Iterator[CheloniaError]:
+    roles = [role.value for role in Role if role is not Role.ADMINISTRATOR]
+    named = [("trust.administrators", dn) for dn in trust.administrators]
+    named += [("trust.issuers", dn) for dn in trust.issuers]
+    for index, entry in enumerate(trust.services):
+        if entry.role not in roles:
+            yield bad(f"trust.services[{index}].role", f"{entry.role!r} is none of: {', '.join(roles)}")
+        named.append((f"trust.services[{index}].dn", entry.dn))
+    for key, dn in named:
+        if not dn.startswith("/"):
+            show = "openssl x509 -noout -subject -nameopt compat"
+            yield bad(key, f"{dn!r} is no DN: one starts with /, as `{show}` shows it")
 
 
 def _replica_problems(section: AHashSection, listeners: Sequence[ListenSection]) -> Iterator[CheloniaError]:
     """What cannot be meant in the description of a group."""
     if not section.replica_id:
         if section.replicas:
-            yield _bad("ahash.replica_id", "ahash.replicas names a group: say which of them this is")
+            yield bad("ahash.replica_id", "ahash.replicas names a group: say which of them this is")
         return
     own = next((entry for entry in section.replicas if entry.id == section.replica_id), None)
     if own is None:
-        yield _bad("ahash.replica_id", f"ahash.replicas has no entry with the id {section.replica_id}")
+        yield bad("ahash.replica_id", f"ahash.replicas has no entry with the id {section.replica_id}")
     elif any(listener.port == own.port for listener in listeners):
-        yield _bad(
+        yield bad(
             "ahash.replicas", f"port {own.port} of replica {own.id} is that of a listener: give it one of its own"
         )
     for index, entry in enumerate(section.replicas):
         where = f"ahash.replicas[{index}]"
         if not 0 < entry.id < 65_536:
-            yield _bad(f"{where}.id", "an id is a number from 1 to 65535")
+            yield bad(f"{where}.id", "an id is a number from 1 to 65535")
         if not 0 < entry.port < 65_536:
-            yield _bad(f"{where}.port", "a port is a number from 1 to 65535")
+            yield bad(f"{where}.port", "a port is a number from 1 to 65535")
         if not entry.dn.startswith("/"):
-            yield _bad(f"{where}.dn", "a DN starts with /")
+            yield bad(f"{where}.dn", "a DN starts with /")
     for what, values in (
         ("id", [str(entry.id) for entry in section.replicas]),
         ("host and port", [f"{entry.host}:{entry.port}" for entry in section.replicas]),
         ("dn", [entry.dn for entry in section.replicas]),
     ):
         if len(set(values)) < len(values):
-            yield _bad("ahash.replicas", f"two replicas have the same {what}")
+            yield bad("ahash.replicas", f"two replicas have the same {what}")
     if len(section.replicas) > bounds.REPLICAS_MAX:
-        yield _bad("ahash.replicas", f"at most {bounds.REPLICAS_MAX} replicas")
+        yield bad("ahash.replicas", f"at most {bounds.REPLICAS_MAX} replicas")
     if not section.tuning.get("cluster"):
-        yield _bad("ahash.tuning.cluster", "a group needs the id of its cluster, the same on every replica")
+        yield bad("ahash.tuning.cluster", "a group needs the id of its cluster, the same on every replica")
 
 
 def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]) -> Iterator[CheloniaError]:
+    ports: dict[int, int] = {}
+    for index, listener in enumerate(listeners):
+        other = ports.setdefault(listener.port, index)
+        if other != index and listener.port and _overlap(listener.host, listeners[other].host):
+            cause = f"listen[{other}] and listen[{index}] have the same port, {listener.port}"
+            yield bad(f"listen[{index}].port", cause)
     for index, listener in enumerate(listeners):
         if listener.port > 65_535:
-            yield _bad(f"listen[{index}].port", "a port is a number up to 65535")
+            yield bad(f"listen[{index}].port", "a port is a number up to 65535")
         for name in listener.serves:
             if name not in SERVES:
-                yield _bad(f"listen[{index}].serves", f"{name!r} is none of: {', '.join(SERVES)}")
+                yield bad(f"listen[{index}].serves", f"{name!r} is none of: {', '.join(SERVES)}")
             elif name in DOORS and "bartender" not in hosted:
-                yield _bad(f"listen[{index}].serves", f"{name} is served beside a Bartender: add [bartender]")
+                yield bad(f"listen[{index}].serves", f"{name} is served beside a Bartender: add [bartender]")
             elif name in DOORS and len(listener.serves) > 1:
-                yield _bad(f"listen[{index}].serves", f"{name} has every path of its port: give it one of its own")
+                yield bad(f"listen[{index}].serves", f"{name} has every path of its port: give it one of its own")
             elif name == "s3" and listener.client_certificate != "optional":
-                yield _bad(f"listen[{index}].client_certificate", "S3 clients sign with keys: 'optional'")
+                yield bad(f"listen[{index}].client_certificate", "S3 clients sign with keys: 'optional'")
             elif name not in ("metrics", "turl", *DOORS) and name not in hosted:
-                yield _bad(f"listen[{index}].serves", f"{name!r} is not hosted here: add [{name}]")
+                yield bad(f"listen[{index}].serves", f"{name!r} is not hosted here: add [{name}]")
         if listener.client_certificate not in ("required", "optional"):
-            yield _bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
+            yield bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
         if listener.client_certificate == "optional" and {"ahash", "librarian"} & set(listener.serves):
-            yield _bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
+            yield bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or bool({one, other} & {"0.0.0.0", "::"})
 
 
 def _issuer_problems(issuers: Sequence[Issuer]) -> Iterator[CheloniaError]:
     for index, each in enumerate(issuers):
         where = f"bartender.issuers[{index}]"
         if not each.issuer.startswith("https://") or [other.issuer for other in issuers].count(each.issuer) > 1:
-            yield _bad(f"{where}.issuer", "an https URL, as the claim iss of its tokens has it; each issuer once")
+            yield bad(f"{where}.issuer", "an https URL, as the claim iss of its tokens has it; each issuer once")
         if not each.audience:
-            yield _bad(f"{where}.audience", "say how its tokens name this service, as the URL of this plain door")
+            yield bad(f"{where}.audience", "say how its tokens name this service, as the URL of this plain door")
         if each.keys.startswith("http://"):
-            yield _bad(f"{where}.keys", "keys are fetched by https alone")
+            yield bad(f"{where}.keys", "keys are fetched by https alone")
         try:
             if not each.base_path.startswith("/"):
-                raise _bad("", "it begins with /")
+                raise bad("", "it begins with /")
             parse_ln(each.base_path)
         except CheloniaError as error:
-            yield _bad(f"{where}.base_path", error.cause)
+            yield bad(f"{where}.base_path", error.cause)
         for dn in filter(None, (each.identity, *each.subjects.values())):
             try:
                 parse_dn(dn)
             except CheloniaError as error:
-                yield _bad(f"{where}.identity", error.cause)
+                yield bad(f"{where}.identity", error.cause)
         if "/" in each.vo:
-            yield _bad(f"{where}.vo", "the name of an organisation alone, as 'atlas'")
+            yield bad(f"{where}.vo", "the name of an organisation alone, as 'atlas'")
 
 
 def _s3_problems(section: BartenderSection) -> Iterator[CheloniaError]:
     try:
         parse_ln(section.s3_root)
     except CheloniaError as error:
-        yield _bad("bartender.s3_root", error.cause)
+        yield bad("bartender.s3_root", error.cause)
     if not 1 <= section.s3_copies <= bounds.REPLICAS_WANTED_MAX:
-        yield _bad("bartender.s3_copies", f"1 to {bounds.REPLICAS_WANTED_MAX} copies")
+        yield bad("bartender.s3_copies", f"1 to {bounds.REPLICAS_WANTED_MAX} copies")
 
 
 def _tuning_limits(section: AHashSection) -> Iterator[CheloniaError]:
     least, most = bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX
     if not least <= section.tuning.get("round_trip_ms", least) <= most:
-        yield _bad("ahash.tuning.round_trip_ms", f"from {least} to {most} ms, the same on every replica")
+        yield bad("ahash.tuning.round_trip_ms", f"from {least} to {most} ms, the same on every replica")
     least, most = bounds.CACHE_BYTES_MIN, bounds.CACHE_BYTES_MAX
     if not least <= section.tuning.get("cache_bytes", bounds.CACHE_BYTES) <= most:
         cause = f"a page cache has from {least} ({least >> 20} MiB) to {most} ({most >> 30} GiB) bytes"
-        yield _bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
+        yield bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
 
 
 def _copies_limits(config: NodeConfig) -> Iterator[CheloniaError]:
@@ -435,12 +472,12 @@ def _copies_limits(config: NodeConfig) -> Iterator[CheloniaError]:
     )
     for section, name, key in limits:
         if section and not 1 <= section.tuning.get(key, most) <= most:
-            yield _bad(f"{name}.tuning.{key}", f"a Shepherd sends, and takes, 1 to {most} repair copies at once")
+            yield bad(f"{name}.tuning.{key}", f"a Shepherd sends, and takes, 1 to {most} repair copies at once")
     least = bounds.COPY_BYTES_PER_S_MIN
     rate = config.shepherd.tuning.get("copy_bytes_per_s_max", 0) if config.shepherd else 0
     if 0 < rate < least:
         cause = f"at least {least} bytes/s: a slower copy counts as standing still; 0: as the cluster says"
-        yield _bad("shepherd.tuning.copy_bytes_per_s_max", cause)
+        yield bad("shepherd.tuning.copy_bytes_per_s_max", cause)
 
 
 def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:
@@ -448,7 +485,7 @@ def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:
     most = memory_bytes() // 4 * 3
     if section.tuning.get("cache_bytes", 0) > most:
         cause = f"three quarters of this host's memory are {most} ({most >> 20} MiB), and no page cache is larger"
-        yield _bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
+        yield bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
 
 
 def memory_bytes() -> int:
@@ -456,42 +493,11 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
-    """What the node could not start with, of the files that its configuration names."""
-    secret = config.bartender.token_key_file if config.bartender else ""
-    looks: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
-        ("tls.cert", config.tls.cert, Path.read_bytes),
-        ("tls.key", config.tls.key, check_key_mode),
-        ("tls.key", config.tls.key, Path.read_bytes),
-        ("tls.ca_dir", config.tls.ca_dir, lambda path: load_trust(TlsSettings(ca_dir=path))),
-        ("bartender.token_key_file", secret, read_secret),
-        *(
-            (f"bartender.issuers[{index}].{key}", name, look)
-            for index, each in enumerate(config.bartender.issuers if config.bartender else ())
-            for key, name, look in (
-                ("keys", "" if each.keys.startswith("https://") else each.keys, read_keys),
-                ("ca_file", each.ca_file, lambda path: ssl.create_default_context(cafile=path)),
-            )
-        ),
-    )
-    told = ""
-    for key, name, look in looks:
-        if not name or key == told:
-            continue
-        try:
-            look(Path(name))
-        except OSError as error:
-            told = key
-            yield _bad(key, f"{name}: {error.strerror or error}")
-        except CheloniaError as error:
-            told = key
-            yield _bad(key, f"{name}: {error.cause}")
-
-
 # --- TOML to dataclasses -------------------------------------------------------------------------------------------
 
 
-def _bad(key: str, cause: str) -> CheloniaError:
+def bad(key: str, cause: str) -> CheloniaError:
+    """A problem of one key."""
     return CheloniaError(Kind.BAD_CONFIG, "", key, cause)
 
 
@@ -502,7 +508,7 @@ class _Reader:
         self.problems: list[CheloniaError] = []
 
     def _refuse(self, key: str, cause: str) -> None:
-        self.problems.append(_bad(key, cause))
+        self.problems.append(bad(key, cause))
 
     def section(self, kind: type[Any], table: Any, path: str) -> Any:
         """The dataclass `kind` of a table; None when anything in it, or before it, is wrong."""

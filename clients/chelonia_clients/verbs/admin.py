@@ -1,10 +1,9 @@
-"""Verbs for administrators: the health of the cluster and approvals; the others lie beside this."""
+"""Verbs for administrators: approvals, and which module has the rest."""
 
 from __future__ import annotations
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
-from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
@@ -12,9 +11,10 @@ from chelonia_clients.verbs import ahash as verbs_ahash
 from chelonia_clients.verbs import nodes as verbs_nodes
 from chelonia_clients.verbs import rebuild as verbs_rebuild
 from chelonia_clients.verbs import shepherds as verbs_shepherds
+from chelonia_clients.verbs import status as verbs_status
 from chelonia_clients.verbs.drill import drill
 from chelonia_clients.verbs.fsck import fsck
-from chelonia_clients.verbs.heal import dangers, heal
+from chelonia_clients.verbs.heal import heal
 from chelonia_clients.verbs.jobs import jobs
 from chelonia_clients.verbs.s3 import s3_keys
 
@@ -24,7 +24,9 @@ async def admin(session: Session, arguments: Arguments) -> None:
     session.as_administrator()
     match tuple(arguments.operands):
         case ("status",):
-            await _status(session)
+            await verbs_status.status(session)
+        case ("top",):
+            await verbs_status.top(session, arguments)
         case ("heal", *words):
             await heal(session, arguments, words)
         case ("drill", *words):
@@ -67,63 +69,6 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:
             raise UsageError(f"admin does not know {' '.join(words)!r}")
-
-
-async def _status(session: Session) -> None:
-    administrator, out = session.administrator(), session.out
-    health, nodes = await administrator.health(), await administrator.nodes()
-    states: dict[str, int] = {}
-    for node in nodes:
-        states[node.state] = states.get(node.state, 0) + 1
-    out.say(f"repair is led by   {health.leader or 'nobody'}")
-    out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
-    out.say(f"Shepherds          {_counts(states)}")
-    out.say(f"replicas           {_counts(dict(health.replicas))}")
-    known = "" if health.is_leader else " that the Librarian asked knows of; ask `chelonia admin heal status`"
-    out.say(f"too few copies     {health.exposed}{known}")
-    healing = await administrator.heal_status()
-    for line in dangers(healing):
-        out.say(line)
-    out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
-    if health.held_back:
-        out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
-    await verbs_ahash.tell_parted(session)
-    if health.paused_by:
-        out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
-        out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
-    if health.waits_for:
-        out.say(f"healing            WAITS: {health.waits_for}")
-    found = (await administrator.drill_status()).drill
-    if found.running:
-        out.say(
-            f"drill              {found.action.value} of {found.shepherd} since {stamp(found.began_ms)} by {found.by}"
-        )
-    out.result(
-        leader=health.leader,
-        is_leader=health.is_leader,
-        position={
-            "cluster": health.position.cluster,
-            "generation": health.position.generation,
-            "sequence": health.position.sequence,
-        },
-        nodes=states,
-        replicas=dict(health.replicas),
-        exposed=health.exposed,
-        lost=healing.lost,
-        unreachable=healing.unreachable,
-        queued=health.queued,
-        copying=health.copying,
-        erasing=health.erasing,
-        held_back=health.held_back,
-        paused_by=health.paused_by,
-        paused_ms=health.paused_ms,
-        waits_for=health.waits_for,
-        drill=found.id if found.running else "",
-    )
-
-
-def _counts(numbers: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "none"
 
 
 async def _services(session: Session) -> None:

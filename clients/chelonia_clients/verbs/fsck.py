@@ -127,7 +127,7 @@ def _report(session: Session, tally: Tally, mended: Counter[str]) -> None:
     sound = "nothing is lost" if away else "clean"
     out.say(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else sound))
     if work:
-        out.say(f"{work} in hand: repair is at work on them")
+        out.say(f"{work} in hand: repair works on them as far as it can (`chelonia admin heal status` says how far)")
     out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
     if away:
         out.say(f"{len(away)} files cannot be read now, and are not lost: start their Shepherds, or wait for them")

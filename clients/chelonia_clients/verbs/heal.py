@@ -64,7 +64,13 @@ def _state(status: HealStatus) -> str:
         return (
             f"healing is PAUSED since {stamp(control.paused_ms)} by {control.paused_by}; nothing is copied or trimmed"
         )
-    return f"healing WAITS: {status.waits_for}" if status.waits_for else "healing goes on"
+    return (
+        f"healing WAITS: {status.waits_for}"
+        if status.waits_for
+        else "all is whole, healing is not paused"
+        if is_whole(status)
+        else "healing goes on"
+    )
 
 
 async def _status(session: Session, *, watch: bool) -> None:
@@ -121,7 +127,7 @@ def lines(status: HealStatus) -> list[str]:
         f"to go              {status.copies_to_go} copies, {human_size(status.bytes_to_go)}",
         f"done               {status.copies_done} copies, {human_size(status.bytes_done)}; {status.copying} under way",
         f"rate               {human_size(status.bytes_per_s)}/s, {status.copies_per_min} copies/min",
-        f"all whole in       {forecast(status)}",
+        "all whole          yes" if is_whole(status) else f"all whole in       {forecast(status)}",
     ]
     if status.nodes:
         loads = [(load.shepherd, str(load.copies), str(load.copies_max)) for load in status.nodes]

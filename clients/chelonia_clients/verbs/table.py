@@ -221,7 +221,8 @@ WHOAMI = Verb(
     ("whoami",),
 )  # fmt: skip
 ADMIN = Verb(
-    "admin", "status | heal status [--watch] | heal pause | heal resume | heal rate [<bytes/s>] [--copies N] | "
+    "admin", "status | top [--for 2m] | heal status [--watch] | heal pause | heal resume | "
+    "heal rate [<bytes/s>] [--copies N] | "
     "drill silence [<id>] [--for 2m] | drill corrupt [<id>] | drill status | drill stop | "
     "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
     "node undrain <id> | node forget <id> [--accept-loss] | rebuild [--late <id>] | service list | "

@@ -25,7 +25,7 @@ from chelonia.core.healing import (
     NodeCursor,
 )
 from chelonia.core.ids import BlobId, Ms, ServiceId
-from chelonia.core.librarian import HealthSummary, NodeView
+from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate
@@ -69,6 +69,9 @@ class Told:
         return DrillStatus(Drill())
 
     async def nodes(self, _: Call) -> tuple[NodeView, ...]:
+        return ()
+
+    async def services(self, _: Call) -> tuple[ServiceRecord, ...]:
         return ()
 
 

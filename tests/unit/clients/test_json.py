@@ -10,7 +10,7 @@ from chelonia.core.caller import Call
 from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.errors import Kind
 from chelonia.core.healing import HealControl, HealStatus
-from chelonia.core.librarian import HealthSummary
+from chelonia.core.librarian import HealthSummary, ServiceRecord
 from chelonia.core.position import Position
 from chelonia_clients import connect
 from tests.support.bartender import FakeBartender
@@ -82,6 +82,9 @@ class Healthy:
     async def nodes(self, call: Call) -> tuple[object, ...]:
         return ()
 
+    async def services(self, _: Call) -> tuple[ServiceRecord, ...]:
+        return ()
+
 
 def test_admin_status_tells_the_position(
     chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
@@ -90,9 +93,15 @@ def test_admin_status_tells_the_position(
     [status] = json.loads(chelonia("admin", "status", "--json").out)["results"]
     assert status["position"] == {"cluster": "c", "generation": 1, "sequence": 60}
     assert chelonia("admin", "status").lines == [
+        "OK: all files are whole, all services are there",
+        "",
+        "A-Hash             none is known here",
         "repair is led by   https://l/Librarian",
         "metadata position  1.60",
         "Shepherds          none",
+        "space              not known",
+        "certificates       not told: no node that serves metrics was reached",
+        "jobs               none",
         "replicas           4 alive",
         "too few copies     0",
         "repair             1 queued, 2 copying, 3 erasing",

@@ -6,8 +6,11 @@ import asyncio
 import gc
 import json
 import os
+import re
 import shutil
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +40,8 @@ def with_files(root: Path) -> str:
     """The manual's Shepherd with certificates that are there."""
     assert main(["ca", "init", "--dir", str(root), "--key", "p-256"]) == 0
     assert main(["ca", "host", "--dir", str(root), "localhost"]) == 0
-    return (CONF / "shepherd.toml").read_text().replace("/etc/grid-security", str(root))
+    text = (CONF / "shepherd.toml").read_text().replace("/etc/grid-security", str(root))
+    return re.sub(r"[a-z0-9]+\.example\.org", "localhost", text)
 
 
 def test_a_good_configuration_is_fine_and_printed_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -92,6 +96,52 @@ def test_files_that_a_configuration_names_are_looked_at(capsys: pytest.CaptureFi
     assert f"tls.cert: bad-config: {root}/hostcert.pem: No such file" in cert
     assert "chmod" in key
     assert "tls.key" in key
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("port = 60003", "port = 60004"), "listen[1].port: bad-config: listen[0] and listen[1] have the same port"),
+        (("https://localhost:60002/Librarian", "http://localhost:60002/Librarian"), "is no https:// URL"),
+        (
+            ("https://localhost:60002/Librarian", "https://localhst.invalid:60002/Librarian"),
+            "localhst.invalid has no address",
+        ),
+        (("administrators = [", 'administrators = ["CN=Dev Admin", '), "'CN=Dev Admin' is no DN"),
+    ],
+)
+def test_what_cannot_work_is_found_before_it_runs(
+    line: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    conf, text = tmp_path / "node.toml", with_files(tmp_path / "grid-security")
+    assert line[0] in text
+    conf.write_text(text.replace(*line, 1))
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_key_of_another_certificate_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    root, conf = tmp_path / "grid-security", tmp_path / "node.toml"
+    conf.write_text(with_files(root))
+    before = (root / "hostcert.pem").read_bytes()
+    assert main(["ca", "host", "--dir", str(tmp_path / "other"), "localhost"]) == 2  # no CA there: nothing is made
+    assert main(["ca", "init", "--dir", str(tmp_path / "other"), "--key", "p-256"]) == 0
+    assert main(["ca", "host", "--dir", str(tmp_path / "other"), "localhost"]) == 0
+    (root / "hostcert.pem").write_bytes((tmp_path / "other" / "hostcert.pem").read_bytes())
+    assert before != (root / "hostcert.pem").read_bytes()
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 2
+    assert "the key does not belong to" in capsys.readouterr().err
+
+
+def test_without_the_servers_libraries_there_is_a_sentence(tmp_path: Path) -> None:
+    """As where only the client is installed."""
+    hide = "import sys; sys.modules['berkeleydb'] = None; from chelonia.hosting.command import main; sys.exit(main())"
+    ended = subprocess.run([sys.executable, "-c", hide, "--help"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "pip install 'chelonia[server]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize("hours", ["0", "-1", "many"])

@@ -1,0 +1,26 @@
+"""The entry of the `cheloniad` command: a sentence in place of a traceback where only the client is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+SERVER_PARTS: Final = frozenset({"berkeleydb", "prometheus_client"})
+"""Top-level modules that only the extra `server` installs."""
+NEEDED: Final = (
+    "cheloniad runs the nodes of a cluster, and its libraries are not installed here ({}): "
+    "pip install 'chelonia[server]' (it needs a C compiler and libdb5.3-dev). To use a cluster, `chelonia` is enough."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `cheloniad`; returns the exit code."""
+    try:
+        from chelonia.hosting import cheloniad  # here: it may not be there whole
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SERVER_PARTS:
+            raise
+        sys.stderr.write(NEEDED.format(error.name) + "\n")
+        return 2
+    return cheloniad.main(argv)

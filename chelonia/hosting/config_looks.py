@@ -1,0 +1,80 @@
+"""What a configuration says that this host, or its own files, contradict: files that are missing, a key of another
+certificate, names without an address. What the text alone shows is `config`'s."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
+from chelonia.hosting.config import NodeConfig, bad, read_secret, urls_of
+from chelonia.hosting.net.key_sets import read_keys
+from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_own_chain, load_trust
+
+
+def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
+    """What the node could not start with, or reach, as far as this host can tell."""
+    missing = list(_missing_files(config))
+    yield from missing
+    if not any(problem.subject in ("tls.cert", "tls.key") for problem in missing):
+        yield from _wrong_key(config, now_ms)
+    yield from _lost_names(config)
+
+
+def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
+    secret = config.bartender.token_key_file if config.bartender else ""
+    looks: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
+        ("tls.cert", config.tls.cert, Path.read_bytes),
+        ("tls.key", config.tls.key, check_key_mode),
+        ("tls.key", config.tls.key, Path.read_bytes),
+        ("tls.ca_dir", config.tls.ca_dir, lambda path: load_trust(TlsSettings(ca_dir=path))),
+        ("bartender.token_key_file", secret, read_secret),
+        *(
+            (f"bartender.issuers[{index}].{key}", name, look)
+            for index, each in enumerate(config.bartender.issuers if config.bartender else ())
+            for key, name, look in (
+                ("keys", "" if each.keys.startswith("https://") else each.keys, read_keys),
+                ("ca_file", each.ca_file, lambda path: ssl.create_default_context(cafile=path)),
+            )
+        ),
+    )
+    told = ""
+    for key, name, look in looks:
+        if not name or key == told:
+            continue
+        try:
+            look(Path(name))
+        except OSError as error:
+            told = key
+            yield bad(key, f"{name}: {error.strerror or error}")
+        except CheloniaError as error:
+            told = key
+            yield bad(key, f"{name}: {error.cause}")
+
+
+def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
+    """A key of another certificate, or a certificate that is not valid now."""
+    own = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
+    try:
+        load_own_chain(own, now_ms)
+    except CheloniaError as error:
+        yield bad("tls.key" if error.kind is Kind.BAD_CONFIG else "tls.cert", f"{error.subject}: {error.cause}")
+
+
+def _lost_names(config: NodeConfig) -> Iterator[CheloniaError]:
+    """Hosts of other nodes' URLs that have no address."""
+    told: set[str] = set()
+    for key, url in urls_of(config):
+        host = urlsplit(url).hostname
+        if not host or host in told:
+            continue
+        told.add(host)
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            cause = f"{url}: {host} has no address ({error.strerror or error}); is it spelled so in DNS or /etc/hosts?"
+            yield bad(key, cause)

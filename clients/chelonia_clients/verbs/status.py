@@ -1,0 +1,234 @@
+"""`admin status`: the verdict on the cluster first, then its figures on one screen; `admin top`: the same, live."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.timing.clock import stamp
+from chelonia.core.timing.jobs import NodeJobs
+from chelonia.hosting.net.http_client import Sending
+from chelonia_clients.administrator import JOBS_MS, Administrator
+from chelonia_clients.arguments import Arguments, parse_duration
+from chelonia_clients.output import human_size
+from chelonia_clients.session import Session
+from chelonia_clients.verbs.ahash import ask_all, parted
+from chelonia_clients.verbs.heal import dangers, forecast
+from chelonia_clients.verdict import Level, Seen, days_left, judge, space
+
+EVERY_MS: Final = 2_000
+"""How often `admin top` looks."""
+METRICS_BYTES: Final = 4 << 20
+CLEAR: Final = "\x1b[H\x1b[J"
+
+
+async def status(session: Session) -> None:
+    """`status`."""
+    seen = await look(session.administrator())
+    session.out.say(*verdict_lines(seen), "")
+    await _figures(session, seen)
+
+
+async def top(session: Session, arguments: Arguments) -> None:
+    """`top`: until it is interrupted, or --for is over."""
+    ends = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
+    administrator, out = session.administrator(), session.out
+    began = administrator.clock.monotonic_ms()
+    while True:
+        seen = await look(administrator)
+        out.emit(CLEAR if sys.stdout.isatty() else "")
+        out.say(f"{stamp(administrator.clock.now_ms())}  every {EVERY_MS // 1000} s, Ctrl-C ends", *verdict_lines(seen))
+        out.say("", *_work_lines(seen), "", *_node_lines(seen))
+        out.stdout.flush()
+        if ends and administrator.clock.monotonic_ms() - began >= ends:
+            return
+        await administrator.clock.sleep(EVERY_MS)
+
+
+# --- asking ---
+
+
+async def look(administrator: Administrator) -> Seen:
+    """Ask the Librarian, every A-Hash and every node; who does not answer is told as such. Raises: as `nodes`."""
+    health, healing = await administrator.health(), await administrator.heal_status()
+    nodes, records = await administrator.nodes(), await administrator.services()
+    try:
+        told, silent = await ask_all(administrator.ahashes)
+    except CheloniaError:  # none is known here: the rest is worth telling
+        told, silent = {}, {}
+    away = {node.shepherd for node in nodes if node.state != "alive"}
+    urls = administrator.node_urls([record for record in records if record.service_id not in away])
+    answers = await asyncio.gather(*(_node(administrator, url) for url in urls))
+    waiting = [record.service_id for record in records if not (record.approved or record.forgotten)]
+    jobs = {found.process: found for found, _ in answers if isinstance(found, NodeJobs)}
+    return Seen(
+        health,
+        healing,
+        nodes,
+        told,
+        silent,
+        tuple(jobs.values()),
+        {url: found for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, CheloniaError)},
+        {url: days for url, (_, days) in zip(urls, answers, strict=True) if days is not None},
+        waiting,
+    )
+
+
+async def _node(administrator: Administrator, url: str) -> tuple[NodeJobs | CheloniaError, float | None]:
+    """The jobs of a node, or why it does not answer; and the days its first certificate has left."""
+    try:
+        jobs = await administrator.jobs(url)
+    except CheloniaError as error:
+        return error, None
+    try:
+        answer = await administrator.http.request(Sending("GET", f"{url}/metrics", read_idle_ms=JOBS_MS))
+    except CheloniaError:
+        return jobs, None
+    return jobs, days_left(answer.body.decode("utf-8", "replace")) if answer.status == 200 else None
+
+
+# --- telling ---
+
+
+def verdict_lines(seen: Seen) -> list[str]:
+    """The verdict, and a line with its cure for each point."""
+    points = judge(seen)
+    if not points:
+        return ["OK: all files are whole, all services are there"]
+    head = "BAD" if points[0].level is Level.BAD else "WARNING"
+    lines = [f"{head}: {points[0].what}" + (f", and {len(points) - 1} more" if len(points) > 1 else "")]
+    return lines + [f"  {point.level.name:<5} {point.what}: {point.cure}" for point in points]
+
+
+async def _figures(session: Session, seen: Seen) -> None:
+    out, health, healing = session.out, seen.health, seen.healing
+    out.say(*_ahash_lines(seen))
+    out.say(f"repair is led by   {health.leader or 'nobody'}")
+    out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
+    states: dict[str, int] = {}
+    for node in seen.nodes:
+        states[node.state] = states.get(node.state, 0) + 1
+    out.say(f"Shepherds          {_counts(states)}")
+    out.say(f"space              {_space(seen)}")
+    out.say(f"certificates       {_certificates(seen)}")
+    out.say(f"jobs               {_jobs(seen)}")
+    out.say(f"replicas           {_counts(dict(health.replicas))}")
+    known = "" if health.is_leader else " that the Librarian asked knows of; ask `chelonia admin heal status`"
+    out.say(f"too few copies     {health.exposed}{known}", *_by_danger(seen))
+    out.say(*dangers(healing))
+    out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
+    if health.held_back:
+        out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
+    for line in parted(seen.ahashes.values()):
+        out.tell(line)
+    if health.paused_by:
+        out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
+        out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
+    if health.waits_for:
+        out.say(f"healing            WAITS: {health.waits_for}")
+    found = (await session.administrator().drill_status()).drill
+    if found.running:
+        since = f"since {stamp(found.began_ms)} by {found.by}"
+        out.say(f"drill              {found.action.value} of {found.shepherd} {since}")
+    _result(session, seen, states, found.id if found.running else "")
+
+
+def _result(session: Session, seen: Seen, states: dict[str, int], drill: str) -> None:
+    health, healing, points = seen.health, seen.healing, judge(seen)
+    free, total = space(seen.nodes)
+    session.out.result(
+        verdict=points[0].level.name if points else "OK",
+        points=[{"level": point.level.name, "what": point.what, "cure": point.cure} for point in points],
+        free_bytes=free,
+        total_bytes=total,
+        certificate_days=dict(seen.days),
+        leader=health.leader,
+        is_leader=health.is_leader,
+        position={
+            "cluster": health.position.cluster,
+            "generation": health.position.generation,
+            "sequence": health.position.sequence,
+        },
+        nodes=states,
+        replicas=dict(health.replicas),
+        exposed=health.exposed,
+        lost=healing.lost,
+        unreachable=healing.unreachable,
+        queued=health.queued,
+        copying=health.copying,
+        erasing=health.erasing,
+        held_back=health.held_back,
+        paused_by=health.paused_by,
+        paused_ms=health.paused_ms,
+        waits_for=health.waits_for,
+        drill=drill,
+    )
+
+
+def _ahash_lines(seen: Seen) -> list[str]:
+    if not seen.ahashes:
+        return [f"A-Hash             {f'{len(seen.silent)} do not answer' if seen.silent else 'none is known here'}"]
+    best = next((found for found in seen.ahashes.values() if found.role == "master"), next(iter(seen.ahashes.values())))
+    free = f"{human_size(best.free_bytes)} free on its disk"
+    if not best.replica:
+        return [f"A-Hash             alone, {best.objects_estimate} objects, {free}"]
+    voting = sum(view.role in ("master", "follower") for view in best.replicas)
+    lag = max((view.lag for view in best.replicas), default=0)
+    behind = f", the slowest {lag} commits behind" if lag > 0 else ""
+    master = f"master is replica {best.replica}" if best.role == "master" else "NO MASTER"
+    return [f"A-Hash             {voting} of {len(best.replicas)} replicas, {master}{behind}, {free}"]
+
+
+def _space(seen: Seen) -> str:
+    free, total = space(seen.nodes)
+    if not total:
+        return "not known"
+    return f"{human_size(free)} of {human_size(total)} free ({free * 100 // total} %), each copy counted"
+
+
+def _certificates(seen: Seen) -> str:
+    if not seen.days:
+        return "not told: no node that serves metrics was reached"
+    url, days = min(seen.days.items(), key=lambda item: item[1])
+    return f"the first ends in {int(days)} days ({url})"
+
+
+def _jobs(seen: Seen) -> str:
+    states: dict[str, int] = {}
+    for node in seen.jobs:
+        for job in node.jobs:
+            states[job.state] = states.get(job.state, 0) + 1
+    return _counts(states)
+
+
+def _by_danger(seen: Seen) -> list[str]:
+    left = [f"{found.blobs} with {found.live} left" for found in seen.healing.exposed if found.blobs]
+    return [f"                   {', '.join(left)}"] if left else []
+
+
+def _work_lines(seen: Seen) -> list[str]:
+    healing, health = seen.healing, seen.health
+    rate = f"{healing.copying} copies under way, {human_size(healing.bytes_per_s)}/s, {healing.copies_per_min} a minute"
+    return [
+        *_ahash_lines(seen),
+        f"metadata position  {health.position.generation}.{health.position.sequence}",
+        f"space              {_space(seen)}",
+        f"too few copies     {health.exposed}",
+        *_by_danger(seen),
+        f"repair             {rate}; {forecast(healing)}",
+    ]
+
+
+def _node_lines(seen: Seen) -> list[str]:
+    lines = []
+    for node in sorted(seen.nodes, key=lambda node: node.shepherd):
+        used = 1 - node.free_bytes / node.total_bytes if node.total_bytes else 0
+        bar = "#" * round(used * 20)
+        lines.append(f"{bar:<20} {used:4.0%}  {node.state:<11} {node.replicas:>9} replicas  {node.shepherd}")
+    return lines
+
+
+def _counts(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "none"

@@ -1,0 +1,79 @@
+"""The verdict on a cluster: what is not well, how bad it is, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.ahash import AHashStatus, Position, ReplicaView
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import Exposed
+from chelonia.core.ids import Dn, Ms, ServiceId
+from chelonia.core.librarian import HealthSummary, NodeView
+from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
+from chelonia_clients.verbs.status import verdict_lines
+from chelonia_clients.verdict import Seen, days_left, judge
+from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE
+
+HEALTH = HealthSummary("https://l/Librarian", True, Position("c", 1, 2), 0, 0, 0, 0)
+NODE = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s1"), "alive", Ms(0), free_bytes=80, total_bytes=100)
+WELL = Seen(HEALTH, WHOLE, (NODE,))
+FAILS = JobView("librarian", "sweep", FAILING, "", "", 0, None, True)
+AWAY = CheloniaError(Kind.NETWORK, cause="connection refused")
+
+
+def ahash(*roles: str, role: str = "master") -> AHashStatus:
+    views = tuple(ReplicaView(n, Dn(f"/CN={n}"), f"h{n}:1", each, 0) for n, each in enumerate(roles, 1))
+    return AHashStatus(Position("c", 1, 2), role, True, 10, 1 << 30, 1, replicas=views)
+
+
+def test_nothing_to_say_is_ok() -> None:
+    assert judge(WELL) == []
+    assert verdict_lines(WELL)[0].startswith("OK")
+    group = replace(WELL, ahashes={"https://a/AHash": ahash("master", "follower", "follower")})
+    assert judge(group) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "level", "said", "cure"),
+    [
+        (replace(WELL, healing=replace(WHOLE, lost=2)), "BAD", "2 files have no good copy", "what-was-lost.md"),
+        (replace(WELL, healing=replace(WHOLE, unreachable=1)), "BAD", "cannot be read now", "admin node list"),
+        (replace(WELL, healing=HURT), "WARN", "42 files have too few copies", "heal status --watch"),
+        (replace(WELL, healing=replace(WHOLE, control=PAUSED)), "WARN", "healing is paused", "heal resume"),
+        (replace(WELL, healing=replace(WHOLE, exposed=(Exposed(4, 1),), stuck=1)), "WARN",
+         "1 files want more copies than can be made now", "start or approve"),
+        (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
+        (replace(WELL, nodes=(replace(NODE, free_bytes=10),)), "WARN", "10 % of the space is free", "add a Shepherd"),
+        (replace(WELL, nodes=(replace(NODE, free_bytes=1),)), "BAD", "1 % of the space is free", "add a Shepherd"),
+        (replace(WELL, ahashes={"u": ahash("master", "follower", "away")}), "WARN", "2 of 3 replicas", "ahash status"),
+        (replace(WELL, ahashes={"u": ahash("away", "away", "away", role="alone")}), "BAD", "no master",
+         "ahash-replicas.md"),
+        (replace(WELL, ahashes={"u": ahash("master")}), "WARN", "one more lost stops it", "cheloniad join"),
+        (replace(WELL, silent={"https://a/AHash": AWAY}), "WARN", "does not answer: connection",
+         "start its node"),
+        (replace(WELL, days={"https://s1": 3.5}), "WARN", "ends in 3 days", "certificates.md"),
+        (replace(WELL, days={"https://s1": 0.2}), "BAD", "ends in 0 days", "certificates.md"),
+        (replace(WELL, waiting=("https://s9/Shepherd",)), "WARN", "1 services wait", "service list"),
+        (replace(WELL, mute={"https://s1": AWAY}), "WARN", "https://s1 does not answer", "start it"),
+        (replace(WELL, jobs=(NodeJobs("n1", "p", (FAILS,)),)), "WARN", "sweep on n1", "admin jobs"),
+    ],
+)  # fmt: skip
+def test_each_trouble_has_its_cure(seen: Seen, level: str, said: str, cure: str) -> None:
+    [point] = [point for point in judge(seen) if said in point.what]
+    assert (point.level.name, cure in point.cure) == (level, True)
+    assert any(said in line and cure in line for line in verdict_lines(seen)[1:])
+
+
+def test_the_worst_stands_first() -> None:
+    seen = replace(WELL, healing=replace(WHOLE, lost=1), waiting=("a",), days={"u": 2.0})
+    assert verdict_lines(seen)[0] == "BAD: 1 files have no good copy, and 2 more"
+
+
+def test_days_are_read_from_metrics() -> None:
+    text = (
+        '# HELP x\nchelonia_certificate_days_left{what="host"} 364.0\nchelonia_certificate_days_left{what="ca"} 3.5\n'
+    )
+    assert days_left(text) == 3.5
+    assert days_left("") is None
