@@ -47,7 +47,7 @@ GLOBAL: tuple[Flag, ...] = (
     Flag("--bartender", "Bartender to use (may be repeated)", "-b", "URL"),
     Flag("--insecure", "not supported: TLS is always checked", "-w"),
     Flag("--json", "print one JSON document in place of text"),
-    Flag("--cluster", "cluster.json of `cheloniad dev`: URL, CAs and credential", "", "FILE"),
+    Flag("--cluster", "a cluster by its name in client.toml, or cluster.json of `cheloniad dev`", "", "FILE"),
     Flag("--as", "as whom to use the cluster file: user user2 admin service anonymous", "", "NAME"),
     Flag("--anonymous", "show no certificate"),
     Flag("--librarian", "Librarian to use for admin verbs", "", "URL"),

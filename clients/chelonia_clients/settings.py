@@ -9,6 +9,7 @@ credential of the outside world means nothing there. Nothing here opens a connec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,12 @@ from urllib.parse import urlsplit
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""What a cluster may be called in `client.toml`."""
+TOML_KEYS: Final = frozenset(
+    {"bartender", "librarian", "ahash", "replicas", "proxy", "cert", "key", "ca_dir", "ca_file"}
+)
+"""What `client.toml` says of a cluster, or of all."""
 OWN_CREDENTIAL: Final = ("X509_USER_PROXY", "ARC_PROXY_FILE", "X509_USER_CERT", "ARC_CERT_FILE")
 """Environment variables that name a credential; any of them keeps the configuration files' credential out."""
 OWN_CAS: Final = ("X509_CERT_DIR", "ARC_CA_DIR", "ARC_CA_FILE")
@@ -139,16 +146,20 @@ def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Setting
 def _layers(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Iterator[_Layer]:
     """All sources, best first. The environment's credentials are an empty layer that ends the search for others."""
     yield _Layer("the command line", wish.bartenders, wish.librarians, wish.files, "", wish.anonymous, wish.ahashes)
-    cluster = wish.cluster or (Path(environ["CHELONIA_CLUSTER"]) if environ.get("CHELONIA_CLUSTER") else None)
+    said = str(wish.cluster or environ.get("CHELONIA_CLUSTER", ""))
+    named = said if is_name(said) and not Path(said).exists() else ""
+    cluster = Path(said) if said and not named else None
+    if named:
+        path = toml_path(environ, home)
+        yield _client_toml(path, named) if path else _Layer("")
     if cluster is not None:
         yield _cluster(cluster, wish.cluster_user or environ.get("CHELONIA_CLUSTER_USER", "") or "user")
     yield _environment(environ)
     if home is not None or wish.configuration is not None:
         conf = wish.configuration or (home or Path()) / ".arc" / "client.conf"
         yield _client_conf(conf, needed=wish.configuration is not None)
-    folder = environ.get("XDG_CONFIG_HOME") or (str(home / ".config") if home is not None else "")
-    if folder:
-        yield _client_toml(Path(folder) / "chelonia" / "client.toml")
+    if path := toml_path(environ, home):
+        yield _client_toml(path, named)
 
 
 def _first(layers: list[_Layer], name: str, topic: str, origins: dict[str, str]) -> tuple[str, ...]:
@@ -250,21 +261,48 @@ def _client_conf(path: Path, *, needed: bool) -> _Layer:
     return _Layer(str(path), tuple(said.get("bartender", "").split()), (), files)
 
 
-def _client_toml(path: Path) -> _Layer:
+def _client_toml(path: Path, cluster: str) -> _Layer:
+    """`client.toml`: what holds for all clusters on top, and a table for each cluster that has a name.
+
+    Raises: BAD_CONFIG, for a cluster that has no table too.
+    """
+    said = read_toml(path)
+    tables = said.pop("clusters", {})
+    name = cluster or str(said.pop("default", ""))
+    said.pop("default", "")
+    if name and name not in tables:
+        known = f"known: {', '.join(sorted(tables))}" if tables else "`chelonia setup` makes one"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), f"there is no cluster {name!r}; {known}")
+    chosen = {**said, **tables.get(name, {})}
+    if unknown := sorted(set(chosen) - TOML_KEYS):
+        cause = f"{unknown[0]!r} is not known here; known: {', '.join(sorted(TOML_KEYS))}"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
+    files = Files(*(_path(chosen.get(key)) for key in ("proxy", "cert", "key", "ca_dir", "ca_file")))
+    replicas = str(chosen.get("replicas", ""))
+    bartenders, librarians, ahashes = (_urls(chosen.get(key)) for key in ("bartender", "librarian", "ahash"))
+    origin = f"{path}, cluster {name}" if name else str(path)
+    return _Layer(origin, bartenders, librarians, files, replicas, ahashes=ahashes)
+
+
+def is_name(text: str) -> bool:
+    """Whether a cluster may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What `client.toml` says; nothing when it is not there. Raises: BAD_CONFIG."""
     import tomllib
 
     try:
-        said = tomllib.loads(_text(path, needed=False))
+        return tomllib.loads(_text(path, needed=False))
     except tomllib.TOMLDecodeError as error:
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error)) from error
-    known = {"bartender", "librarian", "ahash", "replicas", "proxy", "cert", "key", "ca_dir", "ca_file"}
-    if unknown := sorted(set(said) - known):
-        cause = f"{unknown[0]!r} is not known here; known: {', '.join(sorted(known))}"
-        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
-    files = Files(*(_path(said.get(name)) for name in ("proxy", "cert", "key", "ca_dir", "ca_file")))
-    replicas = str(said.get("replicas", ""))
-    bartenders, librarians, ahashes = (_urls(said.get(name)) for name in ("bartender", "librarian", "ahash"))
-    return _Layer(str(path), bartenders, librarians, files, replicas, ahashes=ahashes)
+
+
+def toml_path(environ: Mapping[str, str], home: Path | None) -> Path | None:
+    """Where this user's `client.toml` is, or would be."""
+    folder = environ.get("XDG_CONFIG_HOME") or (str(home / ".config") if home is not None else "")
+    return Path(folder) / "chelonia" / "client.toml" if folder else None
 
 
 def _text(path: Path, *, needed: bool) -> str:

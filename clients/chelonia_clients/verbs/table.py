@@ -212,6 +212,12 @@ CREDENTIALS = Verb(
     "credentialsDelegation", "", "delegate a credential to the Bartender", f"{_ABOUT}:delegation", (0, 0)
 )
 REMOVE_CREDENTIALS = Verb("removeCredentials", "", "remove a delegated credential", f"{_ABOUT}:removal", (0, 0))
+SETUP = Verb(
+    "setup", "[--default] [--replicas N] [<name>]",
+    "write down, under a name, where a cluster is and who you are there", "verbs.setup:setup", (0, 1),
+    (Flag("--default", "use it where no other is named"), REPLICAS), False,
+    ("setup physics --bartender https://bart.example.org:60000/Bartender", "--cluster physics ls /", "setup"),
+)  # fmt: skip
 DOCTOR = Verb(
     "doctor", "", "check certificates, clock and Bartenders, and name the cure of each problem", "verbs.doctor:doctor",
     (0, 0), (), False, ("doctor", "doctor --json"),
@@ -271,6 +277,6 @@ HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), Fa
 VERBS: tuple[Verb, ...] = (
     LS, LIST, STAT, TREE, FIND, DU, WATCH, DIFF, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, SYNC, CP, CAT, MV, MOVE,
     LN, RM, DELETE, UNDELETE, UNLINK, SHARE, MODIFY, POLICY, MOUNT, UMOUNT, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS,
-    REMOVE_CREDENTIALS, WHOAMI, DOCTOR, S3, ADMIN, COMPLETION, VERSION, HELP,
+    REMOVE_CREDENTIALS, WHOAMI, SETUP, DOCTOR, S3, ADMIN, COMPLETION, VERSION, HELP,
 )  # fmt: skip
 """In the order in which `help` shows them."""

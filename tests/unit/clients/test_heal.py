@@ -106,7 +106,7 @@ async def test_the_status_says_what_is_exposed_what_is_to_go_and_when_it_is_over
     assert [line.split() for line in said.splitlines() if "s1" in line] == [["https://s1/Shepherd", "3", "4"]]
     whole, _ = await run(Told(WHOLE), monkeypatch, "heal")
     assert "too few copies     none" in whole
-    assert "it is whole" in whole
+    assert "all whole          yes" in whole
 
 
 async def test_the_same_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ async def test_the_same_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_watching_ends_when_all_is_whole_or_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(HURT, replace(HURT, copies_done=30), HURT, WHOLE)
     said, _ = await run(told, monkeypatch, "heal", "status", watch="yes")
-    assert "it is whole" in said
+    assert "all whole          yes" in said
     assert told.answers == [WHOLE]
     said, _ = await run(Told(HURT, replace(HURT, control=PAUSED)), monkeypatch, "heal", "status", watch="yes")
     assert "PAUSED since 2023-11-14 22:13:20Z by /CN=admin" in said
@@ -156,7 +156,7 @@ async def test_nothing_is_called_whole_while_nobody_knows(
     told = Told(unsure, unsure, WHOLE)
     said, warned = await run(told, monkeypatch, "heal", "status", watch="yes")
     assert told.answers == [WHOLE]
-    assert "it is whole" in said
+    assert "all whole          yes" in said
     assert warned.count(why) == 1
     hurt = replace(unsure, exposed=HURT.exposed)
     assert "40 with 2 left, that is known of" in (await run(Told(hurt), monkeypatch, "heal"))[0]
@@ -166,7 +166,7 @@ async def test_what_waits_is_not_forecast_and_watching_says_why_it_goes_on(monke
     said, _ = await run(Told(LOST), monkeypatch, "heal")
     assert "all whole in       not known: nothing can be copied now" in said
     said, warned = await run(Told(LOST, LOST, HURT, WHOLE), monkeypatch, "heal", "status", watch="yes")
-    assert "it is whole" in said
+    assert "all whole          yes" in said
     assert warned.count("0 for a Shepherd expected back, 2 for a place or a source") == 1
     said, _ = await run(Told(replace(LOST, copying=1)), monkeypatch, "heal")
     assert "about 0.1 s" in said

@@ -9,6 +9,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.settings import Files, Settings, Wish, settle
+from tests.unit.clients.faking import Command
 
 CONF = (
     'bartender="https://conf:1/B https://conf:2/B"\nproxypath=/conf/proxy\n[common]\ncacertificatesdirectory=/conf/ca\n'
@@ -105,3 +106,25 @@ def test_only_https_is_spoken() -> None:
     settings = Settings(("http://localhost:60000/Bartender",), (), Files(), False, 3, {"bartender": "-b"})
     with pytest.raises(CheloniaError, match="https://"):
         settings.bartender_urls()
+
+
+def test_clusters_have_names_which_setup_writes(
+    chelonia: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert chelonia("setup", "one", "--bartender", "https://one:1/Bartender").code == 0
+    assert chelonia("setup", "two", "--bartender", "https://two:1/Bartender", "--replicas", "5").code == 0
+    assert chelonia("setup").lines == ["* one  https://one:1/Bartender", "  two  https://two:1/Bartender"]
+
+    def used(cluster: str = "") -> tuple[tuple[str, ...], int]:
+        found = settle(Wish(cluster=Path(cluster) if cluster else None), {}, tmp_path)
+        return found.bartenders, found.replicas
+
+    assert used() == (("https://one:1/Bartender",), 3)
+    assert used("two") == (("https://two:1/Bartender",), 5)
+    with pytest.raises(CheloniaError, match="there is no cluster 'three'; known: one, two"):
+        used("three")
+    assert chelonia("setup", "two", "--default").code == 0
+    assert used() == (("https://two:1/Bartender",), 5)
+    assert chelonia("setup", "four").code == 2
+    assert chelonia("setup", "a/b", "--bartender", "https://x:1/B").code == 2

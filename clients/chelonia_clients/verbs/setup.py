@@ -1,0 +1,77 @@
+"""The verb `setup`: writes down, under a name, where a cluster is and who one is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.connect import home
+from chelonia_clients.session import Session
+from chelonia_clients.settings import TOML_KEYS, is_name, read_toml, toml_path
+
+
+async def setup(session: Session, arguments: Arguments) -> None:
+    """The verb `setup`: lists the clusters, or writes one down from the options of this very command."""
+    path = toml_path(session.environ, home())
+    if path is None:
+        raise CheloniaError(Kind.BAD_CONFIG, "setup", cause="this user has no home directory to keep client.toml in")
+    said = read_toml(path)
+    if not arguments.operands:
+        _show(session, path, said)
+        return
+    [name] = arguments.operands
+    if not is_name(name):
+        raise UsageError(f"a cluster is called by letters, digits, - and _, not {name!r}")
+    clusters = said.setdefault("clusters", {})
+    given = _given(session, arguments)
+    if not given and name not in clusters:
+        raise UsageError("say at least where a Bartender is: chelonia setup NAME --bartender URL")
+    clusters[name] = {**clusters.get(name, {}), **given}
+    if arguments.has("--default") or len(clusters) == 1:
+        said["default"] = name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_toml(said), "utf-8")
+    session.out.say(f"{name}: written to {path}" + (" (the default)" if said.get("default") == name else ""))
+    session.out.say(f"use it by --cluster {name}, or CHELONIA_CLUSTER={name}; `chelonia doctor` tells whether it works")
+    session.out.result(cluster=name, file=str(path), settings=clusters[name], default=said.get("default") == name)
+
+
+def _given(session: Session, arguments: Arguments) -> dict[str, Any]:
+    options = session.options
+    given: dict[str, Any] = {
+        key: " ".join(options.flags[f"--{key}"]).split()
+        for key in ("bartender", "librarian", "ahash")
+        if options.has(f"--{key}")
+    }
+    for key in ("proxy", "cert", "key", "ca_dir", "ca_file"):
+        if options.has(flag := "--" + key.replace("_", "-")):
+            given[key] = str(Path(options.value(flag)).expanduser().resolve())
+    if arguments.has("--replicas"):
+        given["replicas"] = int(arguments.value("--replicas"))
+    return given
+
+
+def _show(session: Session, path: Path, said: dict[str, Any]) -> None:
+    clusters = said.get("clusters", {})
+    if not clusters:
+        session.out.say(f"{path} names no cluster; `chelonia setup NAME --bartender URL` writes one down")
+    for name, settings in sorted(clusters.items()):
+        mark = "*" if said.get("default") == name else " "
+        where = settings.get("bartender", said.get("bartender", ""))
+        session.out.say(f"{mark} {name}  {' '.join(where) if isinstance(where, list) else where}")
+        session.out.result(cluster=name, settings=settings, default=mark == "*")
+
+
+def _toml(said: dict[str, Any]) -> str:
+    """The file: strings, numbers and lists of strings are written in TOML as in JSON."""
+    lines = [f"{key} = {json.dumps(said[key])}" for key in ("default", *sorted(TOML_KEYS)) if key in said]
+    for name, settings in sorted(said.get("clusters", {}).items()):
+        lines += [
+            "",
+            f"[clusters.{name}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in sorted(settings.items())),
+        ]
+    return "\n".join(lines) + "\n"
