@@ -1,0 +1,84 @@
+"""Alerts and dashboard name metrics that there are, and every alert the page that says what to do.
+
+Where Prometheus' own `promtool` is there (or named by PROMTOOL), it reads the rules too and tries them on made-up days.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+RULES = ROOT / "conf" / "prometheus" / "alerts.yml"
+BOARD = ROOT / "conf" / "grafana" / "chelonia.json"
+PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
+NAME = re.compile(r"\bchelonia_[a-z_]+")
+
+TRIAL = """
+rule_files: [{rules}]
+tests:
+  - interval: 1m
+    input_series:
+      - {{series: 'chelonia_heal_lost{{instance="lib"}}', values: '0x10 2x20'}}
+      - {{series: 'chelonia_heal_leader{{instance="lib"}}', values: '1x30'}}
+      - {{series: 'chelonia_certificate_days_left{{instance="lib", what="host"}}', values: '30x10 13x20'}}
+      - {{series: 'chelonia_ahash_writable{{instance="meta"}}', values: '1x30'}}
+    alert_rule_test:
+      - {{eval_time: 5m, alertname: CheloniaFilesLost, exp_alerts: []}}
+      - {{eval_time: 5m, alertname: CheloniaCertificateEnds, exp_alerts: []}}
+      - {{eval_time: 20m, alertname: CheloniaNoMaster, exp_alerts: []}}
+      - eval_time: 20m
+        alertname: CheloniaFilesLost
+        exp_alerts:
+          - exp_labels: {{severity: critical}}
+            exp_annotations:
+              summary: 2 files have no verified copy anywhere
+              runbook: docs/operate/what-was-lost.md
+"""
+
+
+def exposed() -> str:
+    """The text of all modules that expose metrics, in which each name stands without its prefix or with it."""
+    return "".join(path.read_text() for path in (ROOT / "chelonia").rglob("*.py"))
+
+
+def names_in(text: str) -> set[str]:
+    return {name.removesuffix("_total") for name in NAME.findall(text)}
+
+
+@pytest.mark.parametrize("file", [RULES, BOARD], ids=lambda path: path.name)
+def test_every_metric_is_one_that_nodes_expose(file: Path) -> None:
+    source = exposed()
+    for name in names_in(file.read_text()):
+        bare = name.removeprefix("chelonia_")
+        family, _, last = bare.partition("_")
+        made = f'"{last}"' in source and f'"{family}_{{name}}"' in source  # gauges of one family are named in a loop
+        assert f'"{name}"' in source or f'"{bare}"' in source or made, name
+
+
+def test_every_alert_has_a_runbook_that_is_there() -> None:
+    text = RULES.read_text()
+    pages = re.findall(r"runbook: (\S+)", text)
+    assert len(pages) == text.count("- alert: ") == text.count("summary: ")
+    for page in pages:
+        assert (ROOT / page).is_file(), page
+
+
+def test_the_dashboard_is_json_with_a_question_in_every_panel() -> None:
+    board = json.loads(BOARD.read_text())
+    assert all(panel["targets"] and panel["title"] for panel in board["panels"])
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+def test_promtool_reads_the_rules_and_they_fire_as_meant(tmp_path: Path) -> None:
+    trial = tmp_path / "trial.yml"
+    trial.write_text(TRIAL.format(rules=RULES))
+    for words in (("check", "rules", str(RULES)), ("test", "rules", str(trial))):
+        ran = subprocess.run([str(PROMTOOL), *words], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
