@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform browser check-history bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -77,6 +77,9 @@ check-history: .venv/.installed-test ## record an A-Hash under faults and check 
 
 bench: .venv/.installed ## measure; figures as JSON (ARGS: which, and how)
 	$(PY) bench/run.py $(ARGS)
+
+deb: .venv/.installed ## build a Debian package of client and node, in build/
+	scripts/build-deb $(PY)
 
 constraints: ## pin the newest releases that setup.py admits
 	scripts/write-constraints

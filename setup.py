@@ -6,6 +6,8 @@ them install as wheels, without a compiler and without Berkeley DB. What only a 
 Lower bounds name the oldest release the code is written for; `constraints.txt` names the tested set.
 """
 
+import importlib
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -72,6 +74,34 @@ def all_packages() -> list[str]:
     return sorted(found)
 
 
+def write_manual() -> str:
+    """Write the manual page, made from the table of verbs; returns where, from here."""
+    sys.path[:0] = [str(HERE), str(HERE / "clients")]
+    try:
+        page = importlib.import_module("chelonia_clients.manual").page  # needs nothing but Python
+    finally:
+        del sys.path[:2]
+    (HERE / "build").mkdir(exist_ok=True)
+    (HERE / "build" / "chelonia.1").write_text(page(VERSION), encoding="utf-8")
+    return "build/chelonia.1"
+
+
+def shared_files() -> list[tuple[str, list[str]]]:
+    """What users and operators get beside the code: configurations, units, alerts, completions, the manual page."""
+
+    def found(pattern: str) -> list[str]:
+        return sorted(path.relative_to(HERE).as_posix() for path in HERE.glob(pattern) if path.is_file())
+
+    return [
+        ("share/chelonia/conf", found("conf/*.toml")),
+        ("share/chelonia/prometheus", found("conf/prometheus/*")),
+        ("share/chelonia/grafana", found("conf/grafana/*")),
+        ("share/chelonia/systemd", found("systemd/*")),
+        ("share/chelonia/completion", found("clients/chelonia_clients/completion/*")),
+        ("share/man/man1", [write_manual()]),
+    ]
+
+
 def read_long_description() -> str:
     """Return the README, if the checkout has one."""
     readme = HERE / "README.md"
@@ -90,6 +120,7 @@ setup(
     packages=all_packages(),
     package_dir=side_packages(),
     package_data={"": ["py.typed", "*.wsdl", "*.xsd"], "chelonia_clients": ["completion/*"]},
+    data_files=shared_files(),
     install_requires=CLIENT,
     extras_require={"server": SERVER, "mount": MOUNT, "test": SERVER + MOUNT + TEST, "bench": SERVER + BENCH},
     entry_points={

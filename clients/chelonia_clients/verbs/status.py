@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.healing_words import forecast
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.http_client import Sending
@@ -15,7 +16,7 @@ from chelonia_clients.arguments import Arguments, parse_duration
 from chelonia_clients.output import human_size
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import ask_all, parted
-from chelonia_clients.verbs.heal import dangers, forecast
+from chelonia_clients.verbs.heal import dangers
 from chelonia_clients.verdict import Level, Seen, days_left, judge, space
 
 EVERY_MS: Final = 2_000

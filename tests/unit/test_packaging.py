@@ -1,0 +1,57 @@
+"""What is installed beside the code: the manual page has every verb, the wheel what an operator needs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from chelonia_clients.manual import page
+from chelonia_clients.verbs.table import VERBS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_manual_page_has_every_verb_and_reads_without_a_warning() -> None:
+    text = page("1.0")
+    for verb in VERBS:
+        assert f".SS {verb.name}\n" in text
+        for flag in verb.flags:
+            assert flag.name.replace("-", r"\-") in text
+    if shutil.which("groff"):
+        ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=text, text=True, capture_output=True, check=True)
+        assert ran.stderr == ""
+
+
+@pytest.mark.long
+def test_the_wheel_has_what_users_and_operators_need(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True)
+    [wheel] = tmp_path.glob("chelonia-*.whl")
+    names = {name.partition(".data/data/")[2] for name in zipfile.ZipFile(wheel).namelist()}
+    for wanted in ("conf/librarian.toml", "systemd/chelonia@.service", "prometheus/alerts.yml", "completion/_chelonia"):
+        assert f"share/chelonia/{wanted}" in names
+    assert "share/man/man1/chelonia.1" in names
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> None:
+    """Into a directory of its own, as root or not: nothing of this machine is changed."""
+    subprocess.run([str(ROOT / "scripts" / "build-deb"), sys.executable], check=True)
+    [package] = (ROOT / "build").glob("chelonia_*.deb")
+    root = tmp_path / "root"
+    subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
+    for command in ("chelonia", "cheloniad"):
+        script = [sys.executable, "-I", str(root / "usr" / "bin" / command), "--version"]
+        assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.startswith(command)
+    for wanted in (
+        "lib/systemd/system/chelonia@.service",
+        "share/man/man1/chelonia.1.gz",
+        "share/doc/chelonia/copyright",
+    ):
+        assert (root / "usr" / wanted).is_file()
