@@ -25,7 +25,7 @@ from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, log_line
 from chelonia.hosting.doors.guarded import START, Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener
 from chelonia.hosting.net.http_messages import Answer, Request, text_answer
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.unit.hosting.listening import PLAIN, talk
 
 LIMIT_MS = 400
@@ -207,7 +207,7 @@ async def test_many_connections_fill_no_frozen_guard_and_another_takes_its_place
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_side, "PAUSE_MS", 10)
-    async with guards() as its:
+    async with guards(round(PATIENT_MS * patience())) as its:
         before = its.guarded.pid
         os.kill(before, signal.SIGSTOP)
         clients = [socket.create_connection(("127.0.0.1", its.server.port), 10) for _ in range(400)]
