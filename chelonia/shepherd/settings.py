@@ -29,7 +29,7 @@ class ShepherdSettings:
         report_retry_ms: pause after a report or heartbeat that failed.
         uncommitted_report_ms: how long a copy whose commit is under way waits before it is reported; two empty reports
             are as far apart.
-        unknown_retry_ms: how soon a replica the namespace does not know is reported again.
+        unknown_retry_ms: how soon a replica the namespace does not know is reported again (`lifecycle.ask_again_ms`).
         unknown_grace_ms: how long a ticket's bytes are kept after its expiry, and how long a committed replica may
             be unknown before it is set aside.
         quarantine_keep_ms: how long set-aside bytes that nobody ever acknowledged are kept before they are erased.
