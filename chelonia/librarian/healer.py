@@ -32,6 +32,7 @@ from chelonia.librarian.drills.act import Drilling
 from chelonia.librarian.leadership import operator_controls as steering
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.leadership.summarising import Summarising
 from chelonia.librarian.leadership.sweep import Expiring
 from chelonia.librarian.metadata.records import Draft, Identity, Records
 from chelonia.librarian.namespace.uploads.act import Uploads
@@ -85,6 +86,7 @@ class Healer:
         self._surveying = Surveying(on, planning, self._tally, self._surveyed)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
+        self._summarising = Summarising(on, self._leading)
         self._questions = OpenQuestions(on, self._leading)
         self.life = NodeLife(records, nodes, world)
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
@@ -259,6 +261,7 @@ class Healer:
         yield self._leaders("balance", self._balance, tick, ended=self._balancing.leave, pauses=True)
         yield self._leaders("drill", self._drilling.step, tick, ended=self._drilling.leave)
         yield self._leaders("sweep", self._expiring.sweep, seldom)
+        yield self._leaders("summarise", self._summarising.step, seldom, ended=self._summarising.leave)
         yield Job("ask to compare", every(seldom, self._questions.step), Wait(seldom), held=self._in_rebuild)
         if self._snapshotting is not None:
             yield self._leaders("snapshot", self._snapshotting.step, seldom)

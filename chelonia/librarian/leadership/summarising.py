@@ -1,0 +1,87 @@
+"""Summaries that nobody has written yet: those of files of an older store, and those that a repair has dropped.
+
+The repair leader goes through all collections once a term, and writes what is missing, on the version of each file that
+it read. A store in which nothing was missing is not written to; in another the cursor is kept, and its end for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.below import Below, Leaf
+from chelonia.core.ids import REPAIR_OBJECT, ObjectId, is_guid
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.metadata import Needed
+from chelonia.core.summaries import SECTION, SUMMARISED, summary_of
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata.elements import check, is_, put, version
+from chelonia.librarian.namespace.tree import type_of
+
+END: Final = "~"
+"""Stands for the end of all ids: every collection was gone through."""
+TOGETHER: Final = 100
+"""Summaries written in one transact."""
+
+
+class Summarising:
+    """One Librarian's pass over the collections."""
+
+    def __init__(self, footing: Footing, leading: Leading) -> None:
+        self._on = footing
+        self._leading = leading
+        self._after = ""
+        self._written = False
+
+    def leave(self) -> None:
+        """Another one leads."""
+        self._after = ""
+
+    async def step(self) -> None:
+        """Go on from where this term, or an earlier one, is; at the end there is nothing to do."""
+        after = max(self._after, self._leading.record.value(SECTION, "after"))
+        while after != END and self._leading.now:
+            page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
+            for collection in await self._collections(page.ids):
+                await self._fill(collection)
+            after = self._after = page.ids[-1] if page.more else END
+            if self._written:
+                await self._leading.apply([put(REPAIR_OBJECT, SECTION, "after", after)])
+            if page.more:
+                await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
+
+    async def _collections(self, ids: Sequence[ObjectId]) -> list[ObjectId]:
+        entries = [each for each in ids if is_guid(each)]
+        kinds = await self._on.records.get(self._on.call, entries, (Needed("entry", "type"),))
+        return [each.id for each in kinds if type_of(each) == TYPE_COLLECTION]
+
+    async def _fill(self, collection: ObjectId) -> None:
+        """Write the summaries that are missing in a collection."""
+        after, more = "", True
+        while more and self._leading.now:
+            ask = Below(collection, after, deep=False, needed=SUMMARISED, summaries=True)
+            page = await self._on.records.below(self._on.call, ask)
+            missing = [made for leaf in page.leaves if (made := _missing(collection, leaf))]
+            for start in range(0, len(missing), TOGETHER):
+                await self._write(missing[start : start + TOGETHER])
+            after, more = page.after, bool(page.after)
+
+    async def _write(self, some: Sequence[list[Element]]) -> None:
+        """Write together, and one by one where one of them has changed meanwhile: its own change has written it."""
+        self._written = True
+        if not await self._leading.apply([element for elements in some for element in elements]):
+            for elements in some:
+                await self._leading.apply(elements)
+
+
+def _missing(collection: ObjectId, leaf: Leaf) -> list[Element]:
+    """What writes the summary of an entry that has none and should; empty for any other."""
+    file = leaf.object
+    summary = summary_of(file) if file is not None else ""
+    if file is None or not summary:
+        return []
+    still = is_("entries", leaf.path, file.id)
+    return [check(file.id, version(file.version)), put(collection, SECTION, leaf.path, summary, still)]

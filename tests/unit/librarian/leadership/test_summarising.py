@@ -1,0 +1,44 @@
+"""The repair leader writes the summaries that are missing, and nothing where none is."""
+
+import asyncio
+
+from chelonia.core.ahash import Element
+from chelonia.core.ids import REPAIR_OBJECT, ROOT, ObjectId, RequestKey
+from chelonia.librarian.leadership.summarising import END
+from chelonia.librarian.metadata.elements import drop
+from chelonia.librarian.recovery.invariants import Snapshot, broken
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.paper import Paper, paper
+
+NAMES = [f"f{number}" for number in range(5)]
+
+
+async def summaries(p: Paper) -> dict[str, str]:
+    return dict((await p.b.stored(ROOT)).sections.get("summaries", {}))
+
+
+async def again(p: Paper) -> None:
+    """Have the pass begin anew, as another leader would."""
+    p.b.service._parts.healer._summarising.leave()
+    await asyncio.sleep(p.b.service._parts.healer._on.settings.sweep_interval_ms * 3 / 1000)
+
+
+def test_what_is_missing_is_written_and_what_is_there_is_left() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            for name in NAMES:
+                await p.upload(name)
+            before = await summaries(p)
+            assert sorted(before) == NAMES
+            await again(p)
+            assert "summaries" not in (await p.b.stored(REPAIR_OBJECT)).sections, "nothing was missing"
+            gone: tuple[Element, ...] = tuple(drop(ObjectId(ROOT), "summaries", name) for name in NAMES[1:4])
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), gone)).applied
+            await again(p)
+            assert await summaries(p) == before
+            assert (await p.b.stored(REPAIR_OBJECT)).value("summaries", "after") == END
+            ids = (await p.b.ahash.objects(LIBRARIAN)).ids
+            assert broken(Snapshot(await p.b.ahash.get(LIBRARIAN, ids))) == ()
+
+    run_virtual(scenario())
