@@ -33,14 +33,14 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a listing was asked for. `v2`: the second version of the call; `after`: keys up to it are left out;
-    `token`: where the page before ended."""
+    `token`: where the page before ended, as it was sent."""
 
     bucket: str
     prefix: str = ""
     delimiter: str = ""
     limit: int = 1000
     after: str = ""
-    token: str = ""
+    token: str | None = None
     encoded: bool = False
     owner: bool = False
     v2: bool = True
@@ -50,7 +50,8 @@ def listing(asked: Asked, items: Iterable[Item], next_token: str) -> bytes:
     """A page of a listing; `next_token`: how it goes on, "": it does not."""
     shown = list(items)
     text = _encoded if asked.encoded else str
-    out = [leaf("Name", asked.bucket), leaf("Prefix", text(asked.prefix)), leaf("MaxKeys", str(asked.limit))]
+    prefix = text(asked.prefix) if asked.v2 else asked.prefix  # botocore undoes the coding of the second version's
+    out = [leaf("Name", asked.bucket), leaf("Prefix", prefix), leaf("MaxKeys", str(asked.limit))]
     if asked.delimiter:
         out.append(leaf("Delimiter", text(asked.delimiter)))
     if asked.encoded:
@@ -58,7 +59,7 @@ def listing(asked: Asked, items: Iterable[Item], next_token: str) -> bytes:
     out.append(leaf("IsTruncated", "true" if next_token else "false"))
     if asked.v2:
         out.append(leaf("KeyCount", str(len(shown))))
-        out += [leaf("ContinuationToken", asked.token)] if asked.token else []
+        out += [leaf("ContinuationToken", asked.token)] if asked.token is not None else []
         out += [leaf("NextContinuationToken", next_token)] if next_token else []
         out += [leaf("StartAfter", text(asked.after))] if asked.after else []
     else:

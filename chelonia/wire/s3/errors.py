@@ -83,8 +83,10 @@ class S3Error(CheloniaError):
 
 
 def code_of(error: CheloniaError) -> str:
-    """The S3 code of any error."""
-    return error.code if isinstance(error, S3Error) else error.meaning.s3
+    """The S3 code of any error. What was waited for in vain inside the cluster is no fault of the client's."""
+    if isinstance(error, S3Error):
+        return error.code
+    return "ServiceUnavailable" if error.kind in (Kind.TIMEOUT, Kind.INCOMPLETE) else error.meaning.s3
 
 
 def status_of(code: str) -> int:

@@ -34,7 +34,7 @@ async def list_objects(parts: S3Parts, ask: Ask) -> Answer:
     if await check_bucket(parts, ask) is None:
         raise S3Error("AccessDenied", "Access Denied")
     asked = asked_of(ask)
-    after = _after(asked.token) or asked.after
+    after = _after(asked.token or "") or asked.after
     items = await _found(parts, ask, asked, after)
     more = len(items) > asked.limit
     page = items[: asked.limit]
@@ -59,15 +59,13 @@ def asked_of(ask: Ask) -> Asked:
         raise S3Error("InvalidArgument", "max-keys is a number from 0")
     if query.get("encoding-type", "url") not in ("url", ""):
         raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request: url is offered")
-    if v2 and "continuation-token" in query and not query["continuation-token"]:
-        raise S3Error("InvalidArgument", "The continuation token provided is incorrect")
     return Asked(
         bucket=ask.target.bucket,
         prefix=query.get("prefix", ""),
         delimiter=query.get("delimiter", ""),
         limit=min(int(limit), KEYS_MAX),
         after=query.get("start-after" if v2 else "marker", ""),
-        token=query.get("continuation-token", "") if v2 else "",
+        token=query.get("continuation-token") if v2 else None,
         encoded=query.get("encoding-type") == "url",
         owner=not v2 or query.get("fetch-owner", "").lower() == "true",
         v2=v2,

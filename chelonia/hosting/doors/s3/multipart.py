@@ -16,9 +16,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import ANY, Done, Drop, Open, Part, Placing, Seal, UploadParts, Uploads, Want
 from chelonia.core.parts import AFTER_KEY, PartPage, UploadId, listing_mark
 from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import Exchange, apply, carrying, good, reader
+from chelonia.hosting.doors.plain.parts import Exchange, apply
 from chelonia.hosting.doors.plain.sending import sent
-from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, check_source, conditions, nothing, ready, source_of
+from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, xml_answer
 from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, requests
@@ -73,10 +73,7 @@ async def copy_part(parts: S3Parts, ask: Ask) -> Answer:
             raise S3Error("InvalidArgument", f"x-amz-copy-source-range is bytes=first-last within {size} bytes")
         span = spans[0]
     placing = Placing(ask.place, span.length, wanted=parts.plain.copies, parents=True, piece=True, measure_md5=True)
-    (answer,) = await parts.plain.files.place(carrying(parts.plain, ask.exchange.call), (placing,))
-    own = reader(parts.plain, ask.exchange.call, source.place)
-    body = own.get(there, span) if span.length else nothing()
-    arrived = await parts.plain.bytes.put(good(answer, ask.operation), body, span.length)
+    arrived = await carried(parts, source, there, span, placing)
     done = await _applied(parts, ask, Part(ask.place, _upload(ask), number, arrived))
     return xml_answer(answers.copied(done.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult"))
 

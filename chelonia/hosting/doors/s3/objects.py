@@ -31,7 +31,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
-from chelonia.hosting.doors.plain.sending import sent
+from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, kept_sent, sent
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, no_key, seen, xml_answer
 from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
@@ -232,7 +232,7 @@ async def copy(parts: S3Parts, ask: Ask) -> Answer:
         etag = there.attributes.etag
     else:
         placing = Placing(place, there.attributes.size, wanted=copies, parents=True)
-        arrived = await _carried(parts, source, there, placing)
+        arrived = await carried(parts, source, there, ByteRange(0, there.attributes.size), placing)
         etag = there.attributes.etag
         done = await applied(
             parts, ask, Write(place, arrived, user=facts.stored(kept), parents=True, when=when, etag=etag)
@@ -281,13 +281,14 @@ def check_source(ask: Ask, there: Looked) -> None:
         raise S3Error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
 
 
-async def _carried(parts: S3Parts, source: Ask, there: Looked, placing: Placing) -> Arrived:
-    """The bytes of an object on their way to another."""
+async def carried(parts: S3Parts, source: Ask, there: Looked, span: ByteRange, placing: Placing) -> Arrived:
+    """Bytes of an object where they are to be; few are kept here, so that others can be tried."""
+    body = reader(parts.plain, source.exchange.call, source.place).get(there, span) if span.length else nothing()
+    if span.length <= KEPT_BYTES_MAX:
+        kept = b"".join([chunk async for chunk in body])
+        return (await kept_sent(parts.plain, source.exchange, placing, kept))[1]
     (answer,) = await parts.plain.files.place(carrying(parts.plain, source.exchange.call), (placing,))
-    placed, size = good(answer, "CopyObject"), there.attributes.size
-    own = reader(parts.plain, source.exchange.call, source.place)
-    body = own.get(there, ByteRange(0, size)) if size else nothing()
-    return await parts.plain.bytes.put(placed, body, size)
+    return await parts.plain.bytes.put(good(answer, source.operation), body, span.length)
 
 
 async def nothing() -> AsyncIterator[bytes]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.net.http_messages import Request
@@ -94,7 +95,7 @@ async def _checked(
     body: AsyncIterator[bytes], decoder: ChunkDecoder | None, measured: Measured, length: int
 ) -> AsyncIterator[bytes]:
     held = b""
-    async for piece in body:
+    async for piece in _theirs(body):
         data = decoder.feed(piece) if decoder is not None else piece
         if data:
             measured.update(data)
@@ -108,6 +109,18 @@ async def _checked(
     measured.check(decoder.trailers if decoder is not None else {})
     if held:
         yield held
+
+
+async def _theirs(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The body as it comes; that it does not come is the client's doing, as the code of the error says."""
+    try:
+        async for piece in body:
+            yield piece
+    except CheloniaError as error:
+        codes = {Kind.TIMEOUT: "RequestTimeout", Kind.INCOMPLETE: "IncompleteBody"}
+        if error.kind not in codes:
+            raise
+        raise S3Error(codes[error.kind], error.cause) from error
 
 
 def _asked_for(name: str) -> str:
