@@ -20,12 +20,12 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform browser check-history bench deb constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform conform-s3 browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
 help: ## list the tasks
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-14s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-14s %s\n", $$1, $$2}'
 
 install: .venv/.installed ## make .venv/bin/chelonia and .venv/bin/cheloniad, with all they need
 
@@ -68,6 +68,9 @@ conform: .venv/.installed-test ## run clients of others at the plain door, write
 
 browser: .venv/.installed-test ## look at the page by share links in a real Chromium (chromium, chromium-driver)
 	$(PY) -m tests.conform.browser
+
+conform-s3: .venv/.installed-test ## run ceph/s3-tests (S3_TESTS: a checkout) against a cluster; what passed once must pass (ARGS: --all)
+	$(PY) -m tests.conform.s3_tests $(ARGS)
 
 grid: .venv/.installed-test ## run grid jobs on Debian's A-REX while nodes die; as root (ARGS: --jobs 20 --rounds quiet)
 	$(PY) -m tests.cluster.grid $(ARGS)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chelonia.core.access_keys import IssuedKey
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import Kind
 from chelonia.core.files import Failure, Look, Looked, Want
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import LogicalName
-from chelonia.core.shepherd import ByteRange
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, carrying, good
 from chelonia.hosting.net.http_messages import Answer
@@ -128,13 +127,3 @@ def no_key(key: str) -> S3Error:
 def no_bucket(ask: Ask) -> S3Error:
     """There is no such bucket."""
     return S3Error("NoSuchBucket", "The specified bucket does not exist", ask.target.bucket[:80])
-
-
-def whole(there: Looked) -> ByteRange:
-    """All bytes of an object."""
-    return ByteRange(0, there.attributes.size)
-
-
-def is_absent(error: CheloniaError) -> bool:
-    """Whether an error says that there is nothing of the name."""
-    return error.kind is Kind.NOT_FOUND

@@ -1,0 +1,145 @@
+"""The suite of ceph/s3-tests against a cluster of our own: what has passed once must pass again (`make conform-s3`).
+
+    S3_TESTS=<checkout> make conform-s3             # the tests of the gate, tests/conform/s3_tests.txt
+    S3_TESTS=<checkout> make conform-s3 ARGS=--all  # everything this door is about; new passes are added to the gate
+
+The suite needs `munch`, `isodate`, `httplib2` and `pytz` beside what tests install: `S3_TESTS_PYTHON` names a Python
+that has them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.cluster.harness import Cluster
+
+GATE = Path(__file__).with_suffix(".txt")
+MODULE = "s3tests/functional/test_s3.py"
+OTHERS = [
+    "abac_test",
+    "appendobject",
+    "auth_aws2",
+    "bucket_encryption",
+    "bucket_logging",
+    "bucket_policy",
+    "cloud_restore",
+    "cloud_transition",
+    "delete_marker",
+    "encryption",
+    "fails_on_aws",
+    "iam_account",
+    "iam_cross_account",
+    "iam_role",
+    "iam_tenant",
+    "iam_user",
+    "lifecycle",
+    "object_lock",
+    "object_ownership",
+    "role_policy",
+    "s3website",
+    "sse_s3",
+    "storage_class",
+    "user_policy",
+    "versioning",
+]
+"""Marks of tests of what this door does not offer."""
+WORDS = [
+    "sse",
+    "kms",
+    "lock",
+    "website",
+    "logging",
+    "policy",
+    "lifecycle",
+    "version",
+    "cors",
+    "post_object",
+    "ownership",
+    "public_block",
+    "block_public",
+    "retention",
+    "legal_hold",
+]
+USERS = {"s3 main": "user", "s3 alt": "user2", "s3 tenant": "user2", "iam": "user", "iam root": "user",
+         "iam alt root": "user2"}  # fmt: skip
+
+
+def main() -> int:
+    """Run the suite; 1 when a test of the gate fails."""
+    checkout, everything = os.environ.get("S3_TESTS", ""), "--all" in sys.argv[1:]
+    if not checkout or not (Path(checkout) / MODULE).exists():
+        print("S3_TESTS names no checkout of ceph/s3-tests", file=sys.stderr)
+        return 2
+    gate = set(GATE.read_text().split())
+    with tempfile.TemporaryDirectory() as scratch:
+        cluster = Cluster(Path(scratch) / "cluster")
+        cluster.start()
+        try:
+            passed, failed = _run(Path(checkout), _settings(cluster, Path(scratch)), gate, everything=everything)
+        finally:
+            cluster.stop()
+    lost = sorted(gate - passed)
+    print(f"passed {len(passed)}, failed {len(failed)}, of the gate {len(gate) - len(lost)} of {len(gate)}")
+    for name in lost:
+        print(f"passed before, and not now: {name}")
+    if everything and not lost:
+        GATE.write_text("".join(f"{name}\n" for name in sorted(gate | passed)))
+    return 1 if lost else 0
+
+
+def _settings(cluster: Cluster, scratch: Path) -> Path:
+    """The suite's configuration, with fresh keys."""
+    lines = [
+        "[DEFAULT]", "host = localhost", f"port = {cluster.s3_url.rpartition(':')[2]}", "is_secure = True",
+        "ssl_verify = False", "[fixtures]", "bucket prefix = st-{random}-", "iam name prefix = s3-tests-",
+        "iam path prefix = /s3-tests/",
+    ]  # fmt: skip
+    command = [str(Path(sys.executable).parent / "chelonia"), "--cluster", str(cluster.root / "cluster.json")]
+    keys = {}
+    for who in sorted(set(USERS.values())):
+        told = subprocess.run(
+            [*command, "--as", who, "--json", "s3", "key", "create"], capture_output=True, check=True
+        ).stdout
+        (keys[who],) = json.loads(told)["results"]
+    for section, who in USERS.items():
+        key = keys[who]
+        lines += [f"[{section}]", f"display_name = {key['dn']}", f"user_id = {key['dn']}", "email = x@example.org",
+                  "api_name = default", f"access_key = {key['id']}", f"secret_key = {key['secret']}",
+                  "tenant = none"]  # fmt: skip
+    path = scratch / "s3tests.conf"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _run(checkout: Path, settings: Path, gate: set[str], *, everything: bool) -> tuple[set[str], set[str]]:
+    """Names of tests that passed, and of those that did not."""
+    python = os.environ.get("S3_TESTS_PYTHON", sys.executable)
+    command = [python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-W", "ignore", "--tb=line", "--timeout=120"]
+    if everything:
+        chosen = [MODULE, "-m", f"not ({' or '.join(OTHERS)})", "-k", f"not ({' or '.join(WORDS)})"]
+    else:
+        chosen = [f"{MODULE}::{name}" for name in sorted(gate)]
+    environment = os.environ | {"S3TEST_CONF": str(settings)}
+    with subprocess.Popen(
+        [*command, *chosen], cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        passed: set[str] = set()
+        failed: set[str] = set()
+        for line in running.stdout:
+            print(line, end="", flush=True)
+            name = line.partition("::")[2].partition(" ")[0]
+            if " PASSED" in line:
+                passed.add(name)
+            elif " FAILED" in line or " ERROR" in line:
+                failed.add(name)
+    return passed - failed, failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
