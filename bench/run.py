@@ -23,6 +23,7 @@ import floor
 import freeze
 import heal
 import idle
+import listing
 import multiuser
 import plan
 import restart
@@ -42,6 +43,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "floor": floor.run,
     "depth": depth.run,
     "width": width.run,
+    "listing": listing.run,
     "multiuser": multiuser.run,
     "plan": plan.run,
     "stream": stream.run,
