@@ -31,8 +31,10 @@ from chelonia_fuse.journal import Journal, record_of
 from chelonia_fuse.reading import Reader
 from chelonia_fuse.staging import Plan, Staged
 
-TRIES: Final = 5
+TRIES: Final = 9
 PAUSE_S: Final = 0.2
+PAUSE_S_MAX: Final = 2.0
+"""Between two tries; together they cover the time in which Shepherds that died are back, or known to be dead."""
 GIVE_UP_S: Final = 15.0
 """After so long without a Bartender no further try is begun."""
 AGAIN_S: Final = 3.0
@@ -168,7 +170,7 @@ class Committer:
                 away = len(tried) == sent and time.monotonic() > ends
                 if error.kind not in AGAIN or not left or away:
                     raise
-            await asyncio.sleep(PAUSE_S * 2 ** (TRIES - 1 - left))
+            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S * 2 ** (TRIES - 1 - left)))
         if copy.staged.changed:
             cause = "others change it all the time; close it again"
             raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)

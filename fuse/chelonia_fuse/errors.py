@@ -20,6 +20,7 @@ _NUMBERS: Final = {
     Kind.READ_ONLY: errno.EIO, Kind.BUSY: errno.EIO, Kind.CANCELLED: errno.EINTR, Kind.CONFLICT: errno.EIO,
     Kind.INCOMPLETE: errno.EIO, Kind.BAD_TICKET: errno.EIO, Kind.EXPIRED: errno.EIO, Kind.ALREADY_DONE: errno.EIO,
     Kind.BAD_REQUEST: errno.EINVAL, Kind.NOTHING_TO_UNLINK: errno.EBUSY, Kind.PRECONDITION: errno.ESTALE,
+    Kind.NO_SHEPHERD: errno.EIO,
 }  # fmt: skip
 """Where a program expects something else of a file than the table of kinds says."""
 _QUIET: Final = frozenset(

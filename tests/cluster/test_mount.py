@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import errno
@@ -238,6 +239,7 @@ def test_reads_go_on_when_shepherds_die(two: tuple[Mount, Mount], cluster: Clust
     assert digest.digest() == hashlib.sha256(DATA * 5).digest()
     for name, old in olds.items():
         cluster.wait_restarted(name, old)
+    asyncio.run(cluster.until_alive())
 
 
 def test_what_was_closed_or_synced_survives_the_death_of_the_mount(cluster: Cluster, tmp_path: Path) -> None:
