@@ -251,6 +251,18 @@ def test_rights_are_those_of_the_keys_owner(
     assert issued["id"] not in [key["id"] for key in run(cluster, "s3", "key", "list")]
 
 
+def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x", ACL="private")
+    url = f"{cluster.files_url}/{bucket}/k"
+    assert cluster.request("GET", url, "anonymous").status == 403
+    s3.put_object_acl(Bucket=bucket, Key="k", ACL="public-read")
+    assert cluster.request("GET", url, "anonymous").body == b"x"
+    grants = s3.get_object_acl(Bucket=bucket, Key="k")["Grants"]
+    assert [(each["Grantee"]["Type"], each["Permission"]) for each in grants] == [
+        ("CanonicalUser", "FULL_CONTROL"), ("Group", "READ"),
+    ]  # fmt: skip
+
+
 def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, s3: Any, bucket: str) -> None:
     url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "broken"})
     parts = urlsplit(url)

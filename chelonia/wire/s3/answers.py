@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.parts import PartPage, Upload
+from chelonia.wire.s3.acls import EVERYBODY, Grant
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted
 from chelonia.wire.xml import leaf
@@ -216,6 +217,18 @@ def tags(found: Mapping[str, str]) -> bytes:
     return _document("Tagging", f"<TagSet>{told}</TagSet>")
 
 
+def acl(owner: str, grants: Iterable[Grant]) -> bytes:
+    """An access control list."""
+    space = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
+    told = []
+    for who, permission in grants:
+        kind, name = ("Group", leaf("URI", who)) if who == EVERYBODY else ("CanonicalUser", _id(who))
+        grantee = f'<Grantee {space} xsi:type="{kind}">{name}</Grantee>'
+        told.append(f"<Grant>{grantee}{leaf('Permission', permission)}</Grant>")
+    content = f"{_owner(owner)}<AccessControlList>{''.join(told)}</AccessControlList>"
+    return _document("AccessControlPolicy", content)
+
+
 def plain(name: str) -> bytes:
     """A document without content: what is asked for has never been set."""
     return _document(name, "")
@@ -237,7 +250,11 @@ def _document(name: str, content: str) -> bytes:
 
 
 def _owner(dn: str, name: str = "Owner") -> str:
-    return f"<{name}>{leaf('ID', dn)}{leaf('DisplayName', dn)}</{name}>"
+    return f"<{name}>{_id(dn)}</{name}>"
+
+
+def _id(dn: str) -> str:
+    return leaf("ID", dn) + leaf("DisplayName", dn)
 
 
 def _encoded(text: str) -> str:

@@ -15,6 +15,8 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """A body of XML: a thousand keys of a thousand bytes, escaped."""
 DELETED_MAX: Final = 1000
 """Keys of one bulk deletion."""
+GRANTS_MAX: Final = 100
+"""Grants of one list: as many as rules of a policy."""
 TAGS_MAX: Final = 10
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 
@@ -52,6 +54,18 @@ def completion(body: bytes) -> tuple[tuple[int, str], ...]:
     if not order:
         raise S3Error("MalformedXML", "an upload is completed of at least one Part")
     return tuple(order)
+
+
+def acl(body: bytes) -> tuple[tuple[str, str], ...]:
+    """The grants of an `AccessControlPolicy`: who, and which permission. Raises: S3Error."""
+    grants: list[tuple[str, str]] = []
+    for grants_node in _children(_root(body, "AccessControlPolicy"), "AccessControlList"):
+        for grant in _children(grants_node, "Grant"):
+            who = next(_children(grant, "Grantee"), None)
+            if who is None or len(grants) >= GRANTS_MAX:
+                raise S3Error("MalformedACLError", f"a list has at most {GRANTS_MAX} grants, each with a Grantee")
+            grants.append((_text(who, "URI") or _text(who, "ID"), _text(grant, "Permission")))
+    return tuple(grants)
 
 
 def location(body: bytes) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.doors.plain.parts import Exchange
-from chelonia.hosting.doors.s3 import buckets, listing, multipart, objects
+from chelonia.hosting.doors.s3 import acls, buckets, listing, multipart, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts
 from chelonia.hosting.doors.s3.signing import signable_of, verified
 from chelonia.hosting.metrics import Metrics
@@ -43,6 +43,10 @@ OPERATIONS: Final[dict[str, Handler]] = {
     "PutBucketTagging": buckets.put_tags,
     "DeleteBucketTagging": buckets.delete_tags,
     "ListObjects": listing.list_objects,
+    "GetBucketAcl": acls.get,
+    "PutBucketAcl": acls.put,
+    "GetObjectAcl": acls.get,
+    "PutObjectAcl": acls.put,
     "ListObjectVersions": listing.list_versions,
     "DeleteObjects": listing.delete_objects,
     "GetObject": objects.get,
@@ -87,7 +91,10 @@ class S3Door:
             ask = await self._ask(request, target, query, (name, subresource))
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
+            canned = acls.asked(ask)
             answer = await handler(self._parts, ask)
+            if canned is not None:
+                await acls.made(self._parts, ask, canned)
             return replace(answer, headers=(*ids, *answer.headers))
         except CheloniaError as error:
             kind = error.kind.value

@@ -1,0 +1,63 @@
+"""Access control lists by the S3 door: a policy of ours read and written as grants."""
+
+from __future__ import annotations
+
+from chelonia.core.files import Looked, Set, Want
+from chelonia.core.names import LogicalName
+from chelonia.hosting.doors.plain.parts import apply
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, xml_answer
+from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.wire.s3 import acls, answers, requests
+from chelonia.wire.s3.errors import S3Error
+
+
+async def get(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer GET of the list of a bucket or an object."""
+    there, _ = await _there(parts, ask)
+    owner = there.attributes.owner
+    return xml_answer(answers.acl(owner, acls.grants_of(there.policy, owner)))
+
+
+async def put(parts: S3Parts, ask: Ask) -> Answer:
+    """Answer PUT of the list of a bucket or an object: canned, or grant by grant."""
+    body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
+    there, place = await _there(parts, ask)
+    name = ask.header("x-amz-acl")
+    if bool(name) is bool(body.strip()):
+        raise S3Error("InvalidRequest", "a list is canned (x-amz-acl) or stands in the body")
+    await settle(parts, ask, place, there, acls.canned(name) if name else requests.acl(body))
+    return Answer(200, (), b"", 0)
+
+
+MAKING = ("CreateBucket", "PutObject", "CopyObject")
+"""Operations that may say a canned list for what they make."""
+
+
+def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
+    """The canned list that comes with what is made, None: none. Raises: S3Error."""
+    name = ask.header("x-amz-acl")
+    if any(ask.header(f"x-amz-grant-{each}") for each in ("read", "write", "read-acp", "write-acp", "full-control")):
+        raise S3Error("NotImplemented", "grants come in the body of a list of their own, or canned")
+    return acls.canned(name) if name and ask.operation in MAKING else None
+
+
+async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
+    """Give what was just made its list."""
+    there, place = await _there(parts, ask)
+    await settle(parts, ask, place, there, grants)
+
+
+async def settle(parts: S3Parts, ask: Ask, place: LogicalName, there: Looked, grants: tuple[acls.Grant, ...]) -> None:
+    """Have a policy say what grants say."""
+    change = acls.policy_of(grants, there.attributes.owner, there.policy)
+    if change:
+        await apply(parts.plain, ask.exchange.call, Set(place, policy=change))
+
+
+async def _there(parts: S3Parts, ask: Ask) -> tuple[Looked, LogicalName]:
+    if ask.target.key:
+        return await found(parts, ask, Want.POLICY), ask.place
+    there = await check_bucket(parts, ask)
+    if there is None:
+        raise S3Error("AccessDenied", "Access Denied")
+    return there, ask.bucket

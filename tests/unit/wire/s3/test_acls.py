@@ -1,0 +1,45 @@
+"""Access control lists: what S3 grants is what a policy allows, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from chelonia.core.policy import Action, decide
+from chelonia.wire.s3 import requests
+from chelonia.wire.s3.acls import EVERYBODY, canned, grants_of, policy_of
+from chelonia.wire.s3.answers import acl
+from chelonia.wire.s3.errors import S3Error
+
+JOE, EVE = "/CN=joe", "/CN=eve"
+
+
+def held(policy: dict[str, str | None]) -> dict[str, str]:
+    return {name: rule for name, rule in policy.items() if rule is not None}
+
+
+@pytest.mark.parametrize(("name", "reads", "adds"), [("private", False, False), ("public-read", True, False),
+                                                     ("public-read-write", True, True)])  # fmt: skip
+def test_a_canned_list_allows_what_it_says(name: str, reads: bool, adds: bool) -> None:
+    policy = held(policy_of(canned(name), JOE, {}))
+    for action, allowed in ((Action.READ, reads), (Action.ADD_ENTRY, adds), (Action.MODIFY_POLICY, False)):
+        assert decide(action, EVE, (), owner=JOE, policy=policy).allowed is allowed
+
+
+def test_grants_come_back_as_they_were_given() -> None:
+    given = ((JOE, "FULL_CONTROL"), (EVE, "FULL_CONTROL"), (EVERYBODY, "READ"))
+    policy = held(policy_of(given, JOE, {}))
+    assert set(grants_of(policy, JOE)) == set(given)
+    assert requests.acl(acl(JOE, grants_of(policy, JOE))) == grants_of(policy, JOE)
+
+
+def test_a_list_takes_the_place_of_rules_of_persons_and_leaves_those_of_groups() -> None:
+    there = {"ALL": "+read", EVE: "+delete", "VOMS:lab": "+read"}
+    assert policy_of(canned("private"), JOE, there) == {"ALL": None, EVE: None}
+
+
+@pytest.mark.parametrize("grant", [("nobody", "READ"), (EVE, "EVERYTHING"), ("http://other/group", "READ")])
+def test_what_is_no_grant_is_refused(grant: tuple[str, str]) -> None:
+    with pytest.raises(S3Error):
+        policy_of((grant,), JOE, {})
+    with pytest.raises(S3Error):
+        canned("public")
