@@ -45,7 +45,7 @@ from chelonia_fuse.staging import Plan
 
 DEADLINE_S: Final = 30.0
 """For one question or change: several times what a failover takes."""
-AWAY_S: Final = 5.0
+AWAY_S: Final = 15.0
 """For so long after a question that nobody answered, those who can do without an answer do not ask."""
 A = TypeVar("A")
 
@@ -85,11 +85,16 @@ class Cluster:
     wanted: int
     away_until_s: float = 0.0
 
+    @property
+    def is_away(self) -> bool:
+        """Whether a question was not answered a moment ago, and none since."""
+        return time.monotonic() < self.away_until_s
+
     async def look(
         self, place: LogicalName, want: Want = Want.NOTHING, span: ByteRange | None = None, *, spare: bool = False
     ) -> Looked:
         """Look at one entry; `spare`: the caller can do without an answer. Raises: NOT_FOUND, DENIED, ..."""
-        if spare and time.monotonic() < self.away_until_s:
+        if spare and self.is_away:
             raise CheloniaError(Kind.NETWORK, "look", str(place), "the cluster did not answer a moment ago")
         try:
             (answer,) = await _in_time(self.files.look(new_call(), (Look(place, want, span),)), "look", place)
@@ -97,6 +102,7 @@ class Cluster:
             if error.kind in (Kind.NETWORK, Kind.TIMEOUT):
                 self.away_until_s = time.monotonic() + AWAY_S
             raise
+        self.away_until_s = 0.0
         return _good(answer, "look")
 
     async def page(self, place: LogicalName, after: str) -> Listed:

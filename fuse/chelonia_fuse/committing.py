@@ -65,6 +65,10 @@ class Committer:
 
         Raises: what cannot be cured by waiting.
         """
+        changed = inode.copy is not None and inode.copy.staged.changed and not inode.gone
+        if changed and self._cluster.is_away and not self._strict:
+            await self._keep(inode)
+            return
         try:
             await self.commit(inode)
         except CheloniaError as error:
@@ -130,7 +134,13 @@ class Committer:
             await self.work_off()
 
     async def work_off(self) -> None:
-        """Try once to commit what waits."""
+        """Try once to commit what waits, when the cluster answers."""
+        if self.waiting:
+            try:
+                await self._cluster.look(LogicalName(self._inodes.root.guid, ()))
+            except CheloniaError as error:
+                if error.kind in AGAIN:
+                    return
         for inode in list(self.waiting.values()):
             assert inode.copy is not None, "what waits has bytes here"
             path = self._place(inode, inode.copy)

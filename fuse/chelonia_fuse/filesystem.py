@@ -99,26 +99,24 @@ class FileSystem:
         """What a name leads to. Raises: NOT_FOUND, DENIED."""
         check_name(name)
         known = self.inodes.named(parent.number, name)
-        here = known is not None and known.copy is not None
         try:
-            looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=here)
+            looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=known is not None)
         except CheloniaError as error:
-            if error.kind in AGAIN and known is not None and here:
-                return known  # what is here can be read while the cluster is away
+            if error.kind in AGAIN and known is not None:
+                return known  # what is known can be shown, and what is here read, while the cluster is away
             if error.kind is Kind.NOT_FOUND:
                 self.inodes.unname(parent.number, name)
             raise
         return self.inodes.seen(looked.attributes, parent.number, name)
 
     async def refresh(self, inode: Inode) -> None:
-        """Ask the cluster for attributes. Raises: NOT_FOUND, DENIED."""
+        """Ask the cluster for attributes; while it is away those that are known stand. Raises: NOT_FOUND, DENIED."""
         if inode.gone:
             return
         try:
-            here = inode.copy is not None
-            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=here)).attributes)
+            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=True)).attributes)
         except CheloniaError as error:
-            if error.kind not in AGAIN or inode.copy is None:
+            if error.kind not in AGAIN:
                 raise
 
     async def make(self, parent: Inode, name: str, mode: int, device: int, owner: Owner) -> Inode:
