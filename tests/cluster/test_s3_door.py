@@ -182,6 +182,8 @@ def test_conditions_hold_for_writers_too(s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="once", Body=b"next", IfMatch=etag)
     assert refused(s3.put_object, Bucket=bucket, Key="once", Body=b"late", IfMatch=etag) == (412, "PreconditionFailed")
     assert refused(s3.get_object, Bucket=bucket, Key="once", IfMatch=etag) == (412, "PreconditionFailed")
+    now = s3.head_object(Bucket=bucket, Key="once")["ETag"]
+    assert refused(s3.get_object, Bucket=bucket, Key="once", IfNoneMatch=now) == (304, "304")
 
 
 def test_many_that_write_one_key_all_succeed(s3: Any, bucket: str) -> None:

@@ -57,7 +57,8 @@ async def get(parts: S3Parts, ask: Ask) -> Answer:
     )
     headers = described(ask, there)
     if is_fresh(request.headers, known):
-        return Answer(304, headers)
+        # A checksum of what is not sent would be compared with nothing.
+        return Answer(304, tuple(field for field in headers if not field[0].startswith("x-amz-checksum")))
     if ask.marks:
         return Answer(200, headers, b"", 0)
     wanted = request.headers.get("Range", "") if ranges_count(request.headers, known) else ""
