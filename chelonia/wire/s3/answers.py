@@ -204,7 +204,8 @@ def deleted(outcomes: Iterable[tuple[str, CheloniaError | None]], *, quiet: bool
     out = []
     for key, error in outcomes:
         if error is not None:
-            told = leaf("Key", key) + leaf("Code", code_of(error)) + leaf("Message", error.cause)
+            told = leaf("Key", key) + leaf("VersionId", "null")  # some clients look for the version that they named
+            told += leaf("Code", code_of(error)) + leaf("Message", error.cause)
             out.append(f"<Error>{told}</Error>")
         elif not quiet:
             out.append(f"<Deleted>{leaf('Key', key)}</Deleted>")
