@@ -25,10 +25,10 @@ from experiment import SHORT_TIMES, Outcome, Setup
 from intervals import Check, check
 from slices import Sample, medians, sampled
 
-from chelonia.core.ahash import AHash, ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Needed
+from chelonia.core.ports.ahash import AHash, ChangeType, Element
 
 AT_ONCE = (1, 8, 64)
 VALUE = "v" * 500

@@ -19,16 +19,16 @@ from ahash_group import Doors, Victims, roles, urls
 from experiment import Outcome, Setup
 from intervals import Check, check
 
-from chelonia.core.ahash import AHash, ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.hosting.net.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS, Patience
+from chelonia.core.ports.ahash import AHash, ChangeType, Element
+from chelonia.hosting.net.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS, RetryLimits
 
 KILLS, FREEZES, QUICK = 30, 10, 2
 BEFORE_S, AFTER_S = 0.3, 2.5
 WRITERS = 8
-ASK = Patience(retry_ms=10_000, pause_ms=10, hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
+ASK = RetryLimits(retry_ms=10_000, pause_ms=10, hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
 """As a Librarian asks, but that it begins the next round over the replicas sooner."""
 PAPER = {
     "centralised": ((3.7, 13.4), (4.2, 14.4)),

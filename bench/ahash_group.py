@@ -14,11 +14,11 @@ from pathlib import Path
 
 import cluster
 
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
+from chelonia.core.ports.ahash import AHash
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 
 SETTLED_S = 30.0
@@ -38,10 +38,10 @@ class Doors:
         files = TlsSettings(Path(told["service_cert"]), Path(told["service_key"]), ca_dir=Path(told["ca_dir"]))
         self._link = open_link(TlsStore(files, SystemClock().now_ms))
 
-    def at(self, *targets: str, soap: bool = False, patience: Patience | None = None) -> AHash:
+    def at(self, *targets: str, soap: bool = False, patience: RetryLimits | None = None) -> AHash:
         """A stub that asks these addresses, the next when one fails; once each unless told otherwise."""
         link = replace(self._link, compact=None) if soap else self._link
-        return remote_ahash(link, targets, patience or Patience(retry_ms=0))
+        return remote_ahash(link, targets, patience or RetryLimits(retry_ms=0))
 
     async def __aenter__(self) -> Doors:
         return self
@@ -61,7 +61,7 @@ async def roles(running: cluster.Running, door: Doors) -> tuple[str, list[str]]:
         seen, whole = {}, False
         for url in urls(running):
             try:
-                status = await door.at(url, patience=Patience(retry_ms=0, read_ms=1_000)).status(Call())
+                status = await door.at(url, patience=RetryLimits(retry_ms=0, read_ms=1_000)).status(Call())
                 seen[url] = status.role
                 whole |= status.role == "master" and all(replica.lag == 0 for replica in status.replicas)
             except CheloniaError as error:

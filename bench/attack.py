@@ -23,7 +23,7 @@ from experiment import Outcome, Setup
 from intervals import Check, check
 from machine import Cost, added, meter
 
-from chelonia.core.bartender import NameRequest
+from chelonia.core.ports.bartender import NameRequest
 from chelonia.wire import soap
 from chelonia.wire.operations_bartender import BARTENDER
 from chelonia_clients.client import Client

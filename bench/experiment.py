@@ -12,9 +12,9 @@ from intervals import Check
 from machine import Cost, meter
 from plot import Chart
 
-from chelonia.core.bartender import MakeRequest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Triple
+from chelonia.core.ports.bartender import MakeRequest
 from chelonia_clients.client import Client, new_call
 
 BLOCKS = 12

@@ -27,15 +27,15 @@ from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.ids import BlobId, Guid, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.shepherd import StoredReplica
 from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import StoredReplica
 from chelonia.hosting.config import load_config
 from chelonia.librarian.metadata.blobs import FIRST_ORDINAL, NewBlob, facts_of, file_states, make_blob
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.index import Index
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.store.lifecycle import KeptReplica
 
 T = TypeVar("T")
 AT_ONCE = 1000
@@ -70,7 +70,7 @@ class _Shepherd:
         self._index = Index()
         self._fresh: list[ReferenceId] = []
 
-    async def found(self) -> Iterator[Held]:
+    async def found(self) -> Iterator[KeptReplica]:
         """What its store has already."""
         notes = await self.store.notes(rows.at_rest(0))
         here = [noted async for page in self.store.scan(notes) for noted in page.known.items()]
@@ -108,7 +108,7 @@ class _Records:
         _, sections = layout.decode_header(self._got(layout.header_key(blob_object(blob))))
         self._facts = facts_of(StoredObject(blob_object(blob), 1, sections))
 
-    def facts(self, number: int, held: Held | None) -> ReplicaFacts:
+    def facts(self, number: int, held: KeptReplica | None) -> ReplicaFacts:
         """Of file `number`; of a replica that is there already."""
         name, wanted = f"/{COLLECTION}/f{number:07d}", 2 if number % self._every == 0 else 1
         facts = replace(self._facts, name=name, wanted=wanted)

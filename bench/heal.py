@@ -27,7 +27,7 @@ from experiment import Outcome, Setup
 from intervals import check, median_interval
 from machine import Cost, cpu_s
 
-from chelonia.core.bartender import NameRequest
+from chelonia.core.ports.bartender import NameRequest
 from chelonia_clients.client import Client, new_call
 
 MIB = 1024**2

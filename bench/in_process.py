@@ -20,12 +20,12 @@ from experiment import SHORT_TIMES, Outcome, Setup
 from intervals import Check, check
 from slices import Ask, Sample, medians, sampled
 
-from chelonia.core.ahash import AHashStatus, ChangeType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey, ServiceId
+from chelonia.core.ports.ahash import AHashStatus, ChangeType, Element
 from chelonia.core.position import Horizon
-from chelonia.hosting.ahash_replica import HostedReplica, Surroundings, host_replica, page_scrub, settings_of
+from chelonia.hosting.ahash_replica import HostedReplica, ReplicaSurroundings, host_replica, page_scrub, settings_of
 from chelonia.hosting.cheloniad import COLLECT_AFTER, SWITCH_S
 from chelonia.hosting.config import load_config
 from chelonia.hosting.net.clock import SystemClock, SystemIds
@@ -106,7 +106,7 @@ async def _served(running: cluster.Running) -> AsyncIterator[tuple[HostedReplica
     tls = TlsStore(files, clock.now_ms)
     assert tls.own_identity is not None
     dn = tls.own_identity.dn
-    around = Surroundings(dn, tls, clock, SystemIds(), Horizon(), page_scrub(section, clock))
+    around = ReplicaSurroundings(dn, tls, clock, SystemIds(), Horizon(), page_scrub(section, clock))
     replica = await host_replica(section, settings_of(section), around)
     task = asyncio.create_task(replica.run())
     try:

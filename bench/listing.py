@@ -23,17 +23,17 @@ from chelonia.bartender.files.service import FilesService
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
-from chelonia.core.files import Files, Listing
 from chelonia.core.ids import ROOT, Dn, Guid, ObjectId, RequestKey, ServiceId
-from chelonia.core.librarian import Librarian
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.files import Files, Listing
+from chelonia.core.ports.librarian import Librarian
 from chelonia.core.summaries import SECTION, summary_of
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.librarian.metadata.elements import put, put_all
-from chelonia.librarian.metadata.records import Identity, Records
+from chelonia.librarian.metadata.records import LibrarianIdentity, Records
 from chelonia.librarian.namespace.names import Names
 from chelonia.wire import compact
 
@@ -82,7 +82,7 @@ async def _files(setup: Setup) -> AsyncIterator[tuple[Files, AHashService]]:
     clock, ids = SystemClock(), SystemIds()
     ahash = AHashService(store, ThreadExecutor(), clock, AHashSettings(cluster="bench"))
     await ahash.start()
-    records = Records(ahash, Identity(LIBRARIAN.dn, ServiceId("l")))
+    records = Records(ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("l")))
     names = Names(records, cast(Any, None), lambda shepherd: True)
     settings = BartenderSettings(Dn("/O=Grid/CN=b"), ServiceId("b"), b"the key of tokens")
     try:

@@ -14,9 +14,16 @@ from experiment import Outcome, Setup
 from intervals import check, median_interval
 
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import NodeView
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian.repair.plan.decide import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan
+from chelonia.librarian.repair.plan.decide import (
+    ApprovedShepherds,
+    BlobView,
+    NodeHealth,
+    RepairPolicy,
+    ReplicaOnRecord,
+    plan,
+)
 
 BAR_US = 50.0
 BAR_RATIO = 2.0
@@ -37,7 +44,7 @@ async def run(setup: Setup) -> Outcome:
     ready: dict[int, list[float]] = {number: [] for number in fleets}
     for _ in range(setup.blocks):
         for number, nodes in fleets.items():
-            ready[number].append(_us(lambda nodes=nodes: Nodes.of(nodes.health), 5))  # type: ignore[misc]
+            ready[number].append(_us(lambda nodes=nodes: ApprovedShepherds.of(nodes.health), 5))  # type: ignore[misc]
             for case, copies in CASES.items():
                 costs[case][number].append(_planning_us(_files(copies, number), nodes, batches))
     checks, results = [], {}
@@ -53,7 +60,7 @@ async def run(setup: Setup) -> Outcome:
     return Outcome({"us_per_file": results, "us_per_snapshot": made}, checks)
 
 
-def _planning_us(files: list[BlobView], nodes: Nodes, batches: int) -> float:
+def _planning_us(files: list[BlobView], nodes: ApprovedShepherds, batches: int) -> float:
     """CPU microseconds for one file. Raises: AssertionError when the plans are not what the case asks for."""
     made = plan(files, nodes, POLICY, NOW)
     assert len(made) == len(files)
@@ -68,7 +75,7 @@ def _us(act: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times * 1e6
 
 
-def _nodes(number: int) -> Nodes:
+def _nodes(number: int) -> ApprovedShepherds:
     """Healthy nodes, spread evenly over sites and racks."""
     made = {}
     for n in range(number):
@@ -76,7 +83,7 @@ def _nodes(number: int) -> Nodes:
         domain = f"site{n % SITES}/rack{n // SITES % RACKS}"
         view = NodeView(shepherd, Dn("/CN=s"), "alive", Ms(0), 1, 10**12 + n, 2 * 10**12, 0, True, domain)
         made[shepherd] = NodeHealth(view, True)
-    return Nodes.of(made)
+    return ApprovedShepherds.of(made)
 
 
 def _shepherd(number: int) -> ServiceId:
@@ -88,6 +95,6 @@ def _files(copies: int, nodes: int) -> list[BlobView]:
     files = []
     for n in range(BATCH):
         at = [Location(_shepherd((n * 7 + i) % nodes), ReferenceId(f"r{n:08d}{i}")) for i in range(copies)]
-        replicas = tuple(Replica(location, ReplicaState.ALIVE) for location in at)
+        replicas = tuple(ReplicaOnRecord(location, ReplicaState.ALIVE) for location in at)
         files.append(BlobView(BlobId(f"b{n:08d}"), 1, 3, 10_000, Ms(n), replicas))
     return files

@@ -15,9 +15,9 @@ from ahash_group import Doors, roles, urls
 from experiment import Outcome, Setup
 from machine import meter
 
-from chelonia.core.ahash import AHash, ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.ports.ahash import AHash, ChangeType, Element
 
 WRITERS = 8
 SECONDS, QUICK_SECONDS, FULL_SECONDS = 60.0, 2.0, 600.0

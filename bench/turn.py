@@ -75,10 +75,10 @@ def serve(scratch: Path) -> None:
     from cluster import dev
     from slices import sampled
 
-    from chelonia.core.ahash import ChangeType, Element
     from chelonia.core.caller import Call
     from chelonia.core.ids import ObjectId, RequestKey
     from chelonia.core.metadata import Needed
+    from chelonia.core.ports.ahash import ChangeType, Element
 
     async def work() -> None:
         async with dev(scratch, 0, replicas=3) as running, Doors(running) as door:

@@ -17,8 +17,8 @@ from intervals import Check, check, median_interval
 from machine import Cost, added
 from plot import Chart, Point, Series
 
-from chelonia.core.bartender import ListRequest
 from chelonia.core.metadata import Needed
+from chelonia.core.ports.bartender import ListRequest
 from chelonia_clients.client import Client, new_call
 
 BAR = 1.2

@@ -22,9 +22,9 @@ from chelonia.ahash.engine import Overlay
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import KeptOutcome, StoreState
 from chelonia.ahash.store.port import Store
-from chelonia.core.ahash import ChangeOutcome, Element, TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey
+from chelonia.core.ports.ahash import ChangeOutcome, Element, TransactOutcome
 from chelonia.core.position import Position
 
 SWEEP_MIN = 64

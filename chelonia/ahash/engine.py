@@ -1,7 +1,7 @@
 """The change engine: applies `transact` and `change` over an overlay on the store. Pure: no I/O of its own.
 
-`Overlay` holds writes that are not committed yet and reads through to what lies below; a `Draft` is the overlay of
-one transact, absorbed by the batch's overlay only when the transact applied. Semantics, in one place:
+`Overlay` holds writes that are not committed yet and reads through to what lies below; a `TransactDraft` is the overlay
+of one transact, absorbed by the batch's overlay only when the transact applied. Semantics, in one place:
 - An object exists while it has a property. Its version is 0 when it does not exist, 1 when made; any applied change in
   a narrow section (also to an equal value) raises it by one per transact; a change in a wide section does not.
 - When the last property goes, narrow or wide, the object goes with it. Deleted and made anew in one transact it
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.port import Reader
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeOutcome, ChangeStatus, ChangeType, Condition, ConditionType, Element, Unmet
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import WIDE_SECTIONS
+from chelonia.core.ports.ahash import ChangeOutcome, ChangeStatus, ChangeType, Condition, ConditionType, Element, Unmet
 
 INTEGER_MAX = 2**63 - 1
 """Largest magnitude that `add` counts to."""
@@ -79,7 +79,7 @@ def transact(overlay: Overlay, elements: tuple[Element, ...]) -> Unmet | None:
     Returns: None when applied, else the first condition that did not hold.
     Raises: BAD_REQUEST (`add` to what is no integer), TOO_LARGE; nothing is changed then.
     """
-    draft = Draft(overlay)
+    draft = TransactDraft(overlay)
     for element in elements:
         for condition in element.conditions:
             if not draft.holds(element.object, condition):
@@ -148,7 +148,7 @@ def check_size(text: str, limit: int, what: str) -> None:
 
 
 @dataclass(slots=True)
-class _Opened:
+class _DraftObject:
     """An object as one draft sees it; `base` is its version when the draft began."""
 
     base: int
@@ -159,14 +159,14 @@ class _Opened:
     wide_removed: bool = False
 
 
-class Draft:
+class TransactDraft:
     """The writes of one transact, over the batch's overlay."""
 
     __slots__ = ("_objects", "_overlay", "_removed")
 
     def __init__(self, below: Overlay) -> None:
         self._overlay = Overlay(below)
-        self._objects: dict[ObjectId, _Opened] = {}
+        self._objects: dict[ObjectId, _DraftObject] = {}
         self._removed = 0
 
     def holds(self, object_id: ObjectId, condition: Condition) -> bool:
@@ -222,7 +222,7 @@ class Draft:
                 self._finish(object_id, opened)
         return self._overlay
 
-    def _finish(self, object_id: ObjectId, opened: _Opened) -> None:
+    def _finish(self, object_id: ObjectId, opened: _DraftObject) -> None:
         key = layout.header_key(object_id)
         if not self._has_properties(object_id, opened):
             if opened.base:
@@ -236,17 +236,17 @@ class Draft:
             self._overlay.put(key, data)
             self._overlay.objects += not opened.base
 
-    def _has_properties(self, object_id: ObjectId, opened: _Opened) -> bool:
+    def _has_properties(self, object_id: ObjectId, opened: _DraftObject) -> bool:
         if opened.sections or (opened.base and not opened.narrow_changed and not opened.wide_removed):
             return True
         return bool(self._overlay.scan(*layout.wide_range(object_id), 1))
 
-    def _open(self, object_id: ObjectId) -> _Opened:
+    def _open(self, object_id: ObjectId) -> _DraftObject:
         opened = self._objects.get(object_id)
         if opened is None:
             data = self._overlay.get(layout.header_key(object_id))
             version, sections = (0, {}) if data is None else layout.decode_header(data)
-            opened = _Opened(version, sections, sum(map(len, sections.values())))
+            opened = _DraftObject(version, sections, sum(map(len, sections.values())))
             self._objects[object_id] = opened
         return opened
 
@@ -310,7 +310,7 @@ _OLD_CONDITIONS = (ConditionType.IS, ConditionType.ISNOT, ConditionType.ISSET, C
 def _change_one(overlay: Overlay, element: Element) -> ChangeOutcome:
     if element.change not in _OLD_CHANGES:
         return ChangeOutcome(element.change_id, ChangeStatus.INVALID)
-    draft = Draft(overlay)
+    draft = TransactDraft(overlay)
     for condition in element.conditions:
         if condition.type not in _OLD_CONDITIONS or not draft.holds(element.object, condition):
             return ChangeOutcome(element.change_id, ChangeStatus.CONDITION_NOT_MET, condition.id)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.port import Reader
 from chelonia.core import bounds
-from chelonia.core.ahash import Linked, ObjectPage, Page, Walk, WalkOutcome, WalkStep
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject
+from chelonia.core.ports.ahash import Linked, ObjectPage, Page, Walk, WalkOutcome, WalkStep
 
 
 def read_object(reader: Reader, object_id: ObjectId, needed: Filter) -> StoredObject:

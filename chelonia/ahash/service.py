@@ -23,10 +23,15 @@ from chelonia.ahash import engine, reads
 from chelonia.ahash.below import read_below
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
 from chelonia.ahash.store import meta
-from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, State, Store
+from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, Store, StoredState
 from chelonia.core import bounds, operations
 from chelonia.core.access import admit, guarded
-from chelonia.core.ahash import (
+from chelonia.core.below import Below, BelowPage
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import (
     AHashStatus,
     ChangeOutcome,
     ChangeType,
@@ -39,11 +44,6 @@ from chelonia.core.ahash import (
     Walk,
     WalkOutcome,
 )
-from chelonia.core.below import Below, BelowPage
-from chelonia.core.caller import Call, Role
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
-from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import Turn, begin
@@ -117,7 +117,7 @@ class _Flight:
 
 
 @dataclass(slots=True)
-class _Queue:
+class _ChangeQueue:
     """Changes waiting for the committer, and whether more are taken."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
@@ -127,7 +127,7 @@ class _Queue:
 
 @guarded(operations.AHASH)
 class AHashService:
-    """The centralised A-Hash: `core.ahash.AHash` over one store. `start` before use, `close` when done."""
+    """The centralised A-Hash: `core.ports.ahash.AHash` over one store. `start` before use, `close` when done."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class AHashService:
         self._settings = settings
         self._durability = durability or LocalDurability()
         self._began = (clock.now_ms(), clock.monotonic_ms())
-        self._queue = _Queue()
+        self._queue = _ChangeQueue()
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._telling: set[asyncio.Task[None]] = set()
@@ -219,7 +219,7 @@ class AHashService:
         await self._executor.close()
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ahash.AHash.get`."""
+        """See `core.ports.ahash.AHash.get`."""
         return await self._read(_getting(ids, needed), brief=len(ids) <= BRIEF_OBJECTS)
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -232,13 +232,13 @@ class AHashService:
             return None
         read, holds, committer = _BRIEF[method](*arguments), self._durability.holds, self._started()
 
-        def work(state: State) -> Any:
+        def work(state: StoredState) -> Any:
             return read(state) if holds(self._stands(committer, state)) else None
 
         return self._here(self._store.at_once, work)
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
-        """See `core.ahash.AHash.change`."""
+        """See `core.ports.ahash.AHash.change`."""
         engine.check_change(elements)
         outcome = await self._submit(ChangeJob(elements), elements)
         assert isinstance(outcome, tuple)
@@ -247,7 +247,7 @@ class AHashService:
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ahash.AHash.transact`."""
+        """See `core.ports.ahash.AHash.transact`."""
         engine.check_transact(elements)
         if key:
             parse_request_key(key)
@@ -257,19 +257,19 @@ class AHashService:
         return outcome
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ahash.AHash.recall`."""
+        """See `core.ports.ahash.AHash.recall`."""
         outcome = await self._submit(RecallJob(call.key_scope(Role.LIBRARIAN), parse_request_key(key)))
         assert outcome is None or isinstance(outcome, TransactOutcome)
         return outcome
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
-        """See `core.ahash.AHash.walk`."""
+        """See `core.ports.ahash.AHash.walk`."""
         return await self._read(_walking(walks, needed), brief=len(walks) <= BRIEF_OBJECTS)
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
     ) -> Page:
-        """See `core.ahash.AHash.scan`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
+        """See `core.ports.ahash.AHash.scan`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
         _check_id(object_id)
         engine.check_text(section, bounds.NAME_BYTES_MAX, "a section")
         if after:
@@ -280,7 +280,7 @@ class AHashService:
         return await self._read(lambda store: reads.read_page(store, object_id, section, after, size))
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
-        """See `core.ahash.AHash.below`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
+        """See `core.ports.ahash.AHash.below`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
         _check_below(ask)
         ask = replace(ask, limit=min(ask.limit, bounds.PAGE_ENTRIES_MAX))
         return await self._read(lambda store: read_below(store, ask))
@@ -292,7 +292,7 @@ class AHashService:
         return outcome.position
 
     async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
-        """See `core.ahash.AHash.objects`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
+        """See `core.ports.ahash.AHash.objects`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
         if after:
             engine.check_text(after, bounds.PROPERTY_BYTES_MAX, "an object id")
         if limit < 1:
@@ -301,12 +301,12 @@ class AHashService:
         return await self._read(lambda store: reads.read_ids(store, after, size))
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
-        """Refuse: this A-Hash is alone. See `core.ahash.AHash.regroup`."""
+        """Refuse: this A-Hash is alone. See `core.ports.ahash.AHash.regroup`."""
         cause = "this A-Hash is alone: configure a group, it begins with what is stored here"
         raise CheloniaError(Kind.NOT_SUPPORTED, "regroup", change.address, cause)
 
     async def status(self, call: Call) -> AHashStatus:
-        """See `core.ahash.AHash.status`."""
+        """See `core.ports.ahash.AHash.status`."""
         committer = self._started()
 
         def look() -> AHashStatus:
@@ -317,7 +317,7 @@ class AHashService:
         return await self._read(lambda store: look())
 
     async def backup(self, call: Call, name: str) -> str:
-        """See `core.ahash.AHash.backup`."""
+        """See `core.ports.ahash.AHash.backup`."""
         self._started()
         target = backup_path(self._settings.backup_dir, name)
         await self._executor.run_read(lambda: self._store.backup(target))
@@ -347,7 +347,7 @@ class AHashService:
             with self._store.reading():
                 return work(self._store), _position_of(committer, self._store)
 
-        def read_now(state: State) -> tuple[T, Position]:
+        def read_now(state: StoredState) -> tuple[T, Position]:
             return work(state), self._stands(committer, state)
 
         found = self._here(self._store.at_once, read_now) if brief else None
@@ -376,7 +376,7 @@ class AHashService:
             self._hand_over_until_ms = ended_ms + HAND_OVER_FACTOR * (ended_ms - began_ms)
         return found
 
-    def _stands(self, committer: Committer, state: State) -> Position:
+    def _stands(self, committer: Committer, state: StoredState) -> Position:
         """Where a state stands; remembered, as many reads see the same one."""
         number, position = self._stood
         if number != state.number:

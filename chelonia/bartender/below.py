@@ -10,29 +10,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import Found, Judge, is_visible
+from chelonia.bartender.rights import FoundEntry, Judge, is_visible
 from chelonia.core import bounds
 from chelonia.core.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 
 _WARY: Final = 16
 """Answers asked for behind what could not be entered: its neighbours are often such, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class RecursiveWalk:
     """A listing of what is below `top`, for one caller."""
 
     ports: Ports
-    turn: Turn
+    turn: ElementCall
     judge: Judge
-    top: Found
+    top: FoundEntry
     open: dict[str, bool] = field(default_factory=lambda: {"": True})
     """Of each collection met, by path: whether the caller may know what is in it."""
 
@@ -58,10 +58,10 @@ class Walk:
             else:
                 ask, step = replace(ask, after=page.after, past=False), min(step * 4, ask.limit)
 
-    def found(self, path: str, stored: StoredObject) -> Found:
+    def found(self, path: str, stored: StoredObject) -> FoundEntry:
         """An entry of the listing, by its path."""
         ln = self.top.ln
-        return Found(LogicalName(ln.start, (*ln.parts, *path.removesuffix("/").split("/"))), stored)
+        return FoundEntry(LogicalName(ln.start, (*ln.parts, *path.removesuffix("/").split("/"))), stored)
 
     def _take(self, leaves: Sequence[Leaf], found: list[Leaf]) -> str:
         """Keep what the caller may know of, up to the first collection that he may not look into: its path, or ""."""

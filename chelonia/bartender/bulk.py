@@ -49,7 +49,7 @@ A = TypeVar("A")
 
 
 @dataclass(slots=True)
-class Room:
+class AnswerRoom:
     """What the answer of one call may still hold: no client of ours reads a larger message; and what may still be read
     for it: a filter that shows nothing makes no call cheap."""
 
@@ -86,17 +86,17 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ElementCall:
     """One element being served: the user's call, and the Bartender's own with the element's request key; `room` is
     shared by all elements of the call."""
 
     user: Call
     service: Call
-    room: Room = field(default_factory=Room)
+    room: AnswerRoom = field(default_factory=AnswerRoom)
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Generic[R, A]):
+class BulkOperation(Generic[R, A]):
     """How to serve the elements of one operation.
 
     `act` serves one; `fail` makes the answer (request, status, error); `subject` is what the request key is bound to;
@@ -106,7 +106,7 @@ class Operation(Generic[R, A]):
     """
 
     name: str
-    act: Callable[[Turn, R], Awaitable[A]]
+    act: Callable[[ElementCall, R], Awaitable[A]]
     fail: Callable[[R, str, CheloniaError], A]
     subject: Callable[[R], str]
     recalled: Callable[[R], A] | None = None
@@ -114,7 +114,7 @@ class Operation(Generic[R, A]):
     side_by_side: int = SIDE_BY_SIDE_MAX
 
 
-async def answer_all(ports: Ports, call: Call, operation: Operation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
+async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
     """Serve every element.
 
     Returns: answers in the order of `requests`.
@@ -125,12 +125,12 @@ async def answer_all(ports: Ports, call: Call, operation: Operation[R, A], reque
         raise CheloniaError(Kind.TOO_LARGE, operation.name, "", cause)
     answers: list[A] = []
     errors: list[CheloniaError | None] = []
-    room = Room()
+    room = AnswerRoom()
     for first, last in waves(requests, operation.ordered):
         for chunk in range(first, last, operation.side_by_side):
             indexes = range(chunk, min(chunk + operation.side_by_side, last))
             served = await asyncio.gather(
-                *(_serve(ports, Turn(call, call, room), operation, i, requests[i]) for i in indexes)
+                *(_serve(ports, ElementCall(call, call, room), operation, i, requests[i]) for i in indexes)
             )
             answers.extend(answer for answer, _ in served)
             errors.extend(error for _, error in served)
@@ -199,7 +199,7 @@ def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
 
 
 async def _serve(
-    ports: Ports, turn: Turn, operation: Operation[R, A], index: int, request: R
+    ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R
 ) -> tuple[A, CheloniaError | None]:
     settings, call = ports.settings, turn.user
     key = element_key(call, operation.name, index, operation.subject(request))
@@ -219,7 +219,9 @@ async def _serve(
     return _failed(operation, turn, request, _as_seen(error))
 
 
-def _failed(operation: Operation[R, A], turn: Turn, request: R, error: CheloniaError) -> tuple[A, CheloniaError | None]:
+def _failed(
+    operation: BulkOperation[R, A], turn: ElementCall, request: R, error: CheloniaError
+) -> tuple[A, CheloniaError | None]:
     if error.kind is Kind.DENIED and error.op.endswith(".metadata"):  # decided without knowing who calls
         subject = operation.subject(request)
         audit.record(turn.user, operation.name, subject, action="metadata", decision="denied", rule=error.cause)
@@ -228,7 +230,7 @@ def _failed(operation: Operation[R, A], turn: Turn, request: R, error: CheloniaE
     return operation.fail(request, text, error), error
 
 
-async def _attempt(ports: Ports, operation: Operation[R, A], turn: Turn, request: R) -> A:
+async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCall, request: R) -> A:
     for attempt in range(1, ATTEMPTS_MAX):
         try:
             return await operation.act(turn, request)

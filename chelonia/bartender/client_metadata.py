@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.metadata import Sections, Triple
 from chelonia.core.policy import DEFAULT_POLICY_SECTION, check_policy_rule
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.replicas import Checksums
 
 IGNORED = frozenset({("entry", "type"), ("entry", "owner"), ("timestamps", "created")})

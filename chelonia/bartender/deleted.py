@@ -7,20 +7,20 @@ comes back, the caller needs `addEntry` as for any new name. To everybody else i
 from __future__ import annotations
 
 from chelonia.bartender import audit
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, Judge, existing, parent_of_new
 from chelonia.core import bounds, status
-from chelonia.core.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Guid
-from chelonia.core.librarian import TYPE_COLLECTION, Trashed, Undelete
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.policy import Action
+from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
+from chelonia.core.ports.librarian import TYPE_COLLECTION, Trashed, Undelete
 
 
-async def list_deleted(ports: Ports, turn: Turn, request: ListRequest) -> ListDeletedOutcome:
+async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) -> ListDeletedOutcome:
     """What the caller may bring back: of one collection, or with an empty name of all."""
     under = ""
     if request.ln:
@@ -33,7 +33,7 @@ async def list_deleted(ports: Ports, turn: Turn, request: ListRequest) -> ListDe
     return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, page.after)
 
 
-async def _collection(ports: Ports, turn: Turn, ln: LogicalName) -> Guid:
+async def _collection(ports: Ports, turn: ElementCall, ln: LogicalName) -> Guid:
     """The collection that is listed: one that is there, or by its GUID one that was deleted. Raises: NOT_FOUND."""
     if not ln.parts and ln.start != ROOT:
         page = await ports.librarian.trash(turn.service, ln.start, "", 1)
@@ -46,7 +46,7 @@ async def _collection(ports: Ports, turn: Turn, ln: LogicalName) -> Guid:
     return found.guid
 
 
-async def undelete(ports: Ports, turn: Turn, request: UndeleteRequest) -> Outcome:
+async def undelete(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> Outcome:
     """Bring a file or a collection back under the name it had, or another."""
     file = await _wanted(ports, turn, request)
     target = parse_ln(request.target_ln) if request.target_ln else LogicalName(file.parent, (file.name,))
@@ -58,7 +58,7 @@ async def undelete(ports: Ports, turn: Turn, request: UndeleteRequest) -> Outcom
     return Outcome(request.request_id, status.success("undelete"))
 
 
-async def _wanted(ports: Ports, turn: Turn, request: UndeleteRequest) -> Trashed:
+async def _wanted(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> Trashed:
     """The file meant: by its GUID, or the one of this name that was deleted last. Raises: NOT_FOUND."""
     ln = parse_ln(request.ln)
     under: str = ln.start

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chelonia.bartender.below import Walk
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.below import RecursiveWalk
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import RIGHTS, Found, Judge, existing
+from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing
 from chelonia.core import bounds, status
-from chelonia.core.bartender import ListedEntry, ListOutcome, ListRequest, NameRequest, StatOutcome
 from chelonia.core.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Triple, selects, to_triples
 from chelonia.core.names import entry_name, parse_ln
 from chelonia.core.policy import Action
+from chelonia.core.ports.bartender import ListedEntry, ListOutcome, ListRequest, NameRequest, StatOutcome
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT
 
 HIDDEN = frozenset({"blobs", "content", "claims", "put", "pending", "file", "erase", "trashed", "tally", "summaries"})
 """Sections no user ever sees."""
@@ -36,7 +36,7 @@ _PUBLIC: Filter = (Needed("entry", "type"), Needed("states", "size"), Needed("ti
 """What a listing shows of a child the caller may not read."""
 
 
-async def stat(ports: Ports, turn: Turn, request: NameRequest) -> StatOutcome:
+async def stat(ports: Ports, turn: ElementCall, request: NameRequest) -> StatOutcome:
     """Return all of an entry's metadata."""
     ln = parse_ln(request.ln)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,))
@@ -61,13 +61,13 @@ def stat_refused(request: NameRequest, text: str, error: CheloniaError) -> StatO
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class CollectionListing:
     """One listing in progress: for whom, of what, how much of each child."""
 
     ports: Ports
-    turn: Turn
+    turn: ElementCall
     judge: Judge
-    top: Found
+    top: FoundEntry
     needed: Filter
     picks: frozenset[tuple[str, str]]
 
@@ -80,7 +80,7 @@ class Listing:
 
 
 async def list_collection(
-    ports: Ports, needed: Filter, recursive: bool, turn: Turn, request: ListRequest
+    ports: Ports, needed: Filter, recursive: bool, turn: ElementCall, request: ListRequest
 ) -> ListOutcome:
     """List a collection, or everything below it."""
     ln = parse_ln(request.ln)
@@ -96,7 +96,7 @@ async def list_collection(
     if request.limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ln), cause="limit is 0 (whole) or a number of entries")
     limit = min(request.limit, bounds.PAGE_ENTRIES_MAX) or bounds.SECTION_WHOLE_MAX
-    listing = Listing(ports, turn, judge, found, needed, frozenset((n.section, n.property) for n in needed))
+    listing = CollectionListing(ports, turn, judge, found, needed, frozenset((n.section, n.property) for n in needed))
     entries, after = await _page(listing, recursive, request.after, limit)
     if after and not request.limit:
         cause = f"more than {bounds.SECTION_WHOLE_MAX} entries: list it page by page (after, limit)"
@@ -104,14 +104,16 @@ async def list_collection(
     return ListOutcome(request.request_id, status.success("list"), entries, after)
 
 
-async def _page(listing: Listing, recursive: bool, after: str, limit: int) -> tuple[tuple[ListedEntry, ...], str]:
-    walk = Walk(listing.ports, listing.turn, listing.judge, listing.top)
+async def _page(
+    listing: CollectionListing, recursive: bool, after: str, limit: int
+) -> tuple[tuple[ListedEntry, ...], str]:
+    walk = RecursiveWalk(listing.ports, listing.turn, listing.judge, listing.top)
     ask = Below(ObjectId(listing.top.guid), after, deep=recursive, limit=limit, needed=listing.fetched)
     leaves, after = await walk.page(ask)
     return tuple(_listed(listing, walk, leaf) for leaf in leaves), after
 
 
-def _listed(listing: Listing, walk: Walk, leaf: Leaf) -> ListedEntry:
+def _listed(listing: CollectionListing, walk: RecursiveWalk, leaf: Leaf) -> ListedEntry:
     assert leaf.object is not None, "nothing is summed up without a delimiter"
     sections = _shown(leaf.object, _NOT_LISTED)
     readable = listing.judge.may(Action.READ, walk.found(leaf.path, leaf.object))

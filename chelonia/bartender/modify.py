@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import check_rules, check_text, check_value, check_volume, is_settable, merged
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, versions
+from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, versions
 from chelonia.core import bounds, status
-from chelonia.core.bartender import ModifyRequest, Outcome
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, SetWanted
-from chelonia.core.librarian import ModifyRequest as Change
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.policy import DEFAULT_POLICY_SECTION, Action
+from chelonia.core.ports.bartender import ModifyRequest, Outcome
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, SetWanted
+from chelonia.core.ports.librarian import ModifyEntry as Change
 from chelonia.core.uploads import Expect
 
 _READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))
@@ -45,11 +45,11 @@ class _Asked:
     """One change, with what was decided about it."""
 
     request: ModifyRequest
-    found: Found
+    found: FoundEntry
     expect: Expect
 
 
-async def modify(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
+async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Outcome:
     """Change one property of one entry."""
     change_type = request.change_type
     if change_type not in (SET, UNSET, ADD) and not change_type.startswith(SET_IF):
@@ -79,7 +79,7 @@ async def modify(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
             raise judge.refuse(found, f"{where} of a {found.type} is written by the system only")
 
 
-def _check_growth(request: ModifyRequest, found: Found) -> None:
+def _check_growth(request: ModifyRequest, found: FoundEntry) -> None:
     """Refuse what would make the entry's metadata too large. Raises: TOO_LARGE."""
     if request.change_type == UNSET:
         return
@@ -90,7 +90,7 @@ def _check_growth(request: ModifyRequest, found: Found) -> None:
         check_rules({request.section: after[request.section]})
 
 
-async def _change(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:
+async def _change(ports: Ports, turn: ElementCall, asked: _Asked) -> Outcome:
     request = asked.request
     change = Change(
         change_id=request.change_id,
@@ -114,14 +114,14 @@ async def _change(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:
             return Outcome(request.change_id, text, Kind.INTERNAL.value, text)
 
 
-async def _check_unchanged(ports: Ports, turn: Turn, asked: _Asked) -> None:
+async def _check_unchanged(ports: Ports, turn: ElementCall, asked: _Asked) -> None:
     """A failed change tells only text: look whether the decision still stands. Raises: CONFLICT when it does not."""
     (now,) = await ports.librarian.get(turn.service, (asked.found.guid,), RIGHTS)
     if now.version != asked.found.object.version:
         raise CheloniaError(Kind.CONFLICT, subject=asked.request.ln, cause="it changed at the same time; try again")
 
 
-async def _set_wanted(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:
+async def _set_wanted(ports: Ports, turn: ElementCall, asked: _Asked) -> Outcome:
     request, found = asked.request, asked.found
     if found.type != TYPE_FILE:
         raise CheloniaError(Kind.DENIED, subject=str(found.ln), cause=f"a {found.type} has no replicas")
@@ -138,7 +138,7 @@ async def _set_wanted(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:
     return Outcome(request.change_id, status.success("modify"), cause=note)
 
 
-async def _close(ports: Ports, turn: Turn, judge: Judge, asked: _Asked) -> Outcome:
+async def _close(ports: Ports, turn: ElementCall, judge: Judge, asked: _Asked) -> Outcome:
     request, found = asked.request, asked.found
     _only_set(request)
     now = found.object.value("states", "closed", "no")
@@ -164,7 +164,7 @@ def _plain_set(request: ModifyRequest) -> ModifyRequest:
     return ModifyRequest(request.change_id, request.ln, SET, request.section, request.property, request.value)
 
 
-async def _unmet(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
+async def _unmet(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Outcome:
     """Answer a condition that does not hold, unless it is this very request's first try that made it so."""
     if turn.service.request_key and await ports.librarian.recall(turn.service) is not None:
         return Outcome(request.change_id, status.success("modify"))

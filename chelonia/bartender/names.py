@@ -8,43 +8,43 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged, new_policies
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, is_visible, parent_of_new
+from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.core import bounds, status
-from chelonia.core.bartender import MakeRequest, MoveRequest, NameRequest, Outcome
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import (
+from chelonia.core.metadata import Sections
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.policy import Action
+from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest, Outcome
+from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_MOUNTPOINT,
     Delete,
     MakeEntry,
-    Move,
+    MoveEntry,
     Traversal,
     Unlink,
     Unmake,
 )  # fmt: skip
-from chelonia.core.metadata import Sections
-from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.policy import Action
 from chelonia.core.uploads import Expect
 
 
-async def make_collection(ports: Ports, turn: Turn, request: MakeRequest) -> Outcome:
+async def make_collection(ports: Ports, turn: ElementCall, request: MakeRequest) -> Outcome:
     """Make a collection; it takes over its parent's default policy."""
     return await _make(ports, turn, request, TYPE_COLLECTION)
 
 
-async def make_mountpoint(ports: Ports, turn: Turn, request: MakeRequest) -> Outcome:
+async def make_mountpoint(ports: Ports, turn: ElementCall, request: MakeRequest) -> Outcome:
     """Make a mount point for an external URL."""
     check_url(request.url)
     return await _make(ports, turn, request, TYPE_MOUNTPOINT)
 
 
-async def unmake_collection(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+async def unmake_collection(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
     """Remove an empty collection."""
     found, expect = await _deletable(ports, turn, "unmakeCollection", request.ln)
     if found.type != TYPE_COLLECTION:
@@ -56,7 +56,7 @@ async def unmake_collection(ports: Ports, turn: Turn, request: NameRequest) -> O
     return Outcome(request.request_id, status.success("unmakeCollection"))
 
 
-async def unmake_mountpoint(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+async def unmake_mountpoint(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
     """Remove a mount point; what it points to is not touched."""
     found, expect = await _deletable(ports, turn, "unmakeMountpoint", request.ln)
     if found.type != TYPE_MOUNTPOINT:
@@ -70,7 +70,7 @@ def _in_users_words(error: CheloniaError, ln: LogicalName) -> CheloniaError:
     return CheloniaError(error.kind, error.op, str(ln), error.cause)
 
 
-async def del_file(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+async def del_file(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
     """Remove a file under all its names, and its replicas."""
     found, expect = await _deletable(ports, turn, "delFile", request.ln)
     if found.type != TYPE_FILE:
@@ -79,7 +79,7 @@ async def del_file(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
     return Outcome(request.request_id, status.success("delFile"))
 
 
-async def unlink(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
     """Drop one name; the last name takes the entry with it (a collection only when it is empty)."""
     ln = parse_ln(request.ln)
     if not ln.parts:
@@ -95,7 +95,7 @@ async def unlink(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
     return Outcome(request.request_id, status.success("unlink"))
 
 
-async def move(ports: Ports, turn: Turn, request: MoveRequest) -> Outcome:
+async def move(ports: Ports, turn: ElementCall, request: MoveRequest) -> Outcome:
     """Rename, move, or with `preserve_original` hard-link an entry."""
     source, target = _parse_source(request.source_ln), parse_ln(request.target_ln)
     walks = await ports.librarian.traverse(turn.service, (source, source.parent, target), RIGHTS)
@@ -109,7 +109,7 @@ async def move(ports: Ports, turn: Turn, request: MoveRequest) -> Outcome:
     if not request.preserve_original:
         choices = ((Action.REMOVE_ENTRY, source_parent), (Action.DELETE, found))
         expect += judge.require_one(choices, phase="move.source")
-    order = Move(
+    order = MoveEntry(
         child=found.guid,
         source_parent=source_parent.guid,
         source_name=source.name,
@@ -122,7 +122,7 @@ async def move(ports: Ports, turn: Turn, request: MoveRequest) -> Outcome:
     return Outcome(request.request_id, status.success("move"))
 
 
-async def _make(ports: Ports, turn: Turn, request: MakeRequest, entry_type: str) -> Outcome:
+async def _make(ports: Ports, turn: ElementCall, request: MakeRequest, entry_type: str) -> Outcome:
     op = "makeCollection" if entry_type == TYPE_COLLECTION else "makeMountpoint"
     ln = parse_ln(request.ln)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
@@ -138,7 +138,7 @@ async def _make(ports: Ports, turn: Turn, request: MakeRequest, entry_type: str)
     return Outcome(request.request_id, status.success(op))
 
 
-async def _deletable(ports: Ports, turn: Turn, op: str, text: str) -> tuple[Found, Expect]:
+async def _deletable(ports: Ports, turn: ElementCall, op: str, text: str) -> tuple[FoundEntry, Expect]:
     ln = parse_ln(text)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
     found = existing(ln, walked)
@@ -156,20 +156,20 @@ def _parse_source(text: str) -> LogicalName:
     return source
 
 
-def _existing_source(source: LogicalName, walked: Traversal) -> Found:
+def _existing_source(source: LogicalName, walked: Traversal) -> FoundEntry:
     try:
         return existing(source, walked)
     except CheloniaError as error:
         raise CheloniaError(Kind.NOT_FOUND, "move.source", error.subject, error.cause) from error
 
 
-def _place(target: LogicalName, walked: Traversal, found: Found) -> tuple[Found, str]:
+def _place(target: LogicalName, walked: Traversal, found: FoundEntry) -> tuple[FoundEntry, str]:
     """Where a move goes: the collection and the name in it. Raises: EXISTS, INVALID_TARGET, IN_MOUNTPOINT.
 
     That a collection does not go into itself is the transact's to know: another move may be under way.
     """
     if target.into and walked.complete and is_visible(walked.last):
-        into = Found(target, walked.last)
+        into = FoundEntry(target, walked.last)
         if into.type == TYPE_COLLECTION:
             return into, found.ln.name
         kind = Kind.IN_MOUNTPOINT if into.type == TYPE_MOUNTPOINT else Kind.INVALID_TARGET
@@ -179,15 +179,15 @@ def _place(target: LogicalName, walked: Traversal, found: Found) -> tuple[Found,
     return parent_of_new(target, walked), target.name
 
 
-def parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> Found:
+def parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> FoundEntry:
     """The collection that holds the name. Raises: CONFLICT when it changed between the two walks of one call."""
     through = walked.steps[-2].guid if len(walked.steps) > 1 else None
     if not parent.complete or not is_visible(parent.last) or parent.guid != through:
         raise CheloniaError(Kind.CONFLICT, subject=str(ln), cause="it was moved at the same time; try again")
-    return Found(ln.parent, parent.last, ln)
+    return FoundEntry(ln.parent, parent.last, ln)
 
 
-def may_link(judge: Judge, found: Found) -> Expect:
+def may_link(judge: Judge, found: FoundEntry) -> Expect:
     """Whether the caller may give an entry one more name. Raises: DENIED."""
     if found.type == TYPE_COLLECTION and not judge.call.has(Role.ADMINISTRATOR):
         raise judge.refuse(found, "only administrators make hard links to collections")

@@ -8,8 +8,8 @@ from chelonia.bartender.queues import Queues
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds
-from chelonia.core.librarian import Librarian
-from chelonia.core.limits import Limits
+from chelonia.core.limits import LimitCounts
+from chelonia.core.ports.librarian import Librarian
 from chelonia.core.timing.clock import Clock, Ids
 
 
@@ -22,5 +22,5 @@ class Ports:
     clock: Clock
     ids: Ids
     settings: BartenderSettings
-    limits: Limits = field(default_factory=Limits)
+    limits: LimitCounts = field(default_factory=LimitCounts)
     lists: Queues = field(default_factory=lambda: Queues(bounds.LISTS_PER_CALLER_MAX))

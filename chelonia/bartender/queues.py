@@ -12,7 +12,7 @@ from chelonia.core.ids import ANONYMOUS
 
 
 @dataclass(slots=True)
-class _Queue:
+class _CallQueue:
     places: asyncio.Semaphore
     inside: int = 0
 
@@ -22,7 +22,7 @@ class Queues:
     """The queues of one kind of call, one a caller: a DN, or the address of whoever shows none."""
 
     most: int
-    _queues: dict[str, _Queue] = field(default_factory=dict)
+    _queues: dict[str, _CallQueue] = field(default_factory=dict)
 
     def is_full(self, call: Call) -> bool:
         """Whether one more call would wait."""
@@ -33,7 +33,7 @@ class Queues:
     async def one(self, call: Call) -> AsyncIterator[None]:
         """A place for one call, when its turn comes."""
         caller = _caller(call)
-        queue = self._queues.setdefault(caller, _Queue(asyncio.Semaphore(self.most)))
+        queue = self._queues.setdefault(caller, _CallQueue(asyncio.Semaphore(self.most)))
         queue.inside += 1
         try:
             async with queue.places:

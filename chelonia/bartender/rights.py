@@ -20,10 +20,17 @@ from chelonia.bartender import audit
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK, Traversal
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action, Decision, decide
+from chelonia.core.ports.librarian import (
+    TYPE_COLLECTION,
+    TYPE_FILE,
+    TYPE_MOUNTPOINT,
+    TYPE_SPECIAL,
+    TYPE_SYMLINK,
+    Traversal,
+)
 from chelonia.core.scopes import narrowed_to
 from chelonia.core.uploads import Expect
 
@@ -36,7 +43,7 @@ _VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPEC
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEntry:
     """An entry that a Logical Name led to. `about`: the name in it that is made or taken away; scopes speak of it."""
 
     ln: LogicalName
@@ -68,16 +75,16 @@ def is_visible(stored: StoredObject) -> bool:
     return stored.exists and stored.value("entry", "type") in _VISIBLE
 
 
-def existing(ln: LogicalName, walked: Traversal) -> Found:
+def existing(ln: LogicalName, walked: Traversal) -> FoundEntry:
     """The entry called `ln`. Raises: NOT_FOUND; IN_MOUNTPOINT when the name goes on behind a mount point."""
     if walked.complete and is_visible(walked.last):
-        return Found(ln, walked.last)
+        return FoundEntry(ln, walked.last)
     if not walked.complete and walked.last.value("entry", "type") == TYPE_MOUNTPOINT:
         raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause="nothing behind a mount point is reachable here")
     raise CheloniaError(Kind.NOT_FOUND, subject=str(ln), cause="there is no such name")
 
 
-def parent_of_new(ln: LogicalName, walked: Traversal) -> Found:
+def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
     """The collection in which `ln` can be made.
 
     Raises: EXISTS; INVALID_TARGET when the name is a bare GUID; IN_MOUNTPOINT; NO_PARENT.
@@ -91,10 +98,10 @@ def parent_of_new(ln: LogicalName, walked: Traversal) -> Found:
         raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause="nothing can be made behind a mount point")
     if len(walked.rest) != 1 or last.value("entry", "type") != TYPE_COLLECTION:
         raise CheloniaError(Kind.NO_PARENT, subject=str(ln), cause=f"make the collection {ln.parent} first")
-    return Found(ln.parent, last, ln)
+    return FoundEntry(ln.parent, last, ln)
 
 
-def versions(*found: Found) -> Expect:
+def versions(*found: FoundEntry) -> Expect:
     """What a decision on these entries was based on."""
     return tuple((each.guid, each.object.version) for each in found)
 
@@ -106,17 +113,17 @@ class Judge:
     call: Call
     op: str
 
-    def may(self, action: Action, found: Found) -> bool:
+    def may(self, action: Action, found: FoundEntry) -> bool:
         """Decide quietly: for what is merely shown less of, such as the children of a listing."""
         return self._covered(action, found) and (
             self.call.has(Role.ADMINISTRATOR) or self._decide(action, found).allowed
         )
 
-    def require(self, action: Action, found: Found, *, phase: str = "") -> Expect:
+    def require(self, action: Action, found: FoundEntry, *, phase: str = "") -> Expect:
         """Demand one right. Returns: what the decision was based on. Raises: DENIED."""
         return self.require_one(((action, found),), phase=phase)
 
-    def require_one(self, choices: tuple[tuple[Action, Found], ...], *, phase: str = "") -> Expect:
+    def require_one(self, choices: tuple[tuple[Action, FoundEntry], ...], *, phase: str = "") -> Expect:
         """Demand any one of these rights; `phase` chooses the status string of a refusal.
 
         Returns: what the decision was based on; empty for an administrator. Raises: DENIED.
@@ -138,31 +145,31 @@ class Judge:
             self._record(action, found, "denied", self._decide(action, found).rule)
         raise self._refusal(choices[0][0], choices[0][1], phase)
 
-    def refuse(self, found: Found, rule: str, *, phase: str = "") -> CheloniaError:
+    def refuse(self, found: FoundEntry, rule: str, *, phase: str = "") -> CheloniaError:
         """The error for something no policy can allow; `rule` says why, to the log and to the caller."""
         audit.record(self.call, self.op, str(found.ln), action="-", decision="denied", rule=rule)
         return CheloniaError(Kind.DENIED, phase, str(found.ln), rule)
 
-    def _covered(self, action: Action, found: Found) -> bool:
+    def _covered(self, action: Action, found: FoundEntry) -> bool:
         """Whether the caller's token goes so far."""
         scopes = self.call.scopes
         return not scopes or any(scope.covers(action, found.about or found.ln) for scope in scopes)
 
-    def _outside(self, action: Action, found: Found, phase: str) -> CheloniaError:
+    def _outside(self, action: Action, found: FoundEntry, phase: str) -> CheloniaError:
         rule = f"the token allows {narrowed_to(self.call.scopes)}"
         self._record(action, found, "denied", rule)
         place = str(found.about or found.ln)
         return CheloniaError(Kind.DENIED, phase, place, f"{rule}, not {action.value} on {place}")
 
-    def _decide(self, action: Action, found: Found) -> Decision:
+    def _decide(self, action: Action, found: FoundEntry) -> Decision:
         return decide(
             action, self.call.dn, self.call.attributes, owner=found.owner, policy=found.section("policy")
         )  # fmt: skip
 
-    def _record(self, action: Action, found: Found, decision: str, rule: str) -> None:
+    def _record(self, action: Action, found: FoundEntry, decision: str, rule: str) -> None:
         audit.record(self.call, self.op, str(found.ln), action=action.value, decision=decision, rule=rule)
 
-    def _refusal(self, action: Action, found: Found, phase: str) -> CheloniaError:
+    def _refusal(self, action: Action, found: FoundEntry, phase: str) -> CheloniaError:
         """Who may read the entry sees its policy anyway, so he is told the rule; others learn which right they lack."""
         who = f"whose token this is ({self.call.via})" if self.call.via else self.call.dn
         cause = f"{who} lacks {action.value} on {found.ln}"

@@ -12,14 +12,19 @@ from functools import partial
 
 from chelonia.bartender import audit, deleted, listing, modify, names, transfers
 from chelonia.bartender.access_keys import AccessKeysService
-from chelonia.bartender.bulk import Operation, Turn, answer_all
+from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
 from chelonia.bartender.files.service import FilesService
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds, operations, status
 from chelonia.core.access import admit, guarded
-from chelonia.core.bartender import (
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.limits import LimitCounts
+from chelonia.core.metadata import Filter
+from chelonia.core.operations import PortMethod
+from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
     GetFileRequest,
@@ -38,13 +43,8 @@ from chelonia.core.bartender import (
     TransferOutcome,
     UndeleteRequest,
 )
-from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import Librarian
-from chelonia.core.limits import Limits
-from chelonia.core.metadata import Filter
-from chelonia.core.operations import PortMethod
-from chelonia.core.shepherd import Directory
+from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.shepherd import Directory
 from chelonia.core.timing.clock import Clock, Ids
 
 _LOG = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def _check(_: object, call: Call, row: PortMethod) -> None:
 
 @guarded(operations.BARTENDER, _check)
 class BartenderService:
-    """Implements `core.bartender.Bartender` over a Librarian and the Shepherds."""
+    """Implements `core.ports.bartender.Bartender` over a Librarian and the Shepherds."""
 
     def __init__(
         self, librarian: Librarian, directory: Directory, clock: Clock, ids: Ids, settings: BartenderSettings
@@ -73,13 +73,13 @@ class BartenderService:
         self.keys = AccessKeysService(self._ports)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> LimitCounts:
         """What it counts when a bound is reached."""
         return self._ports.limits
 
     async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
         """Return all metadata of entries the caller may read."""
-        operation = Operation("stat", partial(listing.stat, self._ports), listing.stat_refused, _ln)
+        operation = BulkOperation("stat", partial(listing.stat, self._ports), listing.stat_refused, _ln)
         return await answer_all(self._ports, call, operation, requests)
 
     async def list(
@@ -90,7 +90,7 @@ class BartenderService:
             cause = f"{len(needed)} needed metadata elements, at most {bounds.FILTER_MAX} are taken; ask for sections"
             raise CheloniaError(Kind.TOO_LARGE, "list", "", cause)
         act = partial(listing.list_collection, self._ports, needed, recursive)
-        operation = Operation("list", act, _list_refused, _list_ln, side_by_side=bounds.LISTS_SIDE_BY_SIDE_MAX)
+        operation = BulkOperation("list", act, _list_refused, _list_ln, side_by_side=bounds.LISTS_SIDE_BY_SIDE_MAX)
         if self._ports.lists.is_full(call):
             self._ports.limits.hit("lists_per_caller")
             _LOG.info("listing waits for others of the same caller who=%r request=%s", call.dn, call.request_id)
@@ -119,7 +119,7 @@ class BartenderService:
 
     async def move(self, call: Call, requests: tuple[MoveRequest, ...]) -> tuple[Outcome, ...]:
         """Rename, move or hard-link entries, one after another."""
-        operation = Operation(
+        operation = BulkOperation(
             "move",
             partial(names.move, self._ports),
             lambda request, text, error: _refused(request.request_id, text, error),
@@ -131,7 +131,7 @@ class BartenderService:
 
     async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
         """Begin uploads the original's way: a pending name and a TURL."""
-        operation: Operation[PutFileRequest, TransferOutcome] = Operation(
+        operation: BulkOperation[PutFileRequest, TransferOutcome] = BulkOperation(
             "putFile",
             partial(transfers.put_file, self._ports),
             lambda request, text, error: _no_transfer(request.request_id, text, error),
@@ -142,7 +142,7 @@ class BartenderService:
 
     async def get_file(self, call: Call, requests: tuple[GetFileRequest, ...]) -> tuple[TransferOutcome, ...]:
         """Give TURLs to read files."""
-        operation: Operation[GetFileRequest, TransferOutcome] = Operation(
+        operation: BulkOperation[GetFileRequest, TransferOutcome] = BulkOperation(
             "getFile",
             partial(transfers.get_file, self._ports),
             lambda request, text, error: _no_transfer(request.request_id, text, error),
@@ -154,7 +154,7 @@ class BartenderService:
         self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
     ) -> tuple[TransferOutcome, ...]:
         """Give TURLs for further replicas. Raises: DENIED to whoever is no approved Shepherd."""
-        operation: Operation[AddReplicaRequest, TransferOutcome] = Operation(
+        operation: BulkOperation[AddReplicaRequest, TransferOutcome] = BulkOperation(
             "addReplica",
             partial(transfers.add_replica, self._ports, protocols),
             lambda request, text, error: _no_transfer(request.request_id, text, error),
@@ -174,7 +174,7 @@ class BartenderService:
 
     async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
         """Bring deleted files back."""
-        operation: Operation[UndeleteRequest, Outcome] = Operation(
+        operation: BulkOperation[UndeleteRequest, Outcome] = BulkOperation(
             "undelete",
             partial(deleted.undelete, self._ports),
             lambda request, text, error: _refused(request.request_id, text, error),
@@ -187,12 +187,12 @@ class BartenderService:
     async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
         """List deleted files that are kept."""
         act = partial(deleted.list_deleted, self._ports)
-        operation = Operation("listDeleted", act, _list_deleted_refused, _list_ln)
+        operation = BulkOperation("listDeleted", act, _list_deleted_refused, _list_ln)
         return await answer_all(self._ports, call, operation, requests)
 
     async def modify(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[Outcome, ...]:
         """Change whitelisted metadata, states and policies."""
-        operation: Operation[ModifyRequest, Outcome] = Operation(
+        operation: BulkOperation[ModifyRequest, Outcome] = BulkOperation(
             "modify",
             partial(modify.modify, self._ports),
             lambda request, text, error: _refused(request.change_id, text, error),
@@ -204,12 +204,12 @@ class BartenderService:
 
     async def start_put(self, call: Call, requests: tuple[StartPutRequest, ...]) -> tuple[StartPutOutcome, ...]:
         """Begin bytes-first uploads."""
-        operation = Operation("startPut", partial(transfers.start_put, self._ports), _no_start, _start_ln)
+        operation = BulkOperation("startPut", partial(transfers.start_put, self._ports), _no_start, _start_ln)
         return await answer_all(self._ports, call, operation, requests)
 
     async def commit_put(self, call: Call, requests: tuple[CommitPutRequest, ...]) -> tuple[Outcome, ...]:
         """Give durable bytes their name."""
-        operation: Operation[CommitPutRequest, Outcome] = Operation(
+        operation: BulkOperation[CommitPutRequest, Outcome] = BulkOperation(
             "commitPut",
             partial(transfers.commit_put, self._ports),
             lambda request, text, error: _refused(request.request_id, text, error),
@@ -219,8 +219,10 @@ class BartenderService:
         return await answer_all(self._ports, call, operation, requests)
 
 
-def _naming(op: str, act: Callable[[Turn, NameRequest], Awaitable[Outcome]]) -> Operation[NameRequest, Outcome]:
-    return Operation(
+def _naming(
+    op: str, act: Callable[[ElementCall, NameRequest], Awaitable[Outcome]]
+) -> BulkOperation[NameRequest, Outcome]:
+    return BulkOperation(
         op,
         act,
         lambda request, text, error: _refused(request.request_id, text, error),
@@ -230,8 +232,10 @@ def _naming(op: str, act: Callable[[Turn, NameRequest], Awaitable[Outcome]]) -> 
     )
 
 
-def _making(op: str, act: Callable[[Turn, MakeRequest], Awaitable[Outcome]]) -> Operation[MakeRequest, Outcome]:
-    return Operation(
+def _making(
+    op: str, act: Callable[[ElementCall, MakeRequest], Awaitable[Outcome]]
+) -> BulkOperation[MakeRequest, Outcome]:
+    return BulkOperation(
         op,
         act,
         lambda request, text, error: _refused(request.request_id, text, error),

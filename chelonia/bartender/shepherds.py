@@ -19,10 +19,10 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
-from chelonia.core.librarian import Librarian, NodeView
 from chelonia.core.placement import NODE_ALIVE, Demand, shared
+from chelonia.core.ports.librarian import Librarian, NodeView
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 from chelonia.core.replicas import Location, ReplicaFacts
-from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 from chelonia.core.timing.clock import Clock, Ids, within
 from chelonia.core.timing.racing import Race, many
 

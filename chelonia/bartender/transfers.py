@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import (
     FileFacts,
     accepted,
@@ -21,10 +21,16 @@ from chelonia.bartender.client_metadata import (
 )
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
-from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, is_visible, parent_of_new
+from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.bartender.shepherds import UploadPlan
 from chelonia.core import bounds, status
-from chelonia.core.bartender import (
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, RequestKey, parse_guid
+from chelonia.core.metadata import Needed, Sections, StoredObject
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.placement import Demand
+from chelonia.core.policy import Action
+from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
     GetFileRequest,
@@ -34,15 +40,9 @@ from chelonia.core.bartender import (
     StartPutRequest,
     TransferOutcome,
 )
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, RequestKey, parse_guid
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry, Traversal
-from chelonia.core.metadata import Needed, Sections, StoredObject
-from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.placement import Demand
-from chelonia.core.policy import Action
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry, Traversal
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose
 from chelonia.core.replicas import Location, Receipt, ReplicaFacts, ReplicaState, parse_location
-from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose
 from chelonia.core.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.wire import receipts
 
@@ -55,7 +55,7 @@ _HELD = (ReplicaState.ALIVE.value, ReplicaState.CREATING.value, ReplicaState.THI
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _UploadPlace:
     """Where an upload's name will be: the collection (or, when it replaces a file, that file) and the right to it."""
 
     parent: Guid
@@ -65,7 +65,7 @@ class _Place:
     expect: Expect
 
 
-async def put_file(ports: Ports, turn: Turn, request: PutFileRequest) -> TransferOutcome:
+async def put_file(ports: Ports, turn: ElementCall, request: PutFileRequest) -> TransferOutcome:
     """Begin an upload the original's way: reserve the name, answer with a TURL for the first Shepherd."""
     ln = parse_ln(request.ln)
     facts = file_facts(request.metadata)
@@ -80,7 +80,7 @@ async def put_file(ports: Ports, turn: Turn, request: PutFileRequest) -> Transfe
     return TransferOutcome(request.request_id, status.success("putFile"), turl, PROTOCOL_HTTP)
 
 
-async def start_put(ports: Ports, turn: Turn, request: StartPutRequest) -> StartPutOutcome:
+async def start_put(ports: Ports, turn: ElementCall, request: StartPutRequest) -> StartPutOutcome:
     """Begin a bytes-first upload: a TURL and a token, and nothing written."""
     ln = parse_ln(request.ln)
     if request.needed_replicas < 1 or request.size < -1:
@@ -96,7 +96,7 @@ async def start_put(ports: Ports, turn: Turn, request: StartPutRequest) -> Start
     return StartPutOutcome(request.request_id, status.success("startPut"), turl, token, cause=note)
 
 
-async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Outcome:
+async def commit_put(ports: Ports, turn: ElementCall, request: CommitPutRequest) -> Outcome:
     """Give durable bytes their name, if the caller still may."""
     token = decode(request.put, ports.settings.token_key)
     begin = token.begin
@@ -113,7 +113,7 @@ async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Out
     return Outcome(request.request_id, status.success("commitPut"))
 
 
-def checked_receipts(ports: Ports, turn: Turn, token: PutToken, texts: tuple[str, ...]) -> tuple[Receipt, ...]:
+def checked_receipts(ports: Ports, turn: ElementCall, token: PutToken, texts: tuple[str, ...]) -> tuple[Receipt, ...]:
     """The receipts of an upload, enough of them for its bytes to be durable.
 
     Raises: BAD_TICKET (another user's upload), EXPIRED, BAD_REQUEST, INCOMPLETE (too few Shepherds).
@@ -134,7 +134,7 @@ def checked_receipts(ports: Ports, turn: Turn, token: PutToken, texts: tuple[str
     return held
 
 
-async def get_file(ports: Ports, turn: Turn, request: GetFileRequest) -> TransferOutcome:
+async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> TransferOutcome:
     """Answer with TURLs of whole replicas, nearest first, bound to the caller."""
     ln = parse_ln(request.ln)
     # A ticket outlives the decision: it is not given on a policy that has been revoked.
@@ -166,7 +166,7 @@ async def get_file(ports: Ports, turn: Turn, request: GetFileRequest) -> Transfe
 
 
 async def add_replica(
-    ports: Ports, protocols: tuple[str, ...], turn: Turn, request: AddReplicaRequest
+    ports: Ports, protocols: tuple[str, ...], turn: ElementCall, request: AddReplicaRequest
 ) -> TransferOutcome:
     """Answer a Shepherd with a TURL on another that has no replica of the file (the door lets only Shepherds in)."""
     guid = parse_guid(request.guid)
@@ -189,17 +189,17 @@ async def add_replica(
     return TransferOutcome(request.request_id, status.success("addReplica"), turl, PROTOCOL_HTTP)
 
 
-async def _place(ports: Ports, turn: Turn, op: str, ln: LogicalName, *, replace_file: bool) -> _Place:
+async def _place(ports: Ports, turn: ElementCall, op: str, ln: LogicalName, *, replace_file: bool) -> _UploadPlace:
     """Find where a file can be put, and whether the caller may. Raises: EXISTS, DENIED, NO_PARENT, ..."""
     judge = Judge(turn.user, op)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
     if replace_file and ln.parts and walked.complete and walked.last.value("entry", "type") == TYPE_FILE:
-        found = Found(ln, walked.last)
+        found = FoundEntry(ln, walked.last)
         expect = judge.require(Action.DELETE, found)
-        return _Place(holder(walked), ln.name, found.guid, {}, expect)
+        return _UploadPlace(holder(walked), ln.name, found.guid, {}, expect)
     parent = parent_of_new(ln, walked)
     expect = judge.require(Action.ADD_ENTRY, parent)
-    return _Place(parent.guid, ln.name, Guid(""), new_policies(parent.object.sections, TYPE_FILE), expect)
+    return _UploadPlace(parent.guid, ln.name, Guid(""), new_policies(parent.object.sections, TYPE_FILE), expect)
 
 
 def holder(walked: Traversal) -> Guid:
@@ -208,7 +208,14 @@ def holder(walked: Traversal) -> Guid:
 
 
 def _begin(
-    ports: Ports, turn: Turn, ln: LogicalName, place: _Place, facts: FileFacts, sections: Sections, *, named: bool
+    ports: Ports,
+    turn: ElementCall,
+    ln: LogicalName,
+    place: _UploadPlace,
+    facts: FileFacts,
+    sections: Sections,
+    *,
+    named: bool,
 ) -> BeginPut:
     return BeginPut(
         parent=place.parent,
@@ -227,7 +234,7 @@ def _begin(
 
 
 async def tickets(
-    ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose, *, md5: bool = False
+    ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Purpose, *, md5: bool = False
 ) -> tuple[str, Begun]:
     """Choose Shepherds, begin the upload, get its tickets. A name reserved in vain is given back."""
     durable = min(ports.settings.durable_copies, begin.wanted)
@@ -255,7 +262,7 @@ async def tickets(
         raise
 
 
-async def _give_back(ports: Ports, turn: Turn, begin: BeginPut) -> None:
+async def _give_back(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:
     """Supersede a pending name no bytes will come for by one that has expired; if that fails, it expires by itself."""
     service = turn.service.keyed(RequestKey(""))
     try:
@@ -265,7 +272,7 @@ async def _give_back(ports: Ports, turn: Turn, begin: BeginPut) -> None:
 
 
 async def _name_only(
-    ports: Ports, turn: Turn, request: PutFileRequest, place: _Place, sections: Sections
+    ports: Ports, turn: ElementCall, request: PutFileRequest, place: _UploadPlace, sections: Sections
 ) -> TransferOutcome:
     """`neededReplicas` 0: the original makes the name at once, without bytes and without a TURL."""
     if place.replaces:
@@ -276,7 +283,7 @@ async def _name_only(
     return TransferOutcome(request.request_id, status.success("putFile"))
 
 
-async def _still_allowed(ports: Ports, turn: Turn, begin: BeginPut) -> tuple[Sections, Expect]:
+async def _still_allowed(ports: Ports, turn: ElementCall, begin: BeginPut) -> tuple[Sections, Expect]:
     """Decide the right to commit on the state of now. Returns: what the new file inherits; versions decided on."""
     guid = begin.replaces or begin.parent
     (stored,) = await ports.librarian.get(turn.service, (guid,), RIGHTS)
@@ -284,14 +291,14 @@ async def _still_allowed(ports: Ports, turn: Turn, begin: BeginPut) -> tuple[Sec
     if begin.replaces:
         if not is_visible(stored) or stored.value("entry", "type") != TYPE_FILE:
             raise CheloniaError(Kind.NOT_FOUND, subject=str(begin.ln), cause="the file to replace is gone; start again")
-        return {}, judge.require(Action.DELETE, Found(begin.ln, stored))
+        return {}, judge.require(Action.DELETE, FoundEntry(begin.ln, stored))
     if not is_visible(stored) or stored.value("entry", "type") != TYPE_COLLECTION:
         raise CheloniaError(Kind.NO_PARENT, subject=str(begin.ln), cause=f"{begin.ln.parent} is gone; start again")
-    expect = judge.require(Action.ADD_ENTRY, Found(begin.ln.parent, stored))
+    expect = judge.require(Action.ADD_ENTRY, FoundEntry(begin.ln.parent, stored))
     return new_policies(stored.sections, TYPE_FILE), expect
 
 
-async def _is_committed(ports: Ports, turn: Turn, token: PutToken) -> bool:
+async def _is_committed(ports: Ports, turn: ElementCall, token: PutToken) -> bool:
     """Whether the name is taken by this very upload: a commit repeated without a request key."""
     ln = LogicalName(token.begin.parent, (token.begin.name,))
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from chelonia.core.files import UNSET, Attributes
 from chelonia.core.ids import Dn, Guid
-from chelonia.core.librarian import TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.files import UNSET, Attributes
+from chelonia.core.ports.librarian import TYPE_FILE, TYPE_MOUNTPOINT
 
 NS_PER_S: Final = 1_000_000_000
 

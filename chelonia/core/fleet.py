@@ -14,8 +14,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 from chelonia.core.ids import ServiceId
-from chelonia.core.librarian import NodeView
 from chelonia.core.placement import Crowding, Demand, Place, host_of, place_of, takes
+from chelonia.core.ports.librarian import NodeView
 
 
 class Fleet:

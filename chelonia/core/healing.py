@@ -9,7 +9,7 @@ from typing import Final
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId
 
 
-class Word(enum.Enum):
+class HealingWord(enum.Enum):
     """What one Librarian knows of a Shepherd by itself."""
 
     HEARD = "heard"

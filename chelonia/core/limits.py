@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Limits:
+class LimitCounts:
     """The counts of one node. Whoever refuses says so in the log; the node shows them as
     `chelonia_limits_reached`."""
 

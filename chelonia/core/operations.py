@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.access_keys import AccessKeys
-from chelonia.core.ahash import AHash
-from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Role
-from chelonia.core.files import Files
-from chelonia.core.librarian import Librarian
-from chelonia.core.shepherd import Shepherd
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.bartender import Bartender
+from chelonia.core.ports.files import Files
+from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.shepherd import Shepherd
 
 EVERYONE: Final = tuple(Role)
 """Stands for every caller, also one without a role; compared by identity."""

@@ -45,7 +45,7 @@ def parse_mark(mark: str) -> tuple[str, UploadId]:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class PartsUpload:
     """An open upload: of which key below the collection that lists it, by whom, since when."""
 
     key: str
@@ -58,12 +58,12 @@ class Upload:
 class UploadPage:
     """Open uploads by key, of one key in the order of their opening. `after` continues the listing, "": it ends."""
 
-    uploads: tuple[Upload, ...]
+    uploads: tuple[PartsUpload, ...]
     after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UploadedPart:
     """A part that has arrived. `etag`: its MD5, hex."""
 
     number: int
@@ -79,7 +79,7 @@ class PartPage:
     `place`: what the upload is for; `owner`: who opened it; `within`: the collection that lists it.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[UploadedPart, ...]
     after: int
     place: LogicalName
     owner: Dn

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from chelonia.core.ids import ServiceId
-from chelonia.core.librarian import NodeView
+from chelonia.core.ports.librarian import NodeView
 
 NODE_ALIVE = "alive"
 NODE_OFFLINE = "offline"

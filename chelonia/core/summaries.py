@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core.attributes import attributes_of
-from chelonia.core.files import Attributes
 from chelonia.core.ids import Dn, Guid
-from chelonia.core.librarian import TYPE_FILE
 from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.ports.files import Attributes
+from chelonia.core.ports.librarian import TYPE_FILE
 
 SECTION: Final = "summaries"
 NAMES_MAX: Final = 16

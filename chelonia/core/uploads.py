@@ -1,6 +1,6 @@
 """What the Librarian is told of bytes on their way to a name: uploads begun and committed, pieces of files, parts.
 
-Value types alone. The operations that take them are in `core.librarian`.
+Value types alone. The operations that take them are in `core.ports.librarian`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Splice:
+class SpliceFile:
     """Lay extents of new blobs over what a file has (`whole`: in place of it), in one transact.
 
     `begin` says which file (`replaces`, or a new one under `parent` and `name`), as of `CommitFile`. `size` -1: as far

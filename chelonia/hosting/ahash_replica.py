@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import Parts, ReplicatedAHash
-from chelonia.ahash.group.transport_replication import LinkIdentity, Links, LinkTrust
+from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
+from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, ReplicationLinks
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.environment import BdbSettings
@@ -29,9 +29,9 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_scrub import PageScrub, ScrubPace
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
-from chelonia.core.ahash import AHashStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.position import Horizon
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.hosting.config import AHashSection, cache_problems
@@ -44,7 +44,7 @@ RESTORE = "Put a backup in its place (cheloniad restore-ahash), and look at the 
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ReplicaSurroundings:
     """What a replica needs of its node. `tls`: for its links alone, as it wants TLS 1.3; `scrub`: of its pages."""
 
     dn: Dn
@@ -65,7 +65,7 @@ class HostedReplica:
     close: Callable[[], Awaitable[None]]
 
 
-async def host_replica(section: AHashSection, settings: AHashSettings, around: Surroundings) -> HostedReplica:
+async def host_replica(section: AHashSection, settings: AHashSettings, around: ReplicaSurroundings) -> HostedReplica:
     """Open the store, begin as a follower, listen for the other replicas.
 
     Raises: BAD_CONFIG (another replica's directory, a certificate of another name), UNAVAILABLE, INTERNAL, OSError.
@@ -77,13 +77,13 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
     identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
     engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), store_settings(section), identity)
     executor = ThreadExecutor()
-    pace = Pace.over(settings.round_trip_ms)
+    pace = ProtocolPeriods.over(settings.round_trip_ms)
     mastership = Mastership(own.id, engine, executor, around.clock, pace)
-    parts = Parts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
+    parts = ReplicaParts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
     link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES), settings.round_trip_ms)
-    links = Links(link_identity, members, trust_of(around.tls, around.issuers), mastership)
+    links = ReplicationLinks(link_identity, members, trust_of(around.tls, around.issuers), mastership)
 
     async def close() -> None:
         await ahash.close()
@@ -99,14 +99,14 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
     return HostedReplica(ahash, ahash.run, close)
 
 
-async def outlive_grants(path: Path, pace: Pace, clock: Clock) -> None:
+async def outlive_grants(path: Path, pace: ProtocolPeriods, clock: Clock) -> None:
     """Let end what an earlier process granted for longer than this one would be bound by it. Raises: OSError.
 
     A process that starts is bound for one lease of its own, as it does not remember what it granted.
     """
     before = await asyncio.to_thread(read_lease, path)
     if before is None:
-        before = Pace.over(bounds.ROUND_TRIP_MS_MAX).lease_ms
+        before = ProtocolPeriods.over(bounds.ROUND_TRIP_MS_MAX).lease_ms
     if before > pace.lease_ms:
         await clock.sleep(before)
     if before != pace.lease_ms:

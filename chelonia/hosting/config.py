@@ -27,10 +27,10 @@ from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.librarian import ServiceRecord
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.hosting.doors.grants import RegistryPace
-from chelonia.hosting.doors.http_server import Limits
+from chelonia.hosting.doors.http_server import HttpLimits
 from chelonia.hosting.doors.plain.issuers import Issuer
 from chelonia.hosting.logging_setup import LogSettings
 from chelonia.hosting.net.http_client import ClientLimits
@@ -178,7 +178,7 @@ class NodeConfig:
     log: LogSettings = LogSettings()
     trust: TrustSection = TrustSection()
     registry: RegistryPace = RegistryPace()
-    limits: Limits = Limits()
+    limits: HttpLimits = HttpLimits()
     client: ClientLimits = ClientLimits()
     ahash: AHashSection | None = None
     librarian: LibrarianSection | None = None
@@ -237,7 +237,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
 
 def _read_config(table: Mapping[str, Any]) -> tuple[NodeConfig | None, list[CheloniaError]]:
     """The configuration, or None and what is wrong with it."""
-    reader = _Reader()
+    reader = _ConfigReader()
     config: NodeConfig | None = reader.section(NodeConfig, table, "")
     problems = reader.problems if config is None else list(_contradictions(config))
     return (None if problems else config), problems
@@ -501,7 +501,7 @@ def bad(key: str, cause: str) -> CheloniaError:
     return CheloniaError(Kind.BAD_CONFIG, "", key, cause)
 
 
-class _Reader:
+class _ConfigReader:
     """Builds dataclasses from TOML tables and goes on after what is wrong, so that all of it is told at once."""
 
     def __init__(self) -> None:

@@ -6,19 +6,19 @@ from collections import OrderedDict
 from typing import Final
 
 from chelonia.core.ids import ServiceId
-from chelonia.core.shepherd import Shepherd
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_shepherd
+from chelonia.core.ports.shepherd import Shepherd
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_shepherd
 
 STUBS_MAX: Final = 4096
 """Stubs remembered; they are small, and the connections under them are pooled elsewhere."""
 
 
 class ShepherdDirectory:
-    """`core.shepherd.Directory` of one process. A Shepherd's service id is its URL."""
+    """`core.ports.shepherd.Directory` of one process. A Shepherd's service id is its URL."""
 
     def __init__(self, link: Link, read_ms: int = 10_000) -> None:
         self._link = link
-        self._patience = Patience(retry_ms=0, read_ms=read_ms)
+        self._patience = RetryLimits(retry_ms=0, read_ms=read_ms)
         self._local: dict[ServiceId, Shepherd] = {}
         self._remote: OrderedDict[ServiceId, Shepherd] = OrderedDict()
 

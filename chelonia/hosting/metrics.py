@@ -20,7 +20,7 @@ from prometheus_client.utils import floatToGoString
 from chelonia.core.drills import Drill, DrillStage
 from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import HealStatus
-from chelonia.core.limits import Limits
+from chelonia.core.limits import LimitCounts
 
 log = logging.getLogger("chelonia.metrics")
 
@@ -79,7 +79,7 @@ class _Operations(Collector):
         yield latency
 
 
-class _Kept(Collector):
+class _ReadCounter(Collector):
     """A counter that somebody else keeps: `read` says how much by the values of `labels`."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
@@ -100,7 +100,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.limits = Limits()
+        self.limits = LimitCounts()
         self._counted = [self.limits]
         text = "How often a bound refused, cut or ended something; the log says whose."
         self.keep("limits_reached", text, ("limit",), self._limits_reached)
@@ -134,9 +134,9 @@ class Metrics:
 
     def keep(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
         """Have a counter read from who keeps it; `name` without the prefix `chelonia_`."""
-        self.registry.register(_Kept(f"chelonia_{name}", text, labels, read))
+        self.registry.register(_ReadCounter(f"chelonia_{name}", text, labels, read))
 
-    def count(self, limits: Limits) -> None:
+    def count(self, limits: LimitCounts) -> None:
         """Show what a service counts by itself; its names are its own."""
         self._counted.append(limits)
 

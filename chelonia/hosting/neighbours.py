@@ -13,9 +13,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from chelonia.core.ids import ServiceId
-from chelonia.core.librarian import Heartbeat, Librarian
-from chelonia.hosting.net.http_messages import Request
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_librarian
+from chelonia.core.ports.librarian import Heartbeat, Librarian
+from chelonia.hosting.net.http_messages import HttpRequest
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_librarian
 
 KNOCK_S: Final = 1.0
 """How long a door is knocked at: an address that does not answer at once is not certainly empty."""
@@ -36,7 +36,7 @@ class HttpNeighbours:
     def librarian(self, service: ServiceId) -> Librarian:
         """Another Librarian."""
         if service not in self._stubs:
-            patience = Patience(retry_ms=0, read_ms=ASK_MS)
+            patience = RetryLimits(retry_ms=0, read_ms=ASK_MS)
             self._stubs[service] = remote_librarian(self._link, (service,), patience)
         return self._stubs[service]
 
@@ -71,11 +71,11 @@ async def _refuses(family: socket.AddressFamily, address: Any) -> bool:
         return False
 
 
-def heartbeats_end(told: Callable[[ServiceId], None]) -> Callable[[Request, str, Sequence[Any]], None]:
+def heartbeats_end(told: Callable[[ServiceId], None]) -> Callable[[HttpRequest, str, Sequence[Any]], None]:
     """What a Librarian's door does after each operation: when a connection closes that a Shepherd's heartbeats came
     over, `told` hears of it."""
 
-    def done(request: Request, operation: str, arguments: Sequence[Any]) -> None:
+    def done(request: HttpRequest, operation: str, arguments: Sequence[Any]) -> None:
         if operation == "heartbeat":
             beat: Heartbeat = arguments[0]
             request.when_closed(("heartbeat", beat.shepherd), lambda: told(beat.shepherd))

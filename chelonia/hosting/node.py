@@ -25,20 +25,20 @@ from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealStatus
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
-from chelonia.core.librarian import Librarian, NodeView, ServiceRecord
 from chelonia.core.names import parse_ln
 from chelonia.core.operations import ACCESS_KEYS, FILES
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.librarian import Librarian, NodeView, ServiceRecord
+from chelonia.core.timing.freezes import still_after_ms
 from chelonia.core.timing.jobs import Job, Jobs, JobView, NodeJobs, Wait, every
-from chelonia.core.timing.stillness import still_after_ms
 from chelonia.hosting.ahash_replica import (
     REPLACE,
     RESTORE,
-    Surroundings,
+    ReplicaSurroundings,
     host_replica,
     leave_group,
     page_scrub,
@@ -60,15 +60,15 @@ from chelonia.hosting.config import (
 from chelonia.hosting.directory import ShepherdDirectory
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, Offered, offer
 from chelonia.hosting.doors.data_door import DataDoor
-from chelonia.hosting.doors.grants import Registry, Source
+from chelonia.hosting.doors.grants import RoleRegistry, Source
 from chelonia.hosting.doors.guarded import Guarded, GuardParts
-from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener, ServerParts
+from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings, ServerParts
 from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.issuers import Issuers
-from chelonia.hosting.doors.plain.parts import Parts
+from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
 from chelonia.hosting.doors.s3.door import S3Door
@@ -79,7 +79,7 @@ from chelonia.hosting.metrics import Counts, Metrics
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_messages import Door
-from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash, remote_librarian
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.net.voms import Voms
@@ -88,7 +88,7 @@ from chelonia.hosting.signer import KeyVerifier, load_signer
 from chelonia.hosting.thread_pool import ThreadWorker
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.push import HttpCarrier, HttpTransfers
-from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence import registry as stored_registry
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -170,7 +170,7 @@ class Node:
         if issuers and own.issuer not in issuers:
             cause = f"this node's own certificate is of {own.issuer}: the other nodes would refuse it; name that CA too"
             raise CheloniaError(Kind.BAD_CONFIG, "start", "trust.issuers", cause)
-        self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry, issuers)
+        self._registry = RoleRegistry(trusted(config), self._registry_source(), self._clock, config.registry, issuers)
         self._notes = LimitNotes(self._metrics.limits.hit)
         self._parts = SoapParts(self._registry, self._metrics, self._horizon, self._notes)
 
@@ -218,7 +218,7 @@ class Node:
         jobs_door = JobsDoor(self._registry, lambda: NodeJobs(name, process, self._job_views())).serve
         for section in self._config.listen:
             context = self._tls.server_context(ClientCertificate[section.client_certificate.upper()])
-            listener = Listener(section.host, section.port, context, section.client_certificate == "required")
+            listener = ListenSettings(section.host, section.port, context, section.client_certificate == "required")
             doors = {name: self._doors[name] for name in section.serves if name in self._doors}
             doors["jobs"] = jobs_door
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
@@ -237,7 +237,7 @@ class Node:
             await server.start()
             self._servers.append(server)
 
-    def _limits(self, section: ListenSection) -> Limits:
+    def _limits(self, section: ListenSection) -> HttpLimits:
         """S3 clients show no certificate; one of them holds as many connections as a user elsewhere."""
         limits = self._config.limits
         if "s3" not in section.serves:
@@ -283,7 +283,7 @@ class Node:
         return ahash
 
     async def _host_replica(self, section: AHashSection, scrub: PageScrub) -> ReplicatedAHash:
-        around = Surroundings(
+        around = ReplicaSurroundings(
             self._dn, self._replica_tls, self._clock, self._ids, self._horizon, scrub, self._config.trust.issuers
         )
         replica = await host_replica(section, settings_of(section), around)
@@ -321,7 +321,7 @@ class Node:
         around = (neighbours, carrier, strain, self._metrics.limits)
         world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, *around)
         ahash = self._ahash or remote_ahash(self._link, section.ahash)
-        librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
+        librarian = LibrarianService(ahash, LibrarianIdentity(self._dn, ServiceId(section.id)), world)
         if not await self._persist("librarian", librarian.start):
             return
         save_record_key(section.record_key_file, librarian.record_key)
@@ -369,7 +369,7 @@ class Node:
         strangers = Strangers(lambda: context, settings.transfer_networks)
         self._closers.append(strangers.close)
         third = ThirdParty(strangers)
-        plain = Parts(
+        plain = DoorParts(
             bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT, bartender, third,
             cluster=ClusterView(librarian, self._own(Role.BARTENDER, section.id), self._job_views),
         )  # fmt: skip
@@ -384,7 +384,7 @@ class Node:
 
         self._readiness.add("bartender", check)
 
-    def _s3_door(self, plain: Parts, bartender: BartenderService, section: BartenderSection) -> Door:
+    def _s3_door(self, plain: DoorParts, bartender: BartenderService, section: BartenderSection) -> Door:
         own = replace(plain, copies=section.s3_copies)
         root = parse_ln(section.s3_root)
         return S3Door(S3Parts(own, bartender.keys, self._clock, root, section.s3_domain.lower()), self._metrics).serve
@@ -475,7 +475,7 @@ class Node:
 
     def _remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> Librarian:
         """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
-        return remote_librarian(replace(self._link, service_id=own_id), urls, Patience(retry_ms=0, read_ms=10_000))
+        return remote_librarian(replace(self._link, service_id=own_id), urls, RetryLimits(retry_ms=0, read_ms=10_000))
 
     def _each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> tuple[Librarian, ...]:
         """All Librarians, each by itself: the one in this process, and those that are named."""
@@ -492,7 +492,7 @@ class Node:
         for section in (config.bartender, config.shepherd):
             if section is not None:
                 own_id = ServiceId(section.id)
-                remote = remote_librarian(self._link, section.librarians, Patience(retry_ms=0, read_ms=5_000))
+                remote = remote_librarian(self._link, section.librarians, RetryLimits(retry_ms=0, read_ms=5_000))
                 call = self._own(Role.SHEPHERD, own_id)
                 return lambda: remote.services(call)
         return None

@@ -36,7 +36,7 @@ class Program:
     log_file: Path
 
 
-class Child:
+class ChildProcess:
     """One supervised process."""
 
     def __init__(self, program: Program, *, restart: bool, changed: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class Child:
             await process.wait()
 
 
-async def stop_all(children: Sequence[Child], deadline_ms: int) -> None:
+async def stop_all(children: Sequence[ChildProcess], deadline_ms: int) -> None:
     """Stop children at the same time."""
     await asyncio.gather(*(child.stop(deadline_ms) for child in children))
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from chelonia.core.caller import Call
 from chelonia.core.ids import Ms
 from chelonia.librarian.metadata.records import Records
-from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
+class LibrarianContext:
     """Shared by the parts of one Librarian's healing."""
 
     records: Records
-    nodes: Nodes
+    nodes: NodeTable
     world: World
     call: Call
 

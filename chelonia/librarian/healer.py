@@ -17,27 +17,27 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealControl, HealOrder, HealStatus, Word
+from chelonia.core.healing import HealControl, HealingWord, HealOrder, HealStatus
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
-from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
+from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ports.librarian import HealthSummary
 from chelonia.core.replicas import Location
 from chelonia.core.timing.jobs import BUSY, IDLE, Job, Jobs, Next, Wait, every
-from chelonia.librarian.context import Footing
-from chelonia.librarian.drills.act import Drilling
+from chelonia.librarian.context import LibrarianContext
+from chelonia.librarian.drills.act import LibrarianDrills
 from chelonia.librarian.leadership import operator_controls as steering
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.leadership.summarising import Summarising
 from chelonia.librarian.leadership.sweep import Expiring
-from chelonia.librarian.metadata.records import Draft, Identity, Records
-from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records
+from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.presence.listening import WATCHES
-from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.librarian.recovery.pending_compares import OpenQuestions
 from chelonia.librarian.recovery.removal.act import NodeLife
@@ -48,12 +48,12 @@ from chelonia.librarian.repair.copies.act import Copier
 from chelonia.librarian.repair.copies.decide import Copies
 from chelonia.librarian.repair.erase import Erasers
 from chelonia.librarian.repair.forecast import Rate
-from chelonia.librarian.repair.notify_leader import Telling
-from chelonia.librarian.repair.plan.act import Parts, Repairing
+from chelonia.librarian.repair.notify_leader import LeaderNotifier
+from chelonia.librarian.repair.plan.act import Repairing, RepairParts
 from chelonia.librarian.repair.plan.read import Planning
-from chelonia.librarian.repair.progress.act import Progress
+from chelonia.librarian.repair.progress.act import HealingProgress
 from chelonia.librarian.repair.survey import Surveying
-from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.tally import RepairTally
 from chelonia.librarian.repair.trim import Trimming
 from chelonia.librarian.repair.worklist import Worklist
 from chelonia.librarian.world import World
@@ -64,11 +64,13 @@ _LOG = logging.getLogger(__name__)
 class Healer:
     """Repair in one Librarian. `run` keeps it going until cancelled."""
 
-    def __init__(self, records: Records, nodes: Nodes, uploads: Uploads, identity: Identity, world: World) -> None:
-        on = self._on = Footing(records, nodes, world, identity.call())
+    def __init__(
+        self, records: Records, nodes: NodeTable, uploads: FileUploads, identity: LibrarianIdentity, world: World
+    ) -> None:
+        on = self._on = LibrarianContext(records, nodes, world, identity.call())
         self._work = Worklist()
         self._wake = asyncio.Event()
-        self._tally = Tally()
+        self._tally = RepairTally()
         self._refreshed_ms = Ms(0)
         self._leading = Leading(on, identity.service_id, began=self._began, ended=self._work.leave_nodes)
         self._detecting = Detecting(on, identity.service_id, self._leading)
@@ -76,13 +78,15 @@ class Healer:
         self._copies = Copies(on, Copier(records, uploads, identity, world), self._copied, rate)
         planning = self._planning = Planning(on, self._copies.spared, self._tally)
         self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
-        self._telling = Telling(on, self._leading)
+        self._notifier = LeaderNotifier(on, self._leading)
         self._renewing = Renewing(on, self._leading)
-        parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming, self._telling)
+        parts = RepairParts(
+            self._work, self._tally, planning, self._leading, self._copies, self._trimming, self._notifier
+        )
         self._repairing = Repairing(on, parts)
         self._balancing = Balancing(on, parts, self._repairing.act)
-        self._progress = Progress(on, parts, rate)
-        self._drilling = Drilling(on, self._leading, planning, (self._tally, self._progress, self._trimming))
+        self._progress = HealingProgress(on, parts, rate)
+        self._drilling = LibrarianDrills(on, self._leading, planning, (self._tally, self._progress, self._trimming))
         self._surveying = Surveying(on, planning, self._tally, self._surveyed)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
@@ -135,7 +139,7 @@ class Healer:
 
     async def order(self, call: Call, order: HealOrder) -> HealStatus:
         """Write an administrator's order, and have it in force here."""
-        await self._on.records.attempt(self._on.call, Draft(steering.ordered(order, call.dn, self._on.wall)))
+        await self._on.records.attempt(self._on.call, PlannedTransact(steering.ordered(order, call.dn, self._on.wall)))
         _LOG.info("healing: %s by %s", order, call.dn)
         await self.heed()
         self._next(self._on.settings.copies_max)
@@ -149,7 +153,7 @@ class Healer:
         """The present or last drill: as this Librarian knows it (`own`), or in the leader's word."""
         return self._drilling.own_status() if own else await self._drilling.status()
 
-    async def words(self, shepherds: Sequence[ServiceId]) -> tuple[Word, ...]:
+    async def words(self, shepherds: Sequence[ServiceId]) -> tuple[HealingWord, ...]:
         """What this Librarian knows of these Shepherds by itself, having tried their addresses now."""
         return await self._detecting.words(shepherds)
 
@@ -255,7 +259,7 @@ class Healer:
         yield self._leaders("trim", self._trimming.step, tick, ended=self._trimming.leave, pauses=True)
         yield self._leaders("erase", self._erase, tick)
         yield self._leaders("forget", self._sweep_forgotten, settings.services_interval_ms)
-        yield Job("notify leader", every(tick, self._telling.step), Wait(tick), held=self._in_rebuild)
+        yield Job("notify leader", every(tick, self._notifier.step), Wait(tick), held=self._in_rebuild)
         yield Job("renew claims", every(tick, self._renewing.step), Wait(tick), held=self._in_rebuild)
         yield self._survey()
         yield self._leaders("balance", self._balance, tick, ended=self._balancing.leave, pauses=True)

@@ -1,4 +1,4 @@
-"""The Librarian: one service behind `core.librarian.Librarian`.
+"""The Librarian: one service behind `core.ports.librarian.Librarian`.
 
 This file hands each operation to the part that knows it - `names`, `uploads.act`, `nodes`, `healer` - and
 keeps the background work going, anew when older metadata have been put back. Every namespace operation is one transact;
@@ -17,13 +17,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chelonia.core import operations
 from chelonia.core.access import guarded, own_shepherd
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
+from chelonia.core.healing import ForgetPage, HealingWord, HealOrder, HealStatus
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, ServiceId
-from chelonia.core.librarian import (
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.librarian import (
     NOBODY,
     TYPE_COLLECTION,
     Finding,
@@ -34,8 +34,8 @@ from chelonia.core.librarian import (
     InventoryPage,
     MakeEntry,
     Mended,
+    ModifyEntry,
     ModifyOutcome,
-    ModifyRequest,
     NewOutcome,
     NewRequest,
     NodeView,
@@ -46,17 +46,17 @@ from chelonia.core.librarian import (
     ServiceRecord,
 )
 from chelonia.core.timing.jobs import Jobs
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.metadata.elements import check, put_all, version
 from chelonia.librarian.metadata.rebuild_record import awaited, late_command, remembers, under_way
-from chelonia.librarian.metadata.records import Draft, Identity, Patience, Records
+from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records, RetryContext
 from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names, numbered
 from chelonia.librarian.namespace.parts.act import PartUploads
-from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.presence.access_keys import StoredKeys
-from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.presence.receipt_audit import Rechecking
 from chelonia.librarian.recovery.fsck import Fsck
 from chelonia.librarian.recovery.rebuild.act import Rebuilding, Tools
@@ -88,7 +88,7 @@ class LibrarianService:
         ahash: the metadata store; identity: this Librarian's DN and service id; world: ports and settings.
     """
 
-    def __init__(self, ahash: AHash, identity: Identity, world: World) -> None:
+    def __init__(self, ahash: AHash, identity: LibrarianIdentity, world: World) -> None:
         self._ahash = ahash
         self._identity = identity
         self._world = world
@@ -206,7 +206,7 @@ class LibrarianService:
                 }
             }
             elements = [check(CLUSTER_OBJECT, version(0)), *put_all(CLUSTER_OBJECT, sections)]
-            await parts.records.attempt(call, Draft(elements))
+            await parts.records.attempt(call, PlannedTransact(elements))
             found = await parts.records.one(call, CLUSTER_OBJECT)
         key = found.value("cluster", "record_key")
         if kept not in ("", key):
@@ -239,7 +239,7 @@ class LibrarianService:
     get = _in(lambda parts: parts.names.get)
     traverse = _in(lambda parts: parts.names.traverse)
 
-    async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
+    async def modify_metadata(self, call: Call, requests: tuple[ModifyEntry, ...]) -> tuple[ModifyOutcome, ...]:
         """Change single properties of entries, each atomically."""
         total = len(requests)
         return tuple([await self._parts.names.modify(numbered(call, i, total), r) for i, r in enumerate(requests)])
@@ -300,7 +300,7 @@ class LibrarianService:
         """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""
         self._parts.healer.suspect(shepherd)
 
-    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
         """What this Librarian knows of Shepherds by itself."""
         return await self._parts.healer.words(shepherds)
 
@@ -381,14 +381,14 @@ class LibrarianService:
 class _Parts:
     """What one Librarian consists of, with all that it remembers of the metadata."""
 
-    def __init__(self, ahash: AHash, identity: Identity, world: World) -> None:
+    def __init__(self, ahash: AHash, identity: LibrarianIdentity, world: World) -> None:
         records = self.records = Records(ahash, identity)
-        nodes: Nodes = Nodes(records, world, world.clock.monotonic_ms())
-        self.nodes: Nodes = nodes
+        nodes: NodeTable = NodeTable(records, world, world.clock.monotonic_ms())
+        self.nodes: NodeTable = nodes
         self.names: Names = Names(records, world, nodes.present)
         rechecking = Rechecking(world, identity.call(), nodes.table)
         nodes.listen(rechecking.heard)
-        self.uploads: Uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
+        self.uploads: FileUploads = FileUploads(records, world, self.names, nodes.table.verify_key, rechecking)
         self.part_uploads: PartUploads = PartUploads(records, world, self.names, self.uploads)
         self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
@@ -397,7 +397,7 @@ class _Parts:
         self.fsck = Fsck(records, world, nodes.present)
         self.rebuilding: Rebuilding | None = None
         if self.healer.keeping is not None:
-            patient = records.patiently(Patience(world.clock, world.ids))
+            patient = records.patiently(RetryContext(world.clock, world.ids))
             names, fsck = Names(patient, world, nodes.present), Fsck(patient, world, nodes.present)
             tools = Tools(names, fsck, self.healer.keeping, self.healer.heed, records)
-            self.rebuilding = Rebuilding(Footing(patient, nodes, world, identity.call()), tools)
+            self.rebuilding = Rebuilding(LibrarianContext(patient, nodes, world, identity.call()), tools)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from chelonia.core.ids import Dn
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ports.librarian import ServiceRecord
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

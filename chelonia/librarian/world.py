@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
-from chelonia.core.librarian import Librarian
-from chelonia.core.limits import Limits
-from chelonia.core.shepherd import Carrier, Directory, Verifier
+from chelonia.core.limits import LimitCounts
+from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.shepherd import Carrier, Directory, Verifier
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.librarian.settings import LibrarianSettings
 
@@ -41,7 +41,7 @@ class World:
     """Without it the Librarian keeps no bytes of its own: no snapshots, and no rebuild."""
     strain: Callable[[], float] | None = None
     """Milliseconds by which this process lately runs late, on average; without it healing yields to nobody."""
-    limits: Limits = field(default_factory=Limits)
+    limits: LimitCounts = field(default_factory=LimitCounts)
 
     def owner(self, dn: str) -> Dn:
         """The owner to record for an entry whose maker gave none."""

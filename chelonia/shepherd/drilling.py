@@ -21,8 +21,8 @@ from chelonia.core.caller import Call
 from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.operations import SHEPHERD
-from chelonia.core.shepherd import Authority
-from chelonia.shepherd.node import Node
+from chelonia.core.ports.shepherd import Authority
+from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.rules import authority as authorities
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,10 @@ _ANSWERED: Final = {row.method: row.name for row in SHEPHERD.by_method.values() 
 """Methods of a Shepherd that a drill silences, and what they are called in refusals."""
 
 
-class Drilling:
+class ShepherdDrills:
     """The drills of one Shepherd."""
 
-    def __init__(self, node: Node, port: object) -> None:
+    def __init__(self, node: ShepherdNode, port: object) -> None:
         self._node = node
         self._port = port
         self._drill = ""

@@ -13,33 +13,33 @@ from dataclasses import dataclass, field, replace
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.ids import ReferenceId, RequestKey
-from chelonia.core.librarian import Librarian, ReportedReplica
-from chelonia.core.limits import Limits
+from chelonia.core.limits import LimitCounts
+from chelonia.core.ports.librarian import Librarian, ReportedReplica
+from chelonia.core.ports.shepherd import BlobStore, ShepherdState, ShepherdStateFile, Signer, Transfers
 from chelonia.core.replicas import Location, Receipt, ReplicaState
-from chelonia.core.shepherd import BlobStore, Signer, State, StateFile, Transfers
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.pacing import Pace
 from chelonia.shepherd.rules.journal import Journal
-from chelonia.shepherd.rules.places import Places, places_of
+from chelonia.shepherd.rules.places import SlotPool, places_of
 from chelonia.shepherd.rules.reconciling import Reconciling
-from chelonia.shepherd.rules.scrub import Round
+from chelonia.shepherd.rules.scrub import ScrubRound
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Worker
 from chelonia.shepherd.store.disk import Disk
 from chelonia.shepherd.store.index import Index
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.store.lifecycle import KeptReplica
 from chelonia.shepherd.waiting import Background
 from chelonia.wire import receipts
 
 log = logging.getLogger(__name__)
 
 CURSOR = "scrub_cursor"
-"""Where `State.extra` keeps how far the scrub's round has come."""
+"""Where `ShepherdState.extra` keeps how far the scrub's round has come."""
 REPORTED = "reported_boot"
-"""Where `State.extra` keeps the boot that reports are numbered by, where it is not that of a start."""
+"""Where `ShepherdState.extra` keeps the boot that reports are numbered by, where it is not that of a start."""
 BOOTS = "boots"
-"""Where `State.extra` keeps the boots before this one, newest first, with blanks between."""
+"""Where `ShepherdState.extra` keeps the boots before this one, newest first, with blanks between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ShepherdPorts:
     of them, each by itself, for heartbeats (none: there is but that one port)."""
 
     blobs: BlobStore
-    state_file: StateFile
+    state_file: ShepherdStateFile
     librarians: Librarian
     transfers: Transfers
     signer: Signer
@@ -56,10 +56,10 @@ class ShepherdPorts:
     clock: Clock
     ids: Ids
     each_librarian: tuple[Librarian, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: LimitCounts = field(default_factory=LimitCounts)
 
 
-class Node:
+class ShepherdNode:
     """The shared state of one Shepherd; everything happens on one event loop."""
 
     def __init__(self, ports: ShepherdPorts, settings: ShepherdSettings) -> None:
@@ -68,10 +68,10 @@ class Node:
         self.id = settings.service_id
         self.index = Index()
         self.disk = Disk(ports.blobs)
-        self.state = self.found = State(boot=0, ticket_secret=b"")
+        self.state = self.found = ShepherdState(boot=0, ticket_secret=b"")
         """As it is, and as this start found it."""
         self.journal = Journal(self.id, 0)
-        self.round = Round()
+        self.round = ScrubRound()
         self.background = Background()
         self.news = asyncio.Event()
         self.suspicion = asyncio.Event()
@@ -83,7 +83,7 @@ class Node:
         self.reclaimable_bytes = 0
         self.sending_pace, self.taking_pace = Pace(settings.copy_bytes_per_s_max), Pace(settings.copy_bytes_per_s_max)
         """Of all repair copies that are sent together, and of all that are taken; 0: as fast as it goes."""
-        self.sending, self.taking = (Places(ports.clock, self.id, self.copies_at_once_max) for _ in range(2))
+        self.sending, self.taking = (SlotPool(ports.clock, self.id, self.copies_at_once_max) for _ in range(2))
         self.silent_until_ms = 0
         self._saving = asyncio.Lock()
         self._to_settle: dict[ReferenceId, None] = {}
@@ -99,7 +99,7 @@ class Node:
         await self.disk.open(self.id, self.ports.ids)
         old = await self.ports.worker.run(self.ports.state_file.load)
         if old is None:
-            old = State(boot=0, ticket_secret=self.ports.ids.token(32))
+            old = ShepherdState(boot=0, ticket_secret=self.ports.ids.token(32))
         if self.disk.identity.replaces:  # an administrator's word: whatever answers now is its cluster
             old = replace(old, cluster="", generation=0, sequence=0)
         elif not old.cluster:
@@ -110,7 +110,7 @@ class Node:
         last = max(old.boot, int(old.extra.get(REPORTED, "0")))
         await self.save(lambda _: replace(old, boot=max(last + 1, self.ports.clock.now_ms()), extra=extra))
         self.journal = Journal(self.id, self.state.boot)
-        self.round = Round(self.state.extra.get(CURSOR, ""))
+        self.round = ScrubRound(self.state.extra.get(CURSOR, ""))
 
     async def number_anew(self) -> None:
         """Number reports as of a later boot, durably: what was sent before can follow nothing any more. Raises: as
@@ -124,7 +124,7 @@ class Node:
         """The boots before this one on this disk, newest first."""
         return tuple(int(text) for text in self.state.extra.get(BOOTS, "").split())
 
-    async def save(self, change: Callable[[State], State]) -> None:
+    async def save(self, change: Callable[[ShepherdState], ShepherdState]) -> None:
         """Change the state, durably: as it is by then, for others learn while the disk is looked at. Raises:
         UNAVAILABLE when the disk is gone or fails."""
         await self.disk.require()  # never into the directory below a disk that is not mounted
@@ -159,7 +159,7 @@ class Node:
             request_key=RequestKey(key),
         )
 
-    def receipt(self, held: Held) -> Receipt:
+    def receipt(self, held: KeptReplica) -> Receipt:
         """This Shepherd's signed word for its own copy."""
         unsigned = Receipt(
             blob=held.blob,
@@ -232,7 +232,7 @@ class Node:
         if references:
             await self.ports.blobs.settle(references)
 
-    async def set_aside(self, held: Held) -> None:
+    async def set_aside(self, held: KeptReplica) -> None:
         """Quarantine a replica that the namespace does not know."""
         await self.ports.blobs.quarantine(held.reference)
         self.index.remove(held.reference)

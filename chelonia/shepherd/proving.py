@@ -11,8 +11,8 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.shepherd import Challenge, Question
-from chelonia.shepherd.node import Node
+from chelonia.core.ports.shepherd import Challenge, Question
+from chelonia.shepherd.node import ShepherdNode
 
 DOMAIN: Final = b"chelonia proof 1\n"
 NONCE_CHARS_MAX: Final = 128
@@ -27,7 +27,7 @@ def check_challenge(challenge: Challenge) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, "prove", cause=f"one challenge asks for at most {limits}")
 
 
-async def proof(node: Node, nonce: str, question: Question) -> str:
+async def proof(node: ShepherdNode, nonce: str, question: Question) -> str:
     """The digest (hex SHA-256) of one replica, "" when it is not here whole; then it is checked at once."""
     held = node.index.get(question.reference)
     if held is None or not held.alive:

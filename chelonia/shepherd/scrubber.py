@@ -15,14 +15,14 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId
-from chelonia.core.shepherd import ByteRange, Damaged, ScrubOrder, ScrubPage
+from chelonia.core.ports.shepherd import ByteRange, Damaged, ScrubOrder, ScrubPage
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait
-from chelonia.shepherd.node import CURSOR, Node
+from chelonia.shepherd.node import CURSOR, ShepherdNode
 from chelonia.shepherd.rules import scrub
-from chelonia.shepherd.rules.scrub import Pace
+from chelonia.shepherd.rules.scrub import RoundPace
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Hasher
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.store.lifecycle import KeptReplica
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ PAGE_REPLICAS: Final = 10_000
 class Scrubber:
     """The scrub of one Shepherd. `scrubbed` counts checks since the start, `damaged` those that found damage."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ShepherdNode) -> None:
         self._node = node
-        self._pace = Pace(node.settings.scrub_period_ms, node.settings.scrub_bytes_per_s_max)
+        self._pace = RoundPace(node.settings.scrub_period_ms, node.settings.scrub_bytes_per_s_max)
         self._last_ms = Ms(0)
         self.scrubbed = 0
         self.damaged = 0
@@ -103,16 +103,16 @@ class Scrubber:
             return sum(reference > after for reference in order.references)
         return self._node.index.count_after(after)
 
-    def _is_wanted(self, held: Held, order: ScrubOrder) -> bool:
+    def _is_wanted(self, held: KeptReplica, order: ScrubOrder) -> bool:
         suspicious = not held.alive or self._node.round.is_suspect(held.reference)
         young = order.before_ms and held.checked_ms >= order.before_ms
         return not young and (suspicious or not order.suspicious)
 
-    async def check(self, reference: ReferenceId, *, paced: bool = False) -> Held | None:
+    async def check(self, reference: ReferenceId, *, paced: bool = False) -> KeptReplica | None:
         """Read a replica whole and note what was found; returns it, None when it is not (or no longer) here."""
         return (await self._checked(reference, paced=paced))[0]
 
-    async def _checked(self, reference: ReferenceId, *, paced: bool) -> tuple[Held | None, str]:
+    async def _checked(self, reference: ReferenceId, *, paced: bool) -> tuple[KeptReplica | None, str]:
         """The replica after its check, and what is wrong with it."""
         before = self._node.index.get(reference)
         if before is None:
@@ -141,7 +141,7 @@ class Scrubber:
         if self._node.state.extra.get(CURSOR, "") != cursor:
             await self._node.save(lambda now: replace(now, extra={**now.extra, CURSOR: cursor}))
 
-    async def _try(self, held: Held, *, paced: bool) -> None:
+    async def _try(self, held: KeptReplica, *, paced: bool) -> None:
         """Check a replica; trouble that says nothing about its bytes (no descriptors, no rights) decides nothing."""
         try:
             await self.check(held.reference, paced=paced)
@@ -157,7 +157,7 @@ class Scrubber:
         held = self._node.index.after(self._node.round.cursor)
         return scrub.slot_ms(max(held.size, 0) if held else 0, self._node.index, self._pace)
 
-    async def _damage(self, held: Held, paced: bool) -> str:
+    async def _damage(self, held: KeptReplica, paced: bool) -> str:
         """What is wrong with a replica, "" when nothing."""
         facts = await self._node.ports.blobs.facts(held.reference)
         if facts is None:

@@ -19,9 +19,7 @@ from chelonia.core.caller import Call
 from chelonia.core.drills import ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.position import Position
-from chelonia.core.replicas import Receipt
-from chelonia.core.shepherd import (
+from chelonia.core.ports.shepherd import (
     Authority,
     Challenge,
     CopyOrder,
@@ -30,19 +28,21 @@ from chelonia.core.shepherd import (
     GetRequest,
     PutRequest,
     RecordPage,
+    ReplicaStatOutcome,
     ScrubOrder,
     ScrubPage,
     ShepherdStatus,
-    StatOutcome,
     StoredReplica,
     Turl,
     TurlOutcome,
     Upload,
     Uploaded,
 )
+from chelonia.core.position import Position
+from chelonia.core.replicas import Receipt
 from chelonia.core.timing.jobs import Job, Jobs, Wait, every
-from chelonia.shepherd.drilling import Drilling
-from chelonia.shepherd.node import Node, ShepherdPorts
+from chelonia.shepherd.drilling import ShepherdDrills
+from chelonia.shepherd.node import ShepherdNode, ShepherdPorts
 from chelonia.shepherd.proving import check_challenge, proof
 from chelonia.shepherd.reports.rebuild_listing import records_page
 from chelonia.shepherd.reports.reporting import Reporting
@@ -53,7 +53,7 @@ from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.transfers.downloads import Downloads, checksum_of
 from chelonia.shepherd.transfers.forwarding import push_copy
-from chelonia.shepherd.transfers.uploads import Uploads
+from chelonia.shepherd.transfers.uploads import ShepherdUploads
 from chelonia.shepherd.waiting import settled
 
 log = logging.getLogger(__name__)
@@ -77,16 +77,16 @@ class _Aside:
 
 @guarded(operations.SHEPHERD)
 class ShepherdService:
-    """One Shepherd. Implements `core.shepherd.Shepherd` and `core.shepherd.ShepherdData`."""
+    """One Shepherd. Implements `core.ports.shepherd.Shepherd` and `core.ports.shepherd.ShepherdData`."""
 
     def __init__(self, ports: ShepherdPorts, settings: ShepherdSettings) -> None:
-        self._node = Node(ports, settings)
-        self._uploads = Uploads(self._node)
+        self._node = ShepherdNode(ports, settings)
+        self._uploads = ShepherdUploads(self._node)
         self._downloads = Downloads(self._node)
         self._stock = Stock(self._node)
         self._reporting = Reporting(self._node, self._uploads, self._stock)
         self._scrubber = Scrubber(self._node)
-        self._drilling = Drilling(self._node, self)
+        self._drilling = ShepherdDrills(self._node, self)
         self._aside = _Aside({}, {})
         self._readmitted_to = ReferenceId("")
         pause = settings.tidy_ms
@@ -236,7 +236,7 @@ class ShepherdService:
         _check_bulk(len(requests), "put")
         return await self._uploads.offer(requests)
 
-    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
         _check_bulk(len(references), "stat")
         await self._node.disk.require(hard=True)  # other copies are given up on this word
@@ -403,21 +403,21 @@ class ShepherdService:
 
     # --- single elements ------------------------------------------------------------------------------------------
 
-    def _stat_one(self, request_id: str, reference: ReferenceId) -> StatOutcome:
+    def _stat_one(self, request_id: str, reference: ReferenceId) -> ReplicaStatOutcome:
         held = self._node.index.get(reference)
         if self._uploads.pending(reference) is None:
             self._node.doubt(reference)
         if held is not None:
             name, value = checksum_of(held)
-            return StatOutcome(
+            return ReplicaStatOutcome(
                 request_id, reference, True, held.state.value, name, value,
                 size=held.size, guid=held.guid, local_id=reference,
             )  # fmt: skip
         pending = self._uploads.pending(reference)
         if pending is None:
-            return StatOutcome(request_id, reference, found=False)
+            return ReplicaStatOutcome(request_id, reference, found=False)
         facts = pending.request.facts
-        return StatOutcome(
+        return ReplicaStatOutcome(
             request_id, reference, True, "creating", "md5", facts.checksums.md5,
             size=facts.size, guid=facts.guid, local_id=reference,
         )  # fmt: skip

@@ -38,7 +38,7 @@ EVERY_CALL: Final = 0
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
-class Asked(msgspec.Struct, array_like=True, frozen=True):
+class IncomingCall(msgspec.Struct, array_like=True, frozen=True):
     """One call; `args` is decoded when it is known whose method it names and that the caller may."""
 
     number: int
@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, array_like=True, frozen=True):
     args: msgspec.Raw
 
 
-class Asking(msgspec.Struct, array_like=True):
+class OutgoingCall(msgspec.Struct, array_like=True):
     """The same on its way out, encoded in one pass; it is given its number by the connection it leaves on."""
 
     number: int
@@ -66,7 +66,7 @@ class Asking(msgspec.Struct, array_like=True):
     args: tuple[Any, ...]
 
 
-class Failure(msgspec.Struct, array_like=True, frozen=True):
+class WireError(msgspec.Struct, array_like=True, frozen=True):
     """An error as it crosses the wire."""
 
     kind: str
@@ -75,7 +75,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     cause: str
 
     @classmethod
-    def of(cls, error: CheloniaError) -> Failure:
+    def of(cls, error: CheloniaError) -> WireError:
         """What is told of an error."""
         return cls(error.kind.value, error.op, error.subject, error.cause)
 
@@ -84,21 +84,21 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
         return CheloniaError(kind_from_wire(self.kind), self.op, self.subject, self.cause)
 
 
-class Answered(msgspec.Struct, array_like=True, frozen=True):
+class IncomingAnswer(msgspec.Struct, array_like=True, frozen=True):
     """What came of a call; `result` is decoded when it is known whose it is."""
 
     number: int
     result: msgspec.Raw
-    failure: Failure | None
+    failure: WireError | None
     position: Position | None
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True):
+class OutgoingAnswer(msgspec.Struct, array_like=True, frozen=True):
     """The same on its way out, encoded in one pass."""
 
     number: int
     result: Any
-    failure: Failure | None
+    failure: WireError | None
     position: Position | None
 
 
@@ -147,7 +147,7 @@ class Splitter:
         return at + LENGTH_BYTES + size if have >= LENGTH_BYTES + size else None
 
 
-class Choice:
+class TaggedUnion:
     """A list of values of one of several types, each in a map under the name of its type: `{"Write": {...}}`."""
 
     def __init__(self, kinds: Iterable[type]) -> None:
@@ -178,8 +178,8 @@ class Method:
     row: PortMethod
     arguments: msgspec.msgpack.Decoder[Any]
     result: msgspec.msgpack.Decoder[Any]
-    choices: Mapping[int, Choice]
-    chosen: Choice | None
+    choices: Mapping[int, TaggedUnion]
+    chosen: TaggedUnion | None
 
     def packed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments as they are written."""
@@ -197,7 +197,7 @@ def methods(table: PortTable) -> dict[str, Method]:
     return {row.method: _method(row) for row in table.by_method.values() if row.method not in SOAP_ALONE}
 
 
-def encode_asked(asked: Asked | Asking) -> bytes:
+def encode_asked(asked: IncomingCall | OutgoingCall) -> bytes:
     """The frame of a call. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
     return _frame(asked, CALL_BYTES_MAX)
 
@@ -209,15 +209,15 @@ def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
 
 def encode_result(number: int, result: Any, position: Position | None) -> bytes:
     """The frame of an answer; `position`: where it stands, if that is known. Raises: TOO_LARGE."""
-    return _frame(Answer(number, result, None, position), ANSWER_BYTES_MAX)
+    return _frame(OutgoingAnswer(number, result, None, position), ANSWER_BYTES_MAX)
 
 
 def encode_failure(number: int, error: CheloniaError, position: Position | None) -> bytes:
     """The frame of a failure."""
-    return _frame(Answer(number, None, Failure.of(error), position), ANSWER_BYTES_MAX)
+    return _frame(OutgoingAnswer(number, None, WireError.of(error), position), ANSWER_BYTES_MAX)
 
 
-def decode_asked(frame: bytes) -> Asked:
+def decode_asked(frame: bytes) -> IncomingCall:
     """Read a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
     try:
         return _ASKED.decode(frame)
@@ -225,7 +225,7 @@ def decode_asked(frame: bytes) -> Asked:
         raise _is_no("a call", error) from error
 
 
-def decode_answered(frame: bytes) -> Answered:
+def decode_answered(frame: bytes) -> IncomingAnswer:
     """Read an answer. Raises: BAD_REQUEST."""
     try:
         return _ANSWERED.decode(frame)
@@ -241,7 +241,7 @@ def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
     return tuple(method.choices[n].unpack(arg) if n in method.choices else arg for n, arg in enumerate(args))
 
 
-def decode_result(method: Method, answered: Answered) -> Any:
+def decode_result(method: Method, answered: IncomingAnswer) -> Any:
     """The result, or the error that the other side answered. Raises: that error; BAD_REQUEST."""
     if answered.failure is not None:
         raise answered.failure.error()
@@ -276,8 +276,8 @@ _OVER_LONG: Final = "of length <="
 
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_ASKED: Final = msgspec.msgpack.Decoder(Asked)
-_ANSWERED: Final = msgspec.msgpack.Decoder(Answered)
+_ASKED: Final = msgspec.msgpack.Decoder(IncomingCall)
+_ANSWERED: Final = msgspec.msgpack.Decoder(IncomingAnswer)
 
 
 def _method(row: PortMethod) -> Method:
@@ -293,17 +293,17 @@ def _method(row: PortMethod) -> Method:
     return Method(row.method, row, *decoders, choices, chosen)
 
 
-def _choice(hint: Any) -> Choice | None:
+def _choice(hint: Any) -> TaggedUnion | None:
     """How a list of one of several types is written; None: it is another type."""
     each = typing.get_args(hint)[0] if _is_list(hint) else None
-    return Choice(typing.get_args(each)) if typing.get_origin(each) in (typing.Union, types.UnionType) else None
+    return TaggedUnion(typing.get_args(each)) if typing.get_origin(each) in (typing.Union, types.UnionType) else None
 
 
 def _is_list(hint: Any) -> bool:
     return typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is Ellipsis
 
 
-def _frame(value: Asked | Asking | Answer, bytes_max: int) -> bytes:
+def _frame(value: IncomingCall | OutgoingCall | OutgoingAnswer, bytes_max: int) -> bytes:
     body = encode(value)
     size = len(body)
     if size > bytes_max:

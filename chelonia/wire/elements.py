@@ -9,24 +9,24 @@ from chelonia.core.ids import ROOT
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.position import Position
-from chelonia.wire.schema import INT, Child, Children, Form, Listed, Metadata, Part, Record, Text, record, shaped
+from chelonia.wire.schema import INT, Child, Children, Form, ListOf, Metadata, Part, Record, Text, record, shaped
 
 
-def needed(attr: str = "needed") -> Listed:
+def needed(attr: str = "needed") -> ListOf:
     """The filter: `neededMetadataList/neededMetadataElement*{section,property}`; absent or empty asks for all."""
     element = record(Needed, Text("section", "section"), Text("property", "property"))
-    return Listed("neededMetadataList", Children("neededMetadataElement", attr, element))
+    return ListOf("neededMetadataList", Children("neededMetadataElement", attr, element))
 
 
-def bulk(operation: str, attr: str, element: Record, *, element_name: str = "", limit: int = 1000) -> Listed:
+def bulk(operation: str, attr: str, element: Record, *, element_name: str = "", limit: int = 1000) -> ListOf:
     """The list of a bulk request: `<operation>RequestList/<operation>RequestElement*`."""
     name = element_name or f"{operation}RequestElement"
-    return Listed(f"{operation}RequestList", Children(name, attr, element, limit), required=True)
+    return ListOf(f"{operation}RequestList", Children(name, attr, element, limit), required=True)
 
 
 def answers(operation: str, element: Record) -> Record:
     """The list of a bulk answer: `<operation>ResponseList/<operation>ResponseElement*`; the value is a tuple."""
-    listed = Listed(f"{operation}ResponseList", Children(f"{operation}ResponseElement", "results", element))
+    listed = ListOf(f"{operation}ResponseList", Children(f"{operation}ResponseElement", "results", element))
     return shaped(lambda values: values, lambda values: (values,), listed)
 
 
@@ -49,7 +49,7 @@ def _counts_make(pairs: tuple[tuple[str, int], ...]) -> dict[str, int]:
 
 _COUNT = shaped(lambda *pair: pair, lambda pair: pair, Text("section", "section"), Text("number", "number", INT))
 COUNTS: Final = shaped(
-    _counts_make, lambda counts: (tuple(counts.items()),), Listed("countList", Children("count", "counts", _COUNT))
+    _counts_make, lambda counts: (tuple(counts.items()),), ListOf("countList", Children("count", "counts", _COUNT))
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from chelonia.core import operations
-from chelonia.core.ahash import (
+from chelonia.core.errors import Kind
+from chelonia.core.ports.ahash import (
     AHash,
     ChangeOutcome,
     ChangeStatus,
@@ -14,13 +15,12 @@ from chelonia.core.ahash import (
     ConditionType,
     Element,
 )
-from chelonia.core.errors import Kind
 from chelonia.wire.elements import bulk, needed, stored_object
 from chelonia.wire.operations import Spec, service
 from chelonia.wire.schema import (
     AnyDepth,
     Children,
-    Listed,
+    ListOf,
     Refusal,
     Text,
     arguments,
@@ -47,7 +47,7 @@ _ELEMENT = record(
     Text("section", "section"),
     Text("property", "property"),
     Text("value", "value"),
-    Listed("conditionList", Children("condition", "conditions", _CONDITION)),
+    ListOf("conditionList", Children("condition", "conditions", _CONDITION)),
 )
 _CHANGED = record(
     ChangeOutcome,
@@ -63,13 +63,13 @@ AHASH: Final = service(
         Spec(
             AHash.get,
             arguments(AHash.get, needed(), AnyDepth("IDs", "ID", "ids")),
-            single(Listed("objects", Children("object", "objects", _OBJECT), required=True), _NOT_READY),
+            single(ListOf("objects", Children("object", "objects", _OBJECT), required=True), _NOT_READY),
         ),
         Spec(
             AHash.change,
             arguments(AHash.change, bulk("change", "elements", _ELEMENT)),
             single(
-                Listed("changeResponseList", Children("changeResponseElement", "results", _CHANGED), required=True),
+                ListOf("changeResponseList", Children("changeResponseElement", "results", _CHANGED), required=True),
                 _NOT_READY,
             ),
         ),

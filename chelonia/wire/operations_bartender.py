@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from chelonia.core import operations
-from chelonia.core.bartender import (
+from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     Bartender,
     CommitPutRequest,
@@ -38,7 +38,7 @@ from chelonia.wire.schema import (
     YES_NO,
     Child,
     Children,
-    Listed,
+    ListOf,
     Metadata,
     Record,
     Text,
@@ -65,7 +65,7 @@ _ENTRY = record(ListedEntry, Text("name", "name"), Text("GUID", "guid"), Metadat
 _LISTED = record(
     ListOutcome,
     _REQUEST_ID,
-    Listed("entries", Children("entry", "entries", _ENTRY)),
+    ListOf("entries", Children("entry", "entries", _ENTRY)),
     Text("status", "status"),
     extra("after", "after"),
     *KIND_AND_CAUSE,
@@ -83,7 +83,7 @@ _DELETED = record(
 _LISTED_DELETED = record(
     ListDeletedOutcome,
     _REQUEST_ID,
-    Listed("entries", Children("entry", "entries", _DELETED)),
+    ListOf("entries", Children("entry", "entries", _DELETED)),
     Text("status", "status"),
     extra("after", "after"),
     *KIND_AND_CAUSE,
@@ -115,7 +115,7 @@ _TRANSFER = record(
     _SUCCESS,
     Text("TURL", "turl"),
     Text("protocol", "protocol"),
-    Listed("furtherTURLs", Texts("furtherTURL", "turls"), omit=True),
+    ListOf("furtherTURLs", Texts("furtherTURL", "turls"), omit=True),
     extra("size", "size", -1, form=INT),
     extra("checksum", "checksum"),
     extra("checksumType", "checksum_type"),
@@ -142,7 +142,7 @@ _START_PUT = record(
 )
 _STARTED = record(StartPutOutcome, _REQUEST_ID, _SUCCESS, Text("TURL", "turl"), Text("put", "put"), *KIND_AND_CAUSE)
 _COMMIT_PUT = record(
-    CommitPutRequest, _REQUEST_ID, Text("put", "put"), Listed("receiptList", Texts("receipt", "receipts")), _METADATA
+    CommitPutRequest, _REQUEST_ID, Text("put", "put"), ListOf("receiptList", Texts("receipt", "receipts")), _METADATA
 )
 
 

@@ -12,13 +12,15 @@ from typing import Any, Final
 
 from chelonia.core import bounds, operations
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.librarian import (
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.librarian import (
     Arriving,
     Heartbeat,
     HeartbeatAnswer,
     Librarian,
+    ModifyEntry,
     ModifyOutcome,
-    ModifyRequest,
     NewOutcome,
     NewRequest,
     RemoveOutcome,
@@ -28,8 +30,6 @@ from chelonia.core.librarian import (
     Traversal,
     TraversedStep,
 )
-from chelonia.core.metadata import StoredObject
-from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.wire.elements import (
     CHECKSUMS,
@@ -49,7 +49,7 @@ from chelonia.wire.schema import (
     Child,
     Children,
     Form,
-    Listed,
+    ListOf,
     Metadata,
     Text,
     Texts,
@@ -71,9 +71,9 @@ _OBJECT = stored_object("GUID")
 # --- the original's operations -------------------------------------------------------------------------------------
 
 _EXPECTED = shaped(lambda *pair: pair, lambda pair: pair, _GUID, Text("version", "version", INT))
-_EXPECT = Listed("expectList", Children("expect", "expect", _EXPECTED, bounds.BULK_ELEMENTS_MAX), omit=True)
+_EXPECT = ListOf("expectList", Children("expect", "expect", _EXPECTED, bounds.BULK_ELEMENTS_MAX), omit=True)
 _MODIFY = record(
-    ModifyRequest,
+    ModifyEntry,
     Text("changeID", "change_id"),
     _GUID,
     Text("changeType", "change_type"),
@@ -88,7 +88,7 @@ _NAME = shaped(lambda _, name: name, lambda pair: pair, _REQUEST_ID, Text("LN", 
 
 _TRAVERSE = arguments(
     Librarian.traverse,
-    Listed("traverseLNRequestList", Children("traverseLNRequestElement", "names", _NAME, 1000), required=True),
+    ListOf("traverseLNRequestList", Children("traverseLNRequestElement", "names", _NAME, 1000), required=True),
     replace(needed(), omit=True),
 )
 
@@ -120,7 +120,7 @@ _TRAVERSED = shaped(
     _traversed_make,
     _traversed_take,
     _REQUEST_ID,
-    Listed("traversedList", Children("traversedListElement", "steps", _STEP)),
+    ListOf("traversedList", Children("traversedListElement", "steps", _STEP)),
     Text("wasComplete", "complete", BOOL),
     Text("traversedLN", "done", default=""),
     Text("GUID", "guid"),
@@ -132,7 +132,7 @@ _TRAVERSED = shaped(
 _TRAVERSALS = shaped(
     lambda results: (results, ()),
     lambda pair: (tuple(zip(pair[1], pair[0], strict=True)),),
-    Listed("traverseLNResponseList", Children("traverseLNResponseElement", "results", _TRAVERSED), required=True),
+    ListOf("traverseLNResponseList", Children("traverseLNResponseElement", "results", _TRAVERSED), required=True),
 )
 
 
@@ -167,7 +167,7 @@ _REPORT = record(
     Text("serviceID", "shepherd"),
     Text("boot", "boot", INT, default=0),
     Text("number", "number", INT, default=0),
-    Listed("filelist", Children("file", "replicas", _REPORTED, bounds.REPORT_ENTRIES_MAX)),
+    ListOf("filelist", Children("file", "replicas", _REPORTED, bounds.REPORT_ENTRIES_MAX)),
     extra("store", "store"),
 )
 
@@ -190,10 +190,10 @@ _REPORT_ANSWER = shaped(
     _reported_answer_make,
     _reported_answer_take,
     Text("nextReportTime", "seconds", INT),
-    Listed("allFiles", Texts("GUID", "files", limit=bounds.XML_ELEMENTS_MAX)),
+    ListOf("allFiles", Texts("GUID", "files", limit=bounds.XML_ELEMENTS_MAX)),
     Text("accepted", "accepted", INT, default=0),
     Text("nextReportMs", "exact_ms", INT, default=None),
-    Listed("unknownList", Texts("referenceID", "unknown"), omit=True),
+    ListOf("unknownList", Texts("referenceID", "unknown"), omit=True),
     extra("beforeBoot", "before_boot", 0, form=INT),
     extra("beforeNumber", "before_number", 0, form=INT),
     extra("obeyed", "obeyed", 0, form=INT),
@@ -216,13 +216,13 @@ _HEARTBEAT = record(
     extra("version", "version"),
     extra("compared", "compared", 0, form=INT),
     extra("store", "store"),
-    Listed("bootList", Texts("boot", "boots", form=INT, limit=bounds.BOOTS_KEPT), omit=True),
+    ListOf("bootList", Texts("boot", "boots", form=INT, limit=bounds.BOOTS_KEPT), omit=True),
     extra("replaces", "replaces", False, form=BOOL),
     extra("trouble", "trouble"),
     extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
     extra("leaving", "leaving", False, form=BOOL),
     extra("starting", "starting", False, form=BOOL),
-    Listed("arrivingList", Children("copy", "arriving", _ARRIVING, limit=bounds.ARRIVING_MAX), omit=True),
+    ListOf("arrivingList", Children("copy", "arriving", _ARRIVING, limit=bounds.ARRIVING_MAX), omit=True),
     extra("copiesAtOnceMax", "copies_at_once_max", 0, form=INT),
 )
 _HEARTBEAT_ANSWER = record(

@@ -12,17 +12,17 @@ from typing import Any, Final
 from chelonia.core import operations
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
-from chelonia.core.replicas import Checksums, ReplicaFacts
-from chelonia.core.shepherd import (
+from chelonia.core.ports.shepherd import (
     Authority,
     DeleteOutcome,
     GetRequest,
     Purpose,
     PutRequest,
+    ReplicaStatOutcome,
     Shepherd,
-    StatOutcome,
     TurlOutcome,
 )
+from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.wire.elements import POSITION, answers, bulk, extra
 from chelonia.wire.operations import Spec, service
 from chelonia.wire.schema import (
@@ -31,10 +31,10 @@ from chelonia.wire.schema import (
     TRUE_FALSE,
     Child,
     Children,
-    Content,
-    Listed,
+    ListOf,
     Record,
     Text,
+    TextContent,
     arguments,
     record,
     shaped,
@@ -209,21 +209,21 @@ def _turl_take(item: TurlOutcome) -> tuple[str, Pairs]:
 
 def _properties(base: str, make: Any, take: Any) -> Record:
     """`{requestID, <base>DataList/<base>DataElement*{property,value}}`."""
-    return shaped(make, take, _REQUEST_ID, Listed(f"{base}DataList", Children(f"{base}DataElement", "pairs", _PAIR)))
+    return shaped(make, take, _REQUEST_ID, ListOf(f"{base}DataList", Children(f"{base}DataElement", "pairs", _PAIR)))
 
 
 # --- stat, delete and ours -----------------------------------------------------------------------------------------
 
 
-def _stat_make(request_id: str, reference: Any, state: str, *rest: str) -> StatOutcome:
+def _stat_make(request_id: str, reference: Any, state: str, *rest: str) -> ReplicaStatOutcome:
     if state == _NONE:
-        return StatOutcome(request_id, reference, False)
+        return ReplicaStatOutcome(request_id, reference, False)
     kind, checksum, acl, size, guid, local_id = ("" if text == _NONE else text for text in rest)
     length = _int({"size": size}, "size", -1)
-    return StatOutcome(request_id, reference, True, state, kind, checksum, acl, length, guid, local_id)
+    return ReplicaStatOutcome(request_id, reference, True, state, kind, checksum, acl, length, guid, local_id)
 
 
-def _stat_take(item: StatOutcome) -> tuple[str, ...]:
+def _stat_take(item: ReplicaStatOutcome) -> tuple[str, ...]:
     if not item.found:
         return (item.request_id, item.reference, *([_NONE] * 7))
     size = str(item.size) if item.size >= 0 else ""
@@ -285,7 +285,7 @@ SHEPHERD: Final = service(
         Spec(
             Shepherd.toggle_report,
             arguments(Shepherd.toggle_report, Text("doReporting", "on", BOOL)),
-            shaped(lambda on: on, lambda on: (on,), Content("on", TRUE_FALSE)),
+            shaped(lambda on: on, lambda on: (on,), TextContent("on", TRUE_FALSE)),
             answer_prefix="lbr",
         ),
     ),

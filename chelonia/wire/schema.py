@@ -145,7 +145,7 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListOf:
     """One element around a repeated part. `required`: it must be there; `omit`: left out when empty."""
 
     name: str
@@ -183,7 +183,7 @@ class AnyDepth:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class TextContent:
     """The record's own text: it has no elements."""
 
     attr: str
@@ -199,7 +199,7 @@ class Refusal:
     attr: str = ""
 
 
-Part = Text | Texts | Child | Children | Listed | Metadata | AnyDepth | Content | Refusal
+Part = Text | Texts | Child | Children | ListOf | Metadata | AnyDepth | TextContent | Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +289,11 @@ def _part_default(part: Part, inherited: Any) -> Any:
             return inherited if part.default is REQUIRED else part.default
         case Texts() | Children() | AnyDepth():
             return ()
-        case Listed():
+        case ListOf():
             return REQUIRED if part.required else ()
         case Metadata():
             return {} if part.sections else ()
-        case Content():
+        case TextContent():
             return REQUIRED
         case Refusal():
             return None
@@ -329,7 +329,7 @@ def _compile_decode(described: Record) -> Decode:
     readers: dict[str, _Into] = {}
     final: list[_Into] = []
     for part, slot in zip(described.parts, described.slots, strict=True):
-        if isinstance(part, Content | AnyDepth):
+        if isinstance(part, TextContent | AnyDepth):
             final.append(_whole_reader(part, slot))
         else:
             readers[part.name] = _part_reader(part, slot)
@@ -372,13 +372,13 @@ def _part_encoder(part: Part, prefix: str) -> Encode:
         case Children():
             tag, inner = _tag(prefix, part.name), _compile_encode(part.record, prefix)
             return lambda values: "".join([f"<{tag}>{inner(value)}</{tag}>" for value in values])
-        case Listed():
+        case ListOf():
             return _listed_encoder(part, prefix)
         case Metadata():
             return _metadata_encoder(part, prefix)
         case AnyDepth():
-            return _listed_encoder(Listed(part.name, Texts(part.leaf, part.attr)), prefix)
-        case Content():
+            return _listed_encoder(ListOf(part.name, Texts(part.leaf, part.attr)), prefix)
+        case TextContent():
             write = part.form.write
             return lambda value: escape(write(value)) or ""
         case Refusal():
@@ -421,7 +421,7 @@ def _child_encoder(part: Child, prefix: str) -> Encode:
     return encode
 
 
-def _listed_encoder(part: Listed, prefix: str) -> Encode:
+def _listed_encoder(part: ListOf, prefix: str) -> Encode:
     tag, inner, omit = _tag(prefix, part.name), _part_encoder(part.of, prefix), part.omit
 
     def encode(values: Any) -> str:
@@ -449,7 +449,7 @@ def _metadata_encoder(part: Metadata, prefix: str) -> Encode:
     return sections if part.sections else triples
 
 
-def _part_reader(part: Text | Texts | Child | Children | Listed | Metadata | Refusal, slot: int) -> _Into:
+def _part_reader(part: Text | Texts | Child | Children | ListOf | Metadata | Refusal, slot: int) -> _Into:
     match part:
         case Text():
             read = _leaf_reader(part.name, part.form)
@@ -461,7 +461,7 @@ def _part_reader(part: Text | Texts | Child | Children | Listed | Metadata | Ref
             return lambda node, values: values.__setitem__(slot, inner(node))
         case Children():
             return _repeat_reader(_compile_decode(part.record), slot, part)
-        case Listed():
+        case ListOf():
             return _listed_reader(part, slot)
         case Metadata():
             return _metadata_reader(part, slot)
@@ -492,7 +492,7 @@ def _repeat_reader(read: Decode, slot: int, part: Texts | Children) -> _Into:
     return into
 
 
-def _listed_reader(part: Listed, slot: int) -> _Into:
+def _listed_reader(part: ListOf, slot: int) -> _Into:
     name, limit = part.of.name, part.of.limit
     read = _leaf_reader(name, part.of.form) if isinstance(part.of, Texts) else _compile_decode(part.of.record)
 
@@ -539,8 +539,8 @@ def _refusal_reader(part: Refusal) -> _Into:
     return into
 
 
-def _whole_reader(part: Content | AnyDepth, slot: int) -> _Into:
-    if isinstance(part, Content):
+def _whole_reader(part: TextContent | AnyDepth, slot: int) -> _Into:
+    if isinstance(part, TextContent):
         read = _leaf_reader(part.attr, part.form)
         return lambda node, values: values.__setitem__(slot, read(node))
     name, limit = part.leaf, part.limit

@@ -39,7 +39,7 @@ Objects = list[tuple[str, dict[str, dict[str, str]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageLocation:
     """Where a page is: its digest (hex), the segment by number, and the bytes in it."""
 
     digest: str
@@ -57,11 +57,11 @@ class Manifest:
     begun_ms: int
     objects: int
     segments: tuple[BlobId, ...]
-    pages: tuple[Place, ...]
+    pages: tuple[PageLocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SnapshotPage:
     """Some objects as bytes, and the digest that stands for them."""
 
     digest: str
@@ -75,23 +75,23 @@ class Pager:
         self._held: Objects = []
         self.objects = 0
 
-    def take(self, obj: StoredObject) -> Page | None:
+    def take(self, obj: StoredObject) -> SnapshotPage | None:
         """Add an object; returns the page that it completes."""
         self._held.append((obj.id, {name: dict(props) for name, props in obj.sections.items()}))
         self.objects += 1
         ends = hashlib.sha256(obj.id.encode()).digest()[0] & CUT_MASK == 0
         return self.rest() if ends or len(self._held) >= PAGE_OBJECTS_MAX else None
 
-    def rest(self) -> Page | None:
+    def rest(self) -> SnapshotPage | None:
         """What is left, as the last page."""
         held, self._held = self._held, []
         return encode_page(held) if held else None
 
 
-def encode_page(objects: Objects) -> Page:
+def encode_page(objects: Objects) -> SnapshotPage:
     """Equal objects give equal bytes."""
     body = PAGE_MAGIC + zlib.compress(bytes((_PAGES.version,)) + _ENCODER.encode(objects), 6)
-    return Page(page_digest(body), body)
+    return SnapshotPage(page_digest(body), body)
 
 
 def page_digest(body: bytes) -> str:
@@ -134,29 +134,29 @@ class Segments:
         """Nothing gathered yet."""
         return cls(bytearray(), [])
 
-    def add(self, page: Page) -> bool:
+    def add(self, page: SnapshotPage) -> bool:
         """Append a page; returns whether the segment is to be stored now."""
         self.places.append((page.digest, len(self.body), len(page.body)))
         self.body += page.body
         return len(self.body) >= bounds.SNAPSHOT_SEGMENT_BYTES
 
-    def seal(self, number: int) -> tuple[bytes, list[Place]]:
+    def seal(self, number: int) -> tuple[bytes, list[PageLocation]]:
         """The bytes of the segment and the places in it; another begins."""
-        places = [Place(digest, number, offset, length) for digest, offset, length in self.places]
+        places = [PageLocation(digest, number, offset, length) for digest, offset, length in self.places]
         body, self.body, self.places = bytes(self.body), bytearray(), []
         return body, places
 
 
-def kept_places(manifest: Manifest, used: Iterable[int]) -> dict[str, Place]:
+def kept_places(manifest: Manifest, used: Iterable[int]) -> dict[str, PageLocation]:
     """Pages of an earlier snapshot, by digest, in those of its segments that may be used again."""
     segments = frozenset(used)
     return {place.digest: place for place in manifest.pages if place.segment in segments}
 
 
-def same_pages(manifest: Manifest, others: Iterable[Manifest]) -> dict[str, list[tuple[BlobId, Place]]]:
+def same_pages(manifest: Manifest, others: Iterable[Manifest]) -> dict[str, list[tuple[BlobId, PageLocation]]]:
     """Where else pages of a snapshot are: by digest the segments, and the places in them, of other snapshots."""
     at = {place.digest: manifest.segments[place.segment] for place in manifest.pages}
-    found: dict[str, list[tuple[BlobId, Place]]] = {}
+    found: dict[str, list[tuple[BlobId, PageLocation]]] = {}
     for other in others:
         for place in other.pages:
             segment = other.segments[place.segment]

@@ -33,7 +33,7 @@ _CLOSE = b"</soap-env:Body></soap-env:Envelope>"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SoapRequest:
     """A decoded request: call `getattr(port, operation.method)(call, *args)`. `echo` goes back into the answer."""
 
     operation: Operation
@@ -57,7 +57,7 @@ def encode_request(service: Service, method: str, args: tuple[Any, ...]) -> byte
 
 def decode_request(
     service: Service, body: bytes, may: Callable[[str], None] = lambda name: None
-) -> Request | InformationRequest:
+) -> SoapRequest | InformationRequest:
     """Read a request; `may` is asked for the operation before its arguments are looked at.
 
     Raises: what `may` does; BAD_XML, TOO_LARGE, BAD_REQUEST, BAD_NAME; UNKNOWN_OPERATION with the original's words
@@ -78,10 +78,10 @@ def decode_request(
         args = operation.request.decode(node)
     except CheloniaError as error:
         raise CheloniaError(error.kind, error.op or name, error.subject, error.cause) from None
-    return Request(operation, args, _echo(operation, node))
+    return SoapRequest(operation, args, _echo(operation, node))
 
 
-def encode_response(service: Service, request: Request, result: Any) -> bytes:
+def encode_response(service: Service, request: SoapRequest, result: Any) -> bytes:
     """Build the answer to `request` from what the port method returned."""
     operation = request.operation
     value = (result, request.echo) if operation.spec.echo else result

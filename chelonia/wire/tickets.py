@@ -18,8 +18,8 @@ import msgspec
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
+from chelonia.core.ports.shepherd import Turl
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import Turl
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 
@@ -37,7 +37,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
         boot: the Shepherd's boot number when it was issued.
         expires_ms: not valid at this instant and after.
         nonce: makes two tickets for the same thing differ; single-use tickets are remembered by it.
-        purpose: of a PUT, what its last byte triggers (`core.shepherd.Purpose` value).
+        purpose: of a PUT, what its last byte triggers (`core.ports.shepherd.Purpose` value).
         dn: the only identity that may use it; empty: any bearer.
         address: the only peer address that may use it; empty: any.
         size: declared size, -1 when not known; checksums: declared, empty where not known.

@@ -17,14 +17,14 @@ from chelonia.wire.schema import (
     AnyDepth,
     Child,
     Children,
-    Content,
     Form,
-    Listed,
+    ListOf,
     Metadata,
     Part,
     Record,
     Refusal,
     Text,
+    TextContent,
     Texts,
 )
 from chelonia.wire.xml import attribute
@@ -99,7 +99,7 @@ def _schemas(service: Service) -> str:
         name, answer = operation.answer_name, operation.spec.answer
         if operation.answer_prefix == service.prefix:
             own.append(_root(name, answer))
-        elif isinstance(answer.parts[0], Content):
+        elif isinstance(answer.parts[0], TextContent):
             elsewhere.setdefault(operation.answer_prefix, []).append(_root(name, answer))
         else:
             own.append(f'<xsd:complexType name="{name}">{_sequence(answer)}</xsd:complexType>\n')
@@ -118,7 +118,7 @@ def _schema(namespace: str, imported: str, elements: Iterable[str]) -> str:
 
 
 def _root(name: str, described: Record) -> str:
-    if described.parts and isinstance(described.parts[0], Content):
+    if described.parts and isinstance(described.parts[0], TextContent):
         return _leaf(name, described.parts[0].form, "") + "\n"
     return f'<xsd:element name="{name}">{_complex(described)}</xsd:element>\n'
 
@@ -145,13 +145,13 @@ def _part(part: Part, optional: bool) -> str:
             return _element(part.name, _complex(part.record), occurs)
         case Children():
             return _element(part.name, _complex(part.record), many)
-        case Listed():
+        case ListOf():
             return _element(part.name, _wrapped(_part(part.of, True)), occurs)
         case Metadata():
             return _element(part.name, _metadata(part.bare), occurs)
         case AnyDepth():
             return _element(part.name, _wrapped(_leaf(part.leaf, STR, many)), occurs)
-        case Content() | Refusal():
+        case TextContent() | Refusal():
             return ""
 
 

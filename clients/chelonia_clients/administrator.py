@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from chelonia.core.ahash import AHash
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
-from chelonia.core.shepherd import Shepherd
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
+from chelonia.core.ports.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.clock import SystemClock

@@ -108,7 +108,7 @@ def split_verb(words: Sequence[str]) -> tuple[Arguments, str, tuple[str, ...]]:
 
     Raises: UsageError.
     """
-    reader = _Reader(GLOBAL, shorts=GLOBAL)
+    reader = _OptionReader(GLOBAL, shorts=GLOBAL)
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         reader.option(rest)
@@ -125,7 +125,7 @@ def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[
     Returns: the verb's arguments, and the global options among them. Raises: UsageError.
     """
     own_help = next(flag for flag in GLOBAL if flag.name == "--help")
-    reader = _Reader((*own, *GLOBAL), shorts=(own_help, *own))
+    reader = _OptionReader((*own, *GLOBAL), shorts=(own_help, *own))
     rest, operands = list(words), list[str]()
     while rest:
         word = rest[0]
@@ -151,7 +151,7 @@ def merge(first: Arguments, second: Arguments) -> Arguments:
     return Arguments((), flags)
 
 
-class _Reader:
+class _OptionReader:
     """Reads options off the front of a list of words."""
 
     def __init__(self, longs: Sequence[Flag], shorts: Sequence[Flag]) -> None:

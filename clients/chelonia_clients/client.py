@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from chelonia.core import bounds
-from chelonia.core.bartender import (
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.ids import RequestKey
+from chelonia.core.metadata import Filter, Needed, Triple, from_triples
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.bartender import (
     Bartender,
     DeletedEntry,
     ListDeletedOutcome,
@@ -30,12 +35,7 @@ from chelonia.core.bartender import (
     Outcome,
     UndeleteRequest,
 )
-from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.files import Files
-from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import Filter, Needed, Triple, from_triples
-from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Files
 from chelonia.core.scopes import ADDING, READING, Share, Shared
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
@@ -54,7 +54,7 @@ PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class DirectoryEntry:
     """One entry of a listing. `name` is relative to the listed collection; `type` is file, collection or mountpoint."""
 
     name: str
@@ -145,7 +145,7 @@ class Client:
 
     async def list(
         self, ln: str, *, recursive: bool = False, needed: Filter = (), page: int = bounds.PAGE_ENTRIES_MAX
-    ) -> AsyncGenerator[Listed, None]:
+    ) -> AsyncGenerator[DirectoryEntry, None]:
         """Yield the entries of a collection in order, page by page. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED."""
         after = ""
         while True:
@@ -303,8 +303,8 @@ SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
 """What a long listing shows."""
 
 
-def _listed(entry: ListedEntry) -> Listed:
-    return Listed(entry.name, entry.guid, from_triples(entry.metadata))
+def _listed(entry: ListedEntry) -> DirectoryEntry:
+    return DirectoryEntry(entry.name, entry.guid, from_triples(entry.metadata))
 
 
 def _done(op: str, ln: str, outcome: Outcome) -> str:

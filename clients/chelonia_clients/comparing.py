@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia_clients.client import Listed
+from chelonia_clients.client import DirectoryEntry
 
 TIME_S: Final = 0.002
 """Times this near are the same: they are kept to the millisecond."""
@@ -26,7 +26,7 @@ class Verdict(enum.Enum):
     OTHER = "other"
 
 
-async def compare(path: Path, entry: Listed, *, checksum: bool) -> Verdict:
+async def compare(path: Path, entry: DirectoryEntry, *, checksum: bool) -> Verdict:
     """Compare a local file with an entry of the cluster that was listed with its states and times.
 
     Size and modification time decide, or the checksum where the times differ; `checksum`: always the checksum.

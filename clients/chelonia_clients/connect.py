@@ -23,11 +23,11 @@ from chelonia.core.access_keys import AccessKeys
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.credentials import Credential, Explicit, Surroundings, find_cas, find_credential
+from chelonia.hosting.net.credentials import Credential, CredentialSurroundings, Explicit, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import (
     Link,
-    Patience,
+    RetryLimits,
     open_link,
     remote_ahash,
     remote_bartender,
@@ -40,15 +40,15 @@ from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.administrator import Administrator, AdministratorPorts
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
-from chelonia_clients.waiting import Waiting, keep_quiet
-from chelonia_clients.watch import Teller, Watch, WatchedCompact, WatchedHttp, keep_still
+from chelonia_clients.waiting import WaitingNotes, keep_quiet
+from chelonia_clients.watch import MessageWatch, Teller, WatchedCompact, WatchedHttp, keep_still
 
 ONE_AHASH_MS = 5_000
 """How long one A-Hash is waited for: the others are asked as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ConnectionPlan:
     """What a connection will use. `credential` is None for an anonymous user."""
 
     tls: TlsSettings
@@ -95,17 +95,17 @@ def _open(
 ) -> Client:
     bartenders = settings.bartender_urls()
     http = open_http(find(settings, environ).tls)
-    waiting = Waiting(SystemClock(), note) if note is not None else None
+    waiting = WaitingNotes(SystemClock(), note) if note is not None else None
     link = replace(_link(http, trace, waiting), strong=strong)
     files = remote_files(link, bartenders)
     return Client(remote_bartender(link, bartenders), http, trouble=waiting or keep_quiet, files=files)
 
 
-def _link(http: HttpClient, trace: Teller | None, waiting: Waiting | None) -> Link:
+def _link(http: HttpClient, trace: Teller | None, waiting: WaitingNotes | None) -> Link:
     """Channels over connections that are there; what passes is told to `trace`, what does not come to `waiting`."""
     packed = http.compact
     if trace is not None or waiting is not None:
-        watch = Watch(trace or keep_still, waiting.silent if waiting is not None else keep_still)
+        watch = MessageWatch(trace or keep_still, waiting.silent if waiting is not None else keep_still)
         http = cast(HttpClient, WatchedHttp(http, watch))
         packed = cast(CompactClient, WatchedCompact(packed, watch)) if packed is not None else None
     return Link(http, SystemClock(), SystemIds(), trouble=waiting, compact=packed)
@@ -127,8 +127,8 @@ def open_administrator(
     http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
 ) -> Administrator:
     """An administrator's ports on connections that are there. Args: `note` as for `open_client`."""
-    link = _link(http, trace, Waiting(SystemClock(), note) if note is not None else None)
-    librarians, once = settings.librarian_urls(), Patience(retry_ms=0, read_ms=ONE_AHASH_MS)
+    link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
+    librarians, once = settings.librarian_urls(), RetryLimits(retry_ms=0, read_ms=ONE_AHASH_MS)
     ports = AdministratorPorts(
         shepherd=lambda service: remote_shepherd(link, (service,)),
         librarian=remote_librarian(link, librarians) if librarians else None,
@@ -141,19 +141,19 @@ def open_keys(
     http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
 ) -> AccessKeys:
     """The port of access keys, on connections that are there. Args: `note` as for `open_client`."""
-    link = _link(http, trace, Waiting(SystemClock(), note) if note is not None else None)
+    link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
     return remote_keys(link, settings.bartender_urls())
 
 
-def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Found:
+def find(settings: Settings, environ: Mapping[str, str] | None = None) -> ConnectionPlan:
     """Find CAs and credential. Raises: BAD_CONFIG, EXPIRED."""
     around = surroundings(environ)
     explicit = explicit_files(settings)
     cas = find_cas(explicit, around)
     if settings.anonymous:
-        return Found(cas, None)
+        return ConnectionPlan(cas, None)
     credential = find_credential(explicit, around, SystemClock().now_ms(), ask_password)
-    return Found(credential.settings(cas), credential)
+    return ConnectionPlan(credential.settings(cas), credential)
 
 
 def explicit_files(settings: Settings) -> Explicit:
@@ -162,9 +162,9 @@ def explicit_files(settings: Settings) -> Explicit:
     return Explicit(files.proxy, files.cert, files.key, files.ca_dir, files.ca_file)
 
 
-def surroundings(environ: Mapping[str, str] | None = None) -> Surroundings:
+def surroundings(environ: Mapping[str, str] | None = None) -> CredentialSurroundings:
     """Where this process's user keeps credentials."""
-    return Surroundings(os.environ if environ is None else environ, home(), os.getuid())
+    return CredentialSurroundings(os.environ if environ is None else environ, home(), os.getuid())
 
 
 def open_http(tls: TlsSettings) -> HttpClient:
@@ -194,6 +194,6 @@ def ask_password(key_file: Path) -> bytes | None:
 
 
 __all__ = [
-    "Administrator", "CheloniaError", "Client", "Found", "Settings", "Wish", "administrator_from_environment",
+    "Administrator", "CheloniaError", "Client", "ConnectionPlan", "Settings", "Wish", "administrator_from_environment",
     "from_environment", "open_administrator", "open_client",
 ]  # fmt: skip

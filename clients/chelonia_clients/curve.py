@@ -25,7 +25,7 @@ ROWS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """One look: milliseconds since the drill began, and files with fewer copies than wanted by copies left."""
 
     ms: int
@@ -38,7 +38,7 @@ class Curve:
 
     title: str
     files: int
-    points: Sequence[Point]
+    points: Sequence[CurvePoint]
     marks: Sequence[tuple[int, str]] = ()
 
     @property
@@ -46,7 +46,7 @@ class Curve:
         """Every number of copies left that was seen, fewest first."""
         return tuple(sorted({live for point in self.points for live in point.left}))
 
-    def whole(self, point: Point) -> int:
+    def whole(self, point: CurvePoint) -> int:
         """Files that are whole."""
         return max(self.files - sum(point.left.values()), 0)
 
@@ -100,7 +100,7 @@ def _cells(count: int, files: int) -> int:
     return max(1, round(BAR * count / max(files, 1))) if count else 0
 
 
-def _thinned(points: Sequence[Point]) -> list[Point]:
+def _thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     """Those that differ from the one before, and of these so many as fit, the first and the last among them."""
     seen = [p for n, p in enumerate(points) if n in (0, len(points) - 1) or p.left != points[n - 1].left]
     if len(seen) <= ROWS:
@@ -143,7 +143,7 @@ def as_svg(curve: Curve) -> str:
     return "\n".join([*parts, *_axes(curve, end, top), *_marks(curve, end), "</svg>", ""])
 
 
-def _steps(points: Sequence[Point], counts: Sequence[float]) -> list[tuple[float, float]]:
+def _steps(points: Sequence[CurvePoint], counts: Sequence[float]) -> list[tuple[float, float]]:
     out: list[tuple[float, float]] = []
     for number, (point, count) in enumerate(zip(points, counts, strict=True)):
         until = points[number + 1].ms if number + 1 < len(points) else point.ms

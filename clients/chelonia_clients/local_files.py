@@ -42,7 +42,7 @@ class Sort(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LocalEntry:
     """One name in a local directory."""
 
     name: str
@@ -57,10 +57,10 @@ def local_error(error: OSError, op: str, path: Path | str) -> CheloniaError:
     return CheloniaError(kind, op, subject, f"local file: {error.strerror or error}")
 
 
-def scan(directory: Path) -> list[Found]:
+def scan(directory: Path) -> list[LocalEntry]:
     """The names in a directory, in byte order, as the cluster lists them. Raises: OSError."""
     with os.scandir(directory) as entries:
-        found = [Found(entry.name, _sort(entry)) for entry in entries]
+        found = [LocalEntry(entry.name, _sort(entry)) for entry in entries]
     return sorted(found, key=lambda each: os.fsencode(each.name))
 
 

@@ -19,7 +19,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.client import Client
 from chelonia_clients.local_files import Sort, local_error, printable, scan, to_ln
 from chelonia_clients.removal import removed
-from chelonia_clients.steps import Done, Job, in_order, known
+from chelonia_clients.steps import Job, TransferResult, in_order, known
 from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
 
 Emptied = list[Job]
@@ -28,7 +28,7 @@ Emptied = list[Job]
 
 async def sync_up(
     client: Client, source: Path, ln: str, options: TreeOptions, *, delete: bool = False
-) -> AsyncGenerator[Done, None]:
+) -> AsyncGenerator[TransferResult, None]:
     """Make the collection `ln` the same as the directory `source`; results of removals have an empty `target`."""
     emptied: Emptied = []
     work = put_tree(client, source, ln, replace(options, replace=True))
@@ -40,7 +40,7 @@ async def sync_up(
 
 async def sync_down(
     client: Client, ln: str, target: Path, options: TreeOptions, *, delete: bool = False
-) -> AsyncGenerator[Done, None]:
+) -> AsyncGenerator[TransferResult, None]:
     """Make the directory `target` the same as the collection `ln`; results of removals have an empty `target`.
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
@@ -54,8 +54,11 @@ async def sync_down(
 
 
 async def _both(
-    work: AsyncGenerator[Done, None], extras: AsyncGenerator[Job, None] | None, emptied: Emptied, options: TreeOptions
-) -> AsyncGenerator[Done, None]:
+    work: AsyncGenerator[TransferResult, None],
+    extras: AsyncGenerator[Job, None] | None,
+    emptied: Emptied,
+    options: TreeOptions,
+) -> AsyncGenerator[TransferResult, None]:
     failed = False
     async with aclosing(work):
         async for done in work:
@@ -85,7 +88,7 @@ async def _extra_names(
                 continue
             drop = {"collection": client.unmake_collection, "mountpoint": client.unmake_mountpoint}
             job: Job = partial(removed, drop.get(entry.type, client.unlink), entry.type, to_ln(ln, names))
-            job = known(Done(entry.type, to_ln(ln, names), "")) if options.dry_run else job
+            job = known(TransferResult(entry.type, to_ln(ln, names), "")) if options.dry_run else job
             if is_collection:
                 emptied.append(job)
             else:
@@ -115,7 +118,7 @@ async def _extra_files(
                 waiting.append((path, names))
             if "/".join(names) in there:
                 continue
-            done = Done("collection" if is_directory else "file", printable(str(path)), "")
+            done = TransferResult("collection" if is_directory else "file", printable(str(path)), "")
             remove = Path.rmdir if is_directory else Path.unlink
             job = known(done) if options.dry_run else partial(_gone, path, remove, done)
             if is_directory:
@@ -124,7 +127,7 @@ async def _extra_files(
                 yield job
 
 
-async def _gone(path: Path, remove: Callable[[Path], None], done: Done) -> Done:
+async def _gone(path: Path, remove: Callable[[Path], None], done: TransferResult) -> TransferResult:
     try:
         await asyncio.to_thread(remove, path)
         return done

@@ -12,13 +12,13 @@ from chelonia.core.metadata import Filter, Needed
 from chelonia_clients.client import SHORT, Client
 from chelonia_clients.local_files import to_ln
 from chelonia_clients.paths import Paths
-from chelonia_clients.steps import PARALLEL, Done, Job, in_order
+from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order
 
 WITH_PARENTS: Filter = (*SHORT, Needed("parents"))
 
 
 @dataclass(slots=True)
-class Doomed:
+class RemovalPlan:
     """What the removal of one name would take along.
 
     Args:
@@ -34,12 +34,12 @@ class Doomed:
     size: int = 0
 
 
-async def foresee(client: Client, ln: str, *, all_names: bool) -> Doomed:
+async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
     """Say what `remove_tree`, or the removal of one file, would take along; `all_names` as there.
 
     Raises: NOT_FOUND, DENIED.
     """
-    metadata, paths, doomed = await client.stat(ln), Paths(client), Doomed()
+    metadata, paths, doomed = await client.stat(ln), Paths(client), RemovalPlan()
     if metadata.get("entry", {}).get("type") != "collection":
         doomed.names.append(ln)
         doomed.size = int(metadata.get("states", {}).get("size", "0") or 0)
@@ -71,7 +71,7 @@ async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[s
 
 async def remove_tree(
     client: Client, ln: str, *, all_names: bool, parallel: int = PARALLEL
-) -> AsyncGenerator[Done, None]:
+) -> AsyncGenerator[TransferResult, None]:
     """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too.
 
     Raises: as `get_tree`.
@@ -101,10 +101,10 @@ async def _removals(client: Client, ln: str, collections: list[str], all_names: 
                 yield partial(removed, drop, "file", name)
 
 
-async def removed(drop: Callable[[str], Awaitable[str]], kind: str, ln: str) -> Done:
+async def removed(drop: Callable[[str], Awaitable[str]], kind: str, ln: str) -> TransferResult:
     """Remove one name; a failure is in the result."""
     try:
         await drop(ln)
-        return Done(kind, ln, "")
+        return TransferResult(kind, ln, "")
     except CheloniaError as error:
-        return Done(kind, ln, "", error=error)
+        return TransferResult(kind, ln, "", error=error)

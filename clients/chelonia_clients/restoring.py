@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from chelonia.core.bartender import DeletedEntry
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.bartender import DeletedEntry
 from chelonia_clients.client import Client
 from chelonia_clients.paths import Paths
-from chelonia_clients.steps import Done
+from chelonia_clients.steps import TransferResult
 
 
-async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[Done, None]:
+async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[TransferResult, None]:
     """Bring back a deleted collection and all that was deleted below it; where it is there, what was deleted below it.
 
     Of several that had a name, the one that was deleted last. A collection above that is gone comes back too, alone.
@@ -42,7 +42,7 @@ async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[Done, None]:
         yield done
 
 
-async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenerator[Done, None]:
+async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenerator[TransferResult, None]:
     """Bring back into `ln` what was deleted from collections, by their GUIDs, that have its name or had it."""
     newest: dict[str, DeletedEntry] = {}
     for source in sources:
@@ -67,12 +67,12 @@ async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenera
             yield done
 
 
-async def _restored(client: Client, entry: DeletedEntry, target: str) -> Done:
+async def _restored(client: Client, entry: DeletedEntry, target: str) -> TransferResult:
     try:
         await client.undelete(entry.guid, target)
-        return Done(entry.type, entry.guid, target, max(0, entry.size))
+        return TransferResult(entry.type, entry.guid, target, max(0, entry.size))
     except CheloniaError as error:
-        return Done(entry.type, entry.guid, target, error=error)
+        return TransferResult(entry.type, entry.guid, target, error=error)
 
 
 async def _last(client: Client, name: LogicalName) -> DeletedEntry:

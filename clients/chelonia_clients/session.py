@@ -13,7 +13,7 @@ from chelonia.core.names import parse_ln
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate
 from chelonia_clients.choosing import Choice, is_pattern
 from chelonia_clients.output import Output
-from chelonia_clients.settings import Files, Settings, Wish, parse_replicas, settle
+from chelonia_clients.settings import CredentialFiles, Settings, Wish, parse_replicas, settle
 
 if TYPE_CHECKING:
     from chelonia.core.access_keys import AccessKeys
@@ -176,7 +176,7 @@ def wish_of(options: Arguments) -> Wish:
         librarians=tuple(" ".join(options.flags.get("--librarian", ())).split()),
         cluster=path("--cluster"),
         configuration=path("--config"),
-        files=Files(path("--proxy"), path("--cert"), path("--key"), path("--ca-dir"), path("--ca-file")),
+        files=CredentialFiles(path("--proxy"), path("--cert"), path("--key"), path("--ca-dir"), path("--ca-file")),
         cluster_user=options.value("--as"),
         anonymous=options.has("--anonymous"),
         ahashes=tuple(" ".join(options.flags.get("--ahash", ())).split()),

@@ -33,7 +33,7 @@ CLUSTER_USERS: Final = ("user", "user2", "admin", "service", "anonymous")
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class CredentialFiles:
     """Credential and CA files; None where not named."""
 
     proxy: Path | None = None
@@ -64,7 +64,7 @@ class Wish:
     librarians: tuple[str, ...] = ()
     cluster: Path | None = None
     configuration: Path | None = None
-    files: Files = field(default_factory=Files)
+    files: CredentialFiles = field(default_factory=CredentialFiles)
     cluster_user: str = ""
     anonymous: bool = False
     ahashes: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Settings:
 
     bartenders: tuple[str, ...]
     librarians: tuple[str, ...]
-    files: Files
+    files: CredentialFiles
     anonymous: bool
     replicas: int
     origins: Mapping[str, str]
@@ -112,7 +112,7 @@ class _Layer:
     origin: str
     bartenders: tuple[str, ...] = ()
     librarians: tuple[str, ...] = ()
-    files: Files = field(default_factory=Files)
+    files: CredentialFiles = field(default_factory=CredentialFiles)
     replicas: str = ""
     anonymous: bool = False
     ahashes: tuple[str, ...] = ()
@@ -130,11 +130,11 @@ def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Setting
     cas = next((layer for layer in layers if layer.files.names_cas), None)
     if cas is not None:
         origins["cas"] = cas.origin
-    found = cas.files if cas is not None else Files()
+    found = cas.files if cas is not None else CredentialFiles()
     return Settings(
         bartenders=_first(layers, "bartenders", "bartender", origins),
         librarians=_first(layers, "librarians", "librarian", origins),
-        files=Files(files.proxy, files.cert, files.key, found.ca_dir, found.ca_file),
+        files=CredentialFiles(files.proxy, files.cert, files.key, found.ca_dir, found.ca_file),
         anonymous=anonymous,
         replicas=_replicas(layers, origins),
         origins=origins,
@@ -171,13 +171,13 @@ def _first(layers: list[_Layer], name: str, topic: str, origins: dict[str, str])
     return ()
 
 
-def _credential(layers: list[_Layer], origins: dict[str, str]) -> tuple[Files, bool]:
+def _credential(layers: list[_Layer], origins: dict[str, str]) -> tuple[CredentialFiles, bool]:
     for layer in layers:
         if layer.anonymous or layer.files.names_credential:
             origins["credential"] = layer.origin
             # what the environment names is searched by `find_credential`, which explains what it passes over
-            return Files() if layer.origin == _ENVIRONMENT else layer.files, layer.anonymous
-    return Files(), False
+            return CredentialFiles() if layer.origin == _ENVIRONMENT else layer.files, layer.anonymous
+    return CredentialFiles(), False
 
 
 def _replicas(layers: list[_Layer], origins: dict[str, str]) -> int:
@@ -204,9 +204,9 @@ def _environment(environ: Mapping[str, str]) -> _Layer:
     librarians = environ.get("CHELONIA_LIBRARIAN_URL") or environ.get("ARC_LIBRARIAN_URL") or ""
     named = next((Path(environ[name]) for name in OWN_CREDENTIAL if environ.get(name)), None)
     cas = next((environ[name] for name in OWN_CAS if environ.get(name)), "")
-    files = Files(proxy=named, ca_dir=_path(environ.get("X509_CERT_DIR") or environ.get("ARC_CA_DIR")))
+    files = CredentialFiles(proxy=named, ca_dir=_path(environ.get("X509_CERT_DIR") or environ.get("ARC_CA_DIR")))
     if cas and files.ca_dir is None:
-        files = Files(proxy=named, ca_file=Path(cas))
+        files = CredentialFiles(proxy=named, ca_file=Path(cas))
     replicas = environ.get("ARC_NEEDED_REPLICAS") or environ.get("CHELONIA_REPLICAS") or ""
     ahashes = tuple(environ.get("CHELONIA_AHASH_URL", "").split())
     return _Layer(_ENVIRONMENT, tuple(urls.split()), tuple(librarians.split()), files, replicas, ahashes=ahashes)
@@ -228,7 +228,7 @@ def _cluster(path: Path, user: str) -> _Layer:
             f"the cluster file {path}",
             tuple(entry["url"] for entry in said["bartender"]),
             tuple(entry["url"] for entry in said["librarian"]),
-            Files(proxy, cert, key, ca_dir=Path(said["ca_dir"])),
+            CredentialFiles(proxy, cert, key, ca_dir=Path(said["ca_dir"])),
             anonymous=user == "anonymous",
             ahashes=tuple(entry["url"] for entry in said.get("ahash", ())),
             s3=tuple(said.get("s3", ())),
@@ -251,7 +251,7 @@ def _client_conf(path: Path, *, needed: bool) -> _Layer:
     except configparser.Error as error:
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error).splitlines()[0]) from error
     said = {key: _unquoted(value or "") for section in parser.sections() for key, value in parser.items(section)}
-    files = Files(
+    files = CredentialFiles(
         _path(said.get("proxypath")),
         _path(said.get("certificatepath")),
         _path(said.get("keypath")),
@@ -277,7 +277,7 @@ def _client_toml(path: Path, cluster: str) -> _Layer:
     if unknown := sorted(set(chosen) - TOML_KEYS):
         cause = f"{unknown[0]!r} is not known here; known: {', '.join(sorted(TOML_KEYS))}"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
-    files = Files(*(_path(chosen.get(key)) for key in ("proxy", "cert", "key", "ca_dir", "ca_file")))
+    files = CredentialFiles(*(_path(chosen.get(key)) for key in ("proxy", "cert", "key", "ca_dir", "ca_file")))
     replicas = str(chosen.get("replicas", ""))
     bartenders, librarians, ahashes = (_urls(chosen.get(key)) for key in ("bartender", "librarian", "ahash"))
     origin = f"{path}, cluster {name}" if name else str(path)

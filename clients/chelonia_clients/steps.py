@@ -17,7 +17,7 @@ AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TransferResult:
     """What became of one name.
 
     Args:
@@ -38,24 +38,24 @@ class Done:
     remark: str = ""
 
 
-Job = Callable[[], Awaitable[Done]]
+Job = Callable[[], Awaitable[TransferResult]]
 
 
-def known(done: Done) -> Job:
+def known(done: TransferResult) -> Job:
     """A job whose result is there."""
 
-    async def job() -> Done:
+    async def job() -> TransferResult:
         return done
 
     return job
 
 
-async def in_order(jobs: AsyncGenerator[Job, None], parallel: int) -> AsyncGenerator[Done, None]:
+async def in_order(jobs: AsyncGenerator[Job, None], parallel: int) -> AsyncGenerator[TransferResult, None]:
     """Run jobs, at most `parallel` at a time, and yield their results in the order of the jobs."""
     gate = asyncio.Semaphore(parallel)
-    waiting: deque[asyncio.Task[Done]] = deque()
+    waiting: deque[asyncio.Task[TransferResult]] = deque()
 
-    async def run(job: Job) -> Done:
+    async def run(job: Job) -> TransferResult:
         async with gate:
             return await job()
 

@@ -24,11 +24,11 @@ from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import UploadOptions, stream_source, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
-from chelonia_clients.client import SHORT, Client, Listed
+from chelonia_clients.client import SHORT, Client, DirectoryEntry
 from chelonia_clients.comparing import Verdict, compare
-from chelonia_clients.local_files import Found, Sort, local_error, printable, scan, sizes_in, to_ln, to_local
+from chelonia_clients.local_files import LocalEntry, Sort, local_error, printable, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import file_source
-from chelonia_clients.steps import PARALLEL, Done, Job, in_order, known
+from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,50 +54,54 @@ class TreeOptions:
     dry_run: bool = False
 
 
-async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) -> Done:
+async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) -> TransferResult:
     """Upload one local file; failures are in the result."""
     try:
         mtime = (await asyncio.to_thread(os.stat, source)).st_mtime
         wish = UploadOptions(options.replicas, options.replace, mtime, progress=options.progress)
         stored = await upload(client, await asyncio.to_thread(file_source, source), ln, wish)
-        return Done("file", printable(str(source)), ln, stored.size, remark=stored.note)
+        return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except OSError as error:
-        return Done("file", printable(str(source)), ln, error=local_error(error, "put", source))
+        return TransferResult("file", printable(str(source)), ln, error=local_error(error, "put", source))
     except CheloniaError as error:
-        return Done("file", printable(str(source)), ln, error=error)
+        return TransferResult("file", printable(str(source)), ln, error=error)
 
 
-async def get_file(client: Client, ln: str, target: Path, options: TreeOptions, mtime_s: float | None = None) -> Done:
+async def get_file(
+    client: Client, ln: str, target: Path, options: TreeOptions, mtime_s: float | None = None
+) -> TransferResult:
     """Download one file; failures are in the result. `mtime_s`: its modification time, where it is known."""
     try:
         got = await download(client, ln, target, overwrite=options.replace, progress=options.progress)
         if mtime_s is not None:
             await asyncio.to_thread(os.utime, target, (mtime_s, mtime_s))
-        return Done("file", ln, printable(str(target)), got.size)
+        return TransferResult("file", ln, printable(str(target)), got.size)
     except OSError as error:
-        return Done("file", ln, printable(str(target)), error=local_error(error, "get", target))
+        return TransferResult("file", ln, printable(str(target)), error=local_error(error, "get", target))
     except CheloniaError as error:
-        return Done("file", ln, printable(str(target)), error=error)
+        return TransferResult("file", ln, printable(str(target)), error=error)
 
 
-async def copy_file(client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None) -> Done:
+async def copy_file(
+    client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None
+) -> TransferResult:
     """Copy one file inside the cluster, through this machine; failures are in the result."""
     wish = UploadOptions(options.replicas, options.replace, mtime_s)
     try:
         stored = await upload(client, stream_source(read(client, source, options.progress)), target, wish)
-        return Done("file", source, target, stored.size, remark=stored.note)
+        return TransferResult("file", source, target, stored.size, remark=stored.note)
     except CheloniaError as error:
-        return Done("file", source, target, error=error)
+        return TransferResult("file", source, target, error=error)
 
 
-async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Done, None]:
+async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:
     """Upload a directory as the collection `ln`, which is made when it is not there."""
     async with aclosing(in_order(_uploads(client, source, ln, options), options.parallel)) as results:
         async for done in results:
             yield done
 
 
-async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[Done, None]:
+async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:
     """Download a collection as the directory `target`, which is made when it is not there.
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
@@ -107,7 +111,9 @@ async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) 
             yield done
 
 
-async def copy_tree(client: Client, source: str, target: str, options: TreeOptions) -> AsyncGenerator[Done, None]:
+async def copy_tree(
+    client: Client, source: str, target: str, options: TreeOptions
+) -> AsyncGenerator[TransferResult, None]:
     """Copy a collection inside the cluster. Raises: as `get_tree`."""
     async with aclosing(in_order(_copies(client, source, target, options), options.parallel)) as results:
         async for done in results:
@@ -144,7 +150,7 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
         except (CheloniaError, OSError) as error:
             yield known(_failed("collection", directory, collection, error))
             continue
-        yield known(Done("collection", printable(str(directory)), collection))
+        yield known(TransferResult("collection", printable(str(directory)), collection))
         below: list[tuple[Path, str, tuple[str, ...]]] = []
         for each in found:
             path, inner = directory / each.name, (*names, each.name)
@@ -154,18 +160,18 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
                 target = to_ln(collection, [each.name])
             except CheloniaError as error:
                 refused = CheloniaError(error.kind, "put", printable(str(path)), error.cause)
-                yield known(Done(_type_of(each), printable(str(path)), collection, error=refused))
+                yield known(TransferResult(_type_of(each), printable(str(path)), collection, error=refused))
                 continue
             if each.sort is Sort.DIRECTORY:
                 below.append((path, target, inner))
             elif each.sort is Sort.FILE:
                 yield partial(_upload_needed, client, path, target, there.get(each.name), options)
             else:
-                yield known(Done("file", printable(str(path)), target, note=f"{each.sort.value}: skipped"))
+                yield known(TransferResult("file", printable(str(path)), target, note=f"{each.sort.value}: skipped"))
         waiting.extend(reversed(below))
 
 
-async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Listed]:
+async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, DirectoryEntry]:
     """What is in a collection, which is made when it is not there. Raises: as `Client.make_collection`."""
     try:
         return {entry.name: entry async for entry in client.list(ln, needed=SHORT)}
@@ -177,27 +183,29 @@ async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Listed]:
         return {}
 
 
-async def _upload_needed(client: Client, path: Path, ln: str, there: Listed | None, options: TreeOptions) -> Done:
+async def _upload_needed(
+    client: Client, path: Path, ln: str, there: DirectoryEntry | None, options: TreeOptions
+) -> TransferResult:
     """Upload a file unless it is there already."""
     source = printable(str(path))
     try:
         verdict = await compare(path, there, checksum=options.checksum) if there is not None else Verdict.OTHER
         size = (await asyncio.to_thread(os.stat, path)).st_size
     except OSError as error:
-        return Done("file", source, ln, error=local_error(error, "put", path))
+        return TransferResult("file", source, ln, error=local_error(error, "put", path))
     if verdict is Verdict.OTHER and there is not None and there.type == "file" and not options.replace:
-        return Done("file", source, ln, error=_differs("put", ln, source))
+        return TransferResult("file", source, ln, error=_differs("put", ln, source))
     if verdict is Verdict.OTHER:
-        planned = Done("file", source, ln, size, over=there is not None)
+        planned = TransferResult("file", source, ln, size, over=there is not None)
         return planned if options.dry_run else await put_file(client, path, ln, options)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
         modified = f"{(await asyncio.to_thread(os.stat, path)).st_mtime:.3f}"
         try:
             await client.modify(ln, "set", Triple("timestamps", "modified", modified))
         except CheloniaError as error:
-            return Done("file", source, ln, error=error)
+            return TransferResult("file", source, ln, error=error)
     _counted(size, options)
-    return Done("file", source, ln, size, same=True)
+    return TransferResult("file", source, ln, size, same=True)
 
 
 async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[Job, None]:
@@ -213,24 +221,26 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
         try:
             path = to_local(target, entry.name)
         except CheloniaError as error:
-            yield known(Done(entry.type, source, printable(str(target)), error=error))
+            yield known(TransferResult(entry.type, source, printable(str(target)), error=error))
             continue
         yield await _download_job(client, entry, source, path, options)
     if top:
         yield known(await _directory(ln, target, options))
 
 
-async def _download_job(client: Client, entry: Listed, source: str, path: Path, options: TreeOptions) -> Job:
+async def _download_job(client: Client, entry: DirectoryEntry, source: str, path: Path, options: TreeOptions) -> Job:
     match entry.type:
         case "collection":
             return known(await _directory(source, path, options))
         case "file":
             return partial(_download_needed, client, entry, source, path, options)
         case other:
-            return known(Done("file", source, printable(str(path)), note=f"{other}: skipped"))
+            return known(TransferResult("file", source, printable(str(path)), note=f"{other}: skipped"))
 
 
-async def _download_needed(client: Client, entry: Listed, source: str, path: Path, options: TreeOptions) -> Done:
+async def _download_needed(
+    client: Client, entry: DirectoryEntry, source: str, path: Path, options: TreeOptions
+) -> TransferResult:
     """Download a file unless it is there already."""
     target = printable(str(path))
     try:
@@ -238,18 +248,18 @@ async def _download_needed(client: Client, entry: Listed, source: str, path: Pat
     except OSError:  # it is not there, or the download says what is wrong
         verdict = Verdict.OTHER
     if verdict is Verdict.OTHER and not options.replace and await asyncio.to_thread(os.path.lexists, path):
-        return Done("file", source, target, error=_differs("get", target, source))
+        return TransferResult("file", source, target, error=_differs("get", target, source))
     if verdict is Verdict.OTHER and options.dry_run:
-        return Done("file", source, target, entry.size)
+        return TransferResult("file", source, target, entry.size)
     if verdict is Verdict.OTHER:
         return await get_file(client, source, path, options, entry.modified_s)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run and entry.modified_s is not None:
         try:
             await asyncio.to_thread(os.utime, path, (entry.modified_s, entry.modified_s))
         except OSError as error:
-            return Done("file", source, target, error=local_error(error, "get", path))
+            return TransferResult("file", source, target, error=local_error(error, "get", path))
     _counted(entry.size, options)
-    return Done("file", source, target, entry.size, same=True)
+    return TransferResult("file", source, target, entry.size, same=True)
 
 
 def _differs(op: str, target: str, source: str) -> CheloniaError:
@@ -271,7 +281,7 @@ async def _copies(client: Client, source: str, target: str, options: TreeOptions
         elif entry.type == "file":
             yield partial(copy_file, client, old, new, options, entry.modified_s)
         else:
-            yield known(Done("file", old, new, note=f"{entry.type}: skipped"))
+            yield known(TransferResult("file", old, new, note=f"{entry.type}: skipped"))
 
 
 # --- single steps ---
@@ -285,36 +295,36 @@ async def _ensure_collection(client: Client, ln: str) -> None:
             raise
 
 
-async def _copied_collection(client: Client, source: str, target: str) -> Done:
+async def _copied_collection(client: Client, source: str, target: str) -> TransferResult:
     try:
         await _ensure_collection(client, target)
-        return Done("collection", source, target)
+        return TransferResult("collection", source, target)
     except CheloniaError as error:
-        return Done("collection", source, target, error=error)
+        return TransferResult("collection", source, target, error=error)
 
 
-async def _directory(ln: str, path: Path, options: TreeOptions) -> Done:
+async def _directory(ln: str, path: Path, options: TreeOptions) -> TransferResult:
     try:
         if not options.dry_run:
             await asyncio.to_thread(path.mkdir, exist_ok=True)
-        return Done("collection", ln, printable(str(path)))
+        return TransferResult("collection", ln, printable(str(path)))
     except OSError as error:
         return _failed("collection", path, ln, error)
 
 
-def _failed(kind: str, path: Path, ln: str, error: CheloniaError | OSError) -> Done:
+def _failed(kind: str, path: Path, ln: str, error: CheloniaError | OSError) -> TransferResult:
     if isinstance(error, OSError):
         error = local_error(error, "get" if kind == "file" else "walk", path)
-    return Done(kind, printable(str(path)), ln, error=error)
+    return TransferResult(kind, printable(str(path)), ln, error=error)
 
 
-def _type_of(found: Found) -> str:
+def _type_of(found: LocalEntry) -> str:
     return "collection" if found.sort is Sort.DIRECTORY else "file"
 
 
-async def facts_of(client: Client, ln: str) -> Listed:
+async def facts_of(client: Client, ln: str) -> DirectoryEntry:
     """Type, size and modification time of an entry, without them when they cannot be seen."""
     try:
-        return Listed(ln, "", await client.stat(ln))
+        return DirectoryEntry(ln, "", await client.stat(ln))
     except CheloniaError:
-        return Listed(ln, "", {})
+        return DirectoryEntry(ln, "", {})

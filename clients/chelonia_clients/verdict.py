@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from chelonia.core.ahash import AHashStatus
 from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import HealStatus
-from chelonia.core.librarian import HealthSummary, NodeView
+from chelonia.core.ports.ahash import AHashStatus
+from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, NodeJobs
 
 DAYS_WARN: Final = 14
@@ -32,7 +32,7 @@ class Level(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HealthPoint:
     """Something that is not well, and what to do about it."""
 
     level: Level
@@ -68,79 +68,85 @@ def days_left(metrics: str) -> float | None:
     return min(found, default=None)
 
 
-def judge(seen: Seen) -> list[Point]:
+def judge(seen: Seen) -> list[HealthPoint]:
     """All that is not well, the worst first."""
     rules = (_files, _metadata, _shepherds, _space, _certificates, _work)
     return sorted((point for rule in rules for point in rule(seen)), key=lambda point: -point.level)
 
 
-def _files(seen: Seen) -> Iterator[Point]:
+def _files(seen: Seen) -> Iterator[HealthPoint]:
     healing = seen.healing
     if healing.lost:
-        yield Point(Level.BAD, f"{healing.lost} files have no good copy", "docs/operate/what-was-lost.md")
+        yield HealthPoint(Level.BAD, f"{healing.lost} files have no good copy", "docs/operate/what-was-lost.md")
     if healing.unreachable:
         cure = "bring their Shepherds back: `admin node list`"
-        yield Point(Level.BAD, f"{healing.unreachable} files cannot be read now", cure)
+        yield HealthPoint(Level.BAD, f"{healing.unreachable} files cannot be read now", cure)
     exposed = sum(found.blobs for found in healing.exposed)
     if healing.control.paused_by:
-        yield Point(Level.WARN, "healing is paused", "`chelonia admin heal resume`")
+        yield HealthPoint(Level.WARN, "healing is paused", "`chelonia admin heal resume`")
     elif healing.waits_for or seen.health.waits_for:
-        yield Point(Level.WARN, f"healing waits: {healing.waits_for or seen.health.waits_for}", "`chelonia admin jobs`")
+        yield HealthPoint(
+            Level.WARN, f"healing waits: {healing.waits_for or seen.health.waits_for}", "`chelonia admin jobs`"
+        )
     elif healing.at_rest and healing.stuck:
         cure = "start or approve Shepherds, or ask for fewer copies: `chelonia admin heal status`"
-        yield Point(Level.WARN, f"{healing.stuck} files want more copies than can be made now", cure)
+        yield HealthPoint(Level.WARN, f"{healing.stuck} files want more copies than can be made now", cure)
     elif exposed:
         cure = "`chelonia admin heal status --watch`"
-        yield Point(Level.WARN, f"{exposed} files have too few copies; it is being healed", cure)
+        yield HealthPoint(Level.WARN, f"{exposed} files have too few copies; it is being healed", cure)
     if seen.health.held_back:
         cure = "docs/operate/when-a-shepherd-dies.md"
-        yield Point(Level.WARN, "erasures are held back: too many at once that nobody asked for", cure)
+        yield HealthPoint(Level.WARN, "erasures are held back: too many at once that nobody asked for", cure)
 
 
-def _metadata(seen: Seen) -> Iterator[Point]:
+def _metadata(seen: Seen) -> Iterator[HealthPoint]:
     for url, error in seen.silent.items():
         cure = "start its node; `chelonia admin ahash status`"
-        yield Point(Level.WARN, f"the A-Hash {url} does not answer: {error.cause}", cure)
+        yield HealthPoint(Level.WARN, f"the A-Hash {url} does not answer: {error.cause}", cure)
     told = list(seen.ahashes.values())
     if not told:
         return
     master = next((found for found in told if found.role == "master"), None)
     if told[0].replica and master is None:
-        yield Point(Level.BAD, "the A-Hash has no master: nothing can be written", "docs/operate/ahash-replicas.md")
+        yield HealthPoint(
+            Level.BAD, "the A-Hash has no master: nothing can be written", "docs/operate/ahash-replicas.md"
+        )
     best = master or told[0]
     voting = sum(view.role in ("master", "follower") for view in best.replicas)
     if best.replica and voting < len(best.replicas):
         cure = "`chelonia admin ahash status`, docs/operate/ahash-replicas.md"
-        yield Point(Level.WARN, f"{voting} of {len(best.replicas)} replicas of the A-Hash are there", cure)
+        yield HealthPoint(Level.WARN, f"{voting} of {len(best.replicas)} replicas of the A-Hash are there", cure)
     if best.replica and len(best.replicas) in (1, 2):
         spare = "one more lost stops it" if len(best.replicas) == 1 else "either lost stops it"
         cure = "`cheloniad join` on a further host"
-        yield Point(Level.WARN, f"the A-Hash has {len(best.replicas)} replicas: {spare}", cure)
+        yield HealthPoint(Level.WARN, f"the A-Hash has {len(best.replicas)} replicas: {spare}", cure)
     if any(found.pages is not None and found.pages.damaged for found in told):
         cure = "`chelonia admin ahash status`, docs/operate/ahash-replicas.md"
-        yield Point(Level.BAD, "the store of an A-Hash is damaged", cure)
+        yield HealthPoint(Level.BAD, "the store of an A-Hash is damaged", cure)
     if any(found.lease_stretch > 1 for found in told):
         cure = "less load on its host, or a faster one"
-        yield Point(Level.WARN, "an A-Hash waits for its processor: leases are stretched", cure)
+        yield HealthPoint(Level.WARN, "an A-Hash waits for its processor: leases are stretched", cure)
 
 
-def _shepherds(seen: Seen) -> Iterator[Point]:
+def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
     for node in seen.nodes:
         if node.state == "offline":
-            yield Point(Level.WARN, f"{node.shepherd} is offline", "docs/operate/when-a-shepherd-dies.md")
+            yield HealthPoint(Level.WARN, f"{node.shepherd} is offline", "docs/operate/when-a-shepherd-dies.md")
         elif node.trouble:
-            yield Point(Level.WARN, f"{node.shepherd}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
+            yield HealthPoint(Level.WARN, f"{node.shepherd}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
     if seen.waiting:
         cure = "`chelonia admin service list`, then `approve`"
-        yield Point(Level.WARN, f"{len(seen.waiting)} services wait to be approved", cure)
+        yield HealthPoint(Level.WARN, f"{len(seen.waiting)} services wait to be approved", cure)
 
 
-def _space(seen: Seen) -> Iterator[Point]:
+def _space(seen: Seen) -> Iterator[HealthPoint]:
     free, total = space(seen.nodes)
     if not total or free / total > FREE_WARN:
         return
     level = Level.BAD if free / total <= FREE_BAD else Level.WARN
-    yield Point(level, f"{free * 100 // total} % of the space is free", "add a Shepherd, or delete what nobody needs")
+    yield HealthPoint(
+        level, f"{free * 100 // total} % of the space is free", "add a Shepherd, or delete what nobody needs"
+    )
 
 
 def space(nodes: Sequence[NodeView]) -> tuple[int, int]:
@@ -149,18 +155,18 @@ def space(nodes: Sequence[NodeView]) -> tuple[int, int]:
     return sum(node.free_bytes for node in used), sum(node.total_bytes for node in used)
 
 
-def _certificates(seen: Seen) -> Iterator[Point]:
+def _certificates(seen: Seen) -> Iterator[HealthPoint]:
     for url, days in seen.days.items():
         if days < DAYS_WARN:
             level = Level.BAD if days < 1 else Level.WARN
             cure = "renew it: docs/operate/certificates.md"
-            yield Point(level, f"a certificate of {url} ends in {max(0, int(days))} days", cure)
+            yield HealthPoint(level, f"a certificate of {url} ends in {max(0, int(days))} days", cure)
 
 
-def _work(seen: Seen) -> Iterator[Point]:
+def _work(seen: Seen) -> Iterator[HealthPoint]:
     for url, error in seen.mute.items():
         cure = "start it, or forget it when it is gone for good"
-        yield Point(Level.WARN, f"{url} does not answer: {error.cause}", cure)
+        yield HealthPoint(Level.WARN, f"{url} does not answer: {error.cause}", cure)
     failing = [f"{job.name} on {node.node}" for node in seen.jobs for job in node.jobs if job.state == FAILING]
     if failing:
-        yield Point(Level.WARN, f"background work fails: {', '.join(failing[:3])}", "`chelonia admin jobs`")
+        yield HealthPoint(Level.WARN, f"background work fails: {', '.join(failing[:3])}", "`chelonia admin jobs`")

@@ -30,7 +30,7 @@ class _Spell:
     told: bool = False
 
 
-class Waiting:
+class WaitingNotes:
     """A `Trouble` that writes notes through `tell`."""
 
     def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:

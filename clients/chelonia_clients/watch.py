@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from chelonia.hosting.net.compact_client import Asking, CompactClient
+from chelonia.hosting.net.compact_client import CompactClient, PendingCall
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, target_of
 from chelonia.wire import compact
 
@@ -30,7 +30,7 @@ def keep_still(message: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class MessageWatch:
     """Who is told of messages, and of the target of each answer that does not come for `SILENCE_MS`."""
 
     tell: Teller
@@ -53,7 +53,7 @@ class Watch:
 class WatchedHttp:
     """The part of `HttpClient` that stubs use."""
 
-    def __init__(self, http: HttpClient, watch: Watch) -> None:
+    def __init__(self, http: HttpClient, watch: MessageWatch) -> None:
         self._http = http
         self._watch = watch
 
@@ -69,7 +69,7 @@ class WatchedHttp:
 class WatchedCompact:
     """The part of `CompactClient` that stubs use."""
 
-    def __init__(self, client: CompactClient, watch: Watch) -> None:
+    def __init__(self, client: CompactClient, watch: MessageWatch) -> None:
         self._client = client
         self._watch = watch
         self.speaks, self.by_soap = client.speaks, client.by_soap
@@ -77,7 +77,7 @@ class WatchedCompact:
     def standing(self, url: str) -> None:
         """Every call goes through `ask`."""
 
-    async def ask(self, url: str, asking: Asking) -> compact.Answered:
+    async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
         """Make one call. Raises: as `CompactClient.ask`."""
         words = asking.words
         self._watch.say(f"> {words.service}.{words.method} {url}", _json(words.args))

@@ -11,11 +11,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from chelonia.core.bytes import Bytes
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
-from chelonia.core.files import (
+from chelonia.core.ids import ROOT, BlobId
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.bytes import Bytes
+from chelonia.core.ports.files import (
     Arrived,
     Attributes,
     Change,
@@ -36,9 +38,7 @@ from chelonia.core.files import (
     When,
     Write,
 )
-from chelonia.core.ids import ROOT, BlobId
-from chelonia.core.names import LogicalName
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia_clients.client import new_call
 from chelonia_fuse.staging import Plan
@@ -76,7 +76,7 @@ class Saving:
 
 
 @dataclass(slots=True)
-class Cluster:
+class MountedCluster:
     """The port, the bytes, and how many copies of a new file are wanted. `away_until_s`: see `AWAY_S`."""
 
     files: Files
@@ -179,4 +179,4 @@ async def _in_time(work: Awaitable[A], op: str, place: LogicalName) -> A:
         raise CheloniaError(Kind.TIMEOUT, op, str(place), cause) from error
 
 
-__all__ = ["Call", "Cluster", "Saving", "Sender"]
+__all__ = ["Call", "MountedCluster", "Saving", "Sender"]

@@ -18,7 +18,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia_fuse import options as mount_options
-from chelonia_fuse.mounting import Connection, Mount, cache_home
+from chelonia_fuse.mounting import Mount, MountConnection, cache_home
 from chelonia_fuse.xattrs import STATUS
 
 TYPE: Final = "fuse.chelonia"
@@ -46,7 +46,7 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
         cause = "it is no directory here; make it first"
         raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause)
     logging.getLogger("chelonia_fuse").setLevel(logging.DEBUG if options.debug else logging.INFO)
-    mounted = Mount(Connection(bartenders, http, replicas), parse_ln(request.ln), mountpoint, options)
+    mounted = Mount(MountConnection(bartenders, http, replicas), parse_ln(request.ln), mountpoint, options)
 
     def ready() -> None:
         request.tell(f"{READY} {request.ln} at {request.mountpoint}; end it by `chelonia umount {request.mountpoint}`")

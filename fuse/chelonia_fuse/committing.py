@@ -18,17 +18,17 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import LEAVE, Attributes, Looked, Want, When
 from chelonia.core.ids import ANONYMOUS, BlobId, Guid
-from chelonia.core.librarian import TYPE_FILE
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.shepherd import ByteRange
-from chelonia_fuse.cluster import Cluster, Saving
-from chelonia_fuse.copies import Cache, Copy
+from chelonia.core.ports.files import LEAVE, Attributes, Looked, Want, When
+from chelonia.core.ports.librarian import TYPE_FILE
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia_fuse.cluster import MountedCluster, Saving
+from chelonia_fuse.copies import Cache, CachedCopy
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
-from chelonia_fuse.journal import Journal, record_of
-from chelonia_fuse.reading import Reader
+from chelonia_fuse.journal import StagingJournal, record_of
+from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.staging import Plan, Staged
 
 TRIES: Final = 9
@@ -43,11 +43,18 @@ _LOG = logging.getLogger(__name__)
 _REFUSED: Final = (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.NO_PARENT, Kind.EXISTS, Kind.NOT_A_FILE)
 
 
-class Committer:
+class FileCommitter:
     """Commits copies, and works off the journal. `waiting`: what is in it, by GUID."""
 
     def __init__(
-        self, cluster: Cluster, inodes: Inodes, cache: Cache, reader: Reader, journal: Journal, *, strict: bool
+        self,
+        cluster: MountedCluster,
+        inodes: Inodes,
+        cache: Cache,
+        reader: CopyReader,
+        journal: StagingJournal,
+        *,
+        strict: bool,
     ) -> None:
         self._cluster = cluster
         self._inodes = inodes
@@ -120,7 +127,7 @@ class Committer:
                     raise
                 known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)
             inode = self._inodes.seen(known)
-            inode.copy = Copy(self._cache.path(guid), record.staged(), queued=True)
+            inode.copy = CachedCopy(self._cache.path(guid), record.staged(), queued=True)
             inode.copy.set(record.setting())
             inode.copy.place = parse_ln(record.path)
             self._cache.of(inode)
@@ -159,7 +166,7 @@ class Committer:
 
     # --- one commit ---
 
-    async def _commit(self, inode: Inode, copy: Copy) -> None:
+    async def _commit(self, inode: Inode, copy: CachedCopy) -> None:
         tried: list[BlobId] = []
         by_guid = anew = False
         ends = time.monotonic() + GIVE_UP_S
@@ -185,7 +192,9 @@ class Committer:
             cause = "others change it all the time; close it again"
             raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)
 
-    async def _save(self, inode: Inode, copy: Copy, plan: Plan, tried: list[BlobId], *, by_guid: bool) -> Attributes:
+    async def _save(
+        self, inode: Inode, copy: CachedCopy, plan: Plan, tried: list[BlobId], *, by_guid: bool
+    ) -> Attributes:
         for start, end in plan.ranges:
             await self._reader.ensure(inode, start, end)
         saving = Saving(
@@ -198,13 +207,13 @@ class Committer:
         )
         return await self._cluster.save(saving, tried)
 
-    def _done(self, inode: Inode, copy: Copy, plan: Plan, attributes: Attributes) -> None:
+    def _done(self, inode: Inode, copy: CachedCopy, plan: Plan, attributes: Attributes) -> None:
         copy.staged.committed(plan, attributes.etag)
         copy.modified_ns, copy.source, copy.setting = 0, None, LEAVE
         inode.learn(attributes)
         inode.shown = attributes.etag
 
-    async def _judge(self, inode: Inode, copy: Copy, plan: Plan, tried: list[BlobId]) -> bool:
+    async def _judge(self, inode: Inode, copy: CachedCopy, plan: Plan, tried: list[BlobId]) -> bool:
         """Find out why a commit was refused, and settle it. Returns: whether to try again by GUID."""
         staged, there = copy.staged, await self._there(inode, plan)
         if there is None:
@@ -239,7 +248,7 @@ class Committer:
                 raise
             return None
 
-    async def _beside(self, inode: Inode, copy: Copy, there: Looked | None) -> None:
+    async def _beside(self, inode: Inode, copy: CachedCopy, there: Looked | None) -> None:
         """Keep what was changed here under another name. What is not here of the file's old bytes is read from the
         version that is there now, as far as it reaches; else it is zeros."""
         staged, place = copy.staged, self._place(inode, copy)
@@ -257,7 +266,7 @@ class Committer:
         reason = "was changed by somebody else" if there else "was removed by somebody else"
         _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, target)
 
-    async def _fill(self, inode: Inode, copy: Copy, start: int, end: int) -> None:
+    async def _fill(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
         if start >= end:
             return
         place, span = LogicalName(inode.guid, ()), ByteRange(start, end - start)
@@ -267,7 +276,7 @@ class Committer:
                 copy.store(start, chunk)
                 start += len(chunk)
 
-    def _place(self, inode: Inode, copy: Copy) -> LogicalName:
+    def _place(self, inode: Inode, copy: CachedCopy) -> LogicalName:
         """Where it is, or was when it was closed."""
         place = self._inodes.place(inode)
         return place if place.parts or copy.place is None else copy.place

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.files import LEAVE, Looked, Setting
 from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import LEAVE, Looked, Setting
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.ranges import Range
 from chelonia_fuse.staging import Staged
@@ -37,7 +37,7 @@ class Fetch:
 
 
 @dataclass(slots=True, eq=False)
-class Copy:
+class CachedCopy:
     """A file's bytes here. `lock`: held by whoever commits or changes what is staged.
 
     Args:
@@ -164,11 +164,11 @@ class Cache:
         """Where the bytes of a file are kept."""
         return self._directory / guid
 
-    def of(self, inode: Inode) -> Copy:
+    def of(self, inode: Inode) -> CachedCopy:
         """The copy of a file, begun when there is none."""
         if inode.copy is None:
             known = inode.attributes
-            inode.copy = Copy(self.path(inode.guid), Staged.of(known.etag, known.size))
+            inode.copy = CachedCopy(self.path(inode.guid), Staged.of(known.etag, known.size))
         self._inodes.pop(inode.guid, None)
         self._inodes[inode.guid] = inode
         return inode.copy

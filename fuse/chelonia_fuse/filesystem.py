@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import (
+from chelonia.core.names import LogicalName, check_name
+from chelonia.core.ports.files import (
     Attributes,
     Done,
     Looked,
@@ -31,15 +32,14 @@ from chelonia.core.files import (
     Want,
     When,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECIAL, TYPE_SYMLINK
-from chelonia.core.names import LogicalName, check_name
-from chelonia_fuse.cluster import Cluster
-from chelonia_fuse.committing import Committer
-from chelonia_fuse.copies import Cache, Copy
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECIAL, TYPE_SYMLINK
+from chelonia_fuse.cluster import MountedCluster
+from chelonia_fuse.committing import FileCommitter
+from chelonia_fuse.copies import Cache, CachedCopy
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.options import Options
-from chelonia_fuse.reading import WINDOW_MAX, WINDOW_MIN, Reader
+from chelonia_fuse.reading import WINDOW_MAX, WINDOW_MIN, CopyReader
 from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
@@ -63,7 +63,7 @@ class Handle:
 
 
 @dataclass(slots=True, eq=False)
-class Directory:
+class OpenDirectory:
     """An open directory: what it has shown, in order; `after`: where its next page begins, "" when there is none."""
 
     inode: Inode
@@ -84,7 +84,13 @@ class FileSystem:
     """One mount."""
 
     def __init__(
-        self, cluster: Cluster, inodes: Inodes, cache: Cache, committer: Committer, reader: Reader, options: Options
+        self,
+        cluster: MountedCluster,
+        inodes: Inodes,
+        cache: Cache,
+        committer: FileCommitter,
+        reader: CopyReader,
+        options: Options,
     ) -> None:
         self._cluster = cluster
         self.inodes = inodes
@@ -371,7 +377,7 @@ class FileSystem:
 
     # --- directories ------------------------------------------------------------------------------------------------
 
-    async def entries(self, directory: Directory, start: int, accept: Callable[[Named, Inode, int], bool]) -> None:
+    async def entries(self, directory: OpenDirectory, start: int, accept: Callable[[Named, Inode, int], bool]) -> None:
         """Hand entries from the `start`th on to `accept`, until it takes no more."""
         if start == 0 and directory.shown:
             directory.shown, directory.after, directory.ended = [], "", False
@@ -386,7 +392,7 @@ class FileSystem:
                 return
             start += 1
 
-    async def _page(self, directory: Directory) -> None:
+    async def _page(self, directory: OpenDirectory) -> None:
         if directory.inode.gone:
             directory.ended = True
             return
@@ -408,4 +414,4 @@ def _learn(inode: Inode, done: Done) -> None:
         inode.learn(done.attributes)
 
 
-__all__ = ["Copy", "Directory", "FileSystem", "Handle", "Owner", "Staged", "asyncio"]
+__all__ = ["CachedCopy", "FileSystem", "Handle", "OpenDirectory", "Owner", "Staged", "asyncio"]

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from chelonia.core.files import Attributes
 from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Attributes
 
 if TYPE_CHECKING:
-    from chelonia_fuse.copies import Copy
+    from chelonia_fuse.copies import CachedCopy
 
 ROOT: Final = 1
 _BITS: Final = 62
@@ -44,7 +44,7 @@ class Inode:
     gone: bool = False
     shown: str = ""
     touched_ns: int = 0
-    copy: Copy | None = None
+    copy: CachedCopy | None = None
 
     @property
     def guid(self) -> Guid:

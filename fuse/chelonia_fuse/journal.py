@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from chelonia.core.files import Setting
 from chelonia.core.ids import Guid
+from chelonia.core.ports.files import Setting
 from chelonia_fuse.ranges import Range, Ranges
 from chelonia_fuse.staging import Staged
 
 _LOG = logging.getLogger(__name__)
 
 
-class Record(msgspec.Struct, frozen=True):
+class JournalRecord(msgspec.Struct, frozen=True):
     """One change. `path`: where the file was; the rest as in `Staged`."""
 
     guid: str
@@ -46,23 +46,23 @@ class Record(msgspec.Struct, frozen=True):
         return Setting(**self.attributes)
 
 
-def record_of(guid: Guid, path: str, staged: Staged, setting: Setting) -> Record:
+def record_of(guid: Guid, path: str, staged: Staged, setting: Setting) -> JournalRecord:
     """The record of a change."""
     values = {name: getattr(setting, name) for name in Setting.__slots__}
-    return Record(
+    return JournalRecord(
         guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended,
         tuple(staged.valid), tuple(staged.dirty), {name: value for name, value in values.items() if value is not None},
     )  # fmt: skip
 
 
-class Journal:
+class StagingJournal:
     """The records, one file each."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
 
-    def write(self, record: Record) -> None:
+    def write(self, record: JournalRecord) -> None:
         """Keep a record, in place of what was kept of the same file."""
         path = self._path(record.guid)
         new = path.with_suffix(".new")
@@ -78,12 +78,12 @@ class Journal:
         with contextlib.suppress(FileNotFoundError):
             self._path(guid).unlink()
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JournalRecord]:
         """All that is kept. One that cannot be read is set aside, and told."""
         out = []
         for path in sorted(self._directory.glob("*.json")):
             try:
-                out.append(msgspec.json.decode(path.read_bytes(), type=Record))
+                out.append(msgspec.json.decode(path.read_bytes(), type=JournalRecord))
             except (OSError, msgspec.DecodeError) as error:
                 _LOG.error("journal %s: it cannot be read (%s); it stays there as .bad with its bytes", path, error)
                 path.replace(path.with_suffix(".bad"))

@@ -20,10 +20,10 @@ import pyfuse3
 import pyfuse3.asyncio
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Named, Over, Setting
-from chelonia.core.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
+from chelonia.core.ports.files import Named, Over, Setting
+from chelonia.core.ports.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
 from chelonia_fuse.errors import errno_of, line_of
-from chelonia_fuse.filesystem import Directory, FileSystem, Handle, Owner
+from chelonia_fuse.filesystem import FileSystem, Handle, OpenDirectory, Owner
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import BLOCK, Shown, shown
@@ -95,7 +95,7 @@ class Binding(pyfuse3.Operations):
         self._options = options
         self._uid, self._gid = os.getuid(), os.getgid()
         self._files: dict[int, Handle] = {}
-        self._directories: dict[int, Directory] = {}
+        self._directories: dict[int, OpenDirectory] = {}
         self._next = 1
         self.counts = Counter[str]()
         self.read_bytes = self.written_bytes = 0
@@ -296,7 +296,7 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        return self._handle(self._directories, Directory(self._inode(inode)))
+        return self._handle(self._directories, OpenDirectory(self._inode(inode)))
 
     @_answering
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:

@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Arrived, Placed
-from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Arrived, Placed
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_files
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
 from chelonia.hosting.transfer.front import HttpBytes
-from chelonia.hosting.transfer.stall_watch import Watch
+from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire.web.headers import RECEIPTS_HEADER
 from chelonia_fuse import kernel
-from chelonia_fuse.cluster import Cluster
-from chelonia_fuse.committing import Committer
+from chelonia_fuse.cluster import MountedCluster
+from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache
 from chelonia_fuse.filesystem import FileSystem
 from chelonia_fuse.inodes import Inodes
-from chelonia_fuse.journal import Journal
+from chelonia_fuse.journal import StagingJournal
 from chelonia_fuse.options import Options
-from chelonia_fuse.reading import Reader
+from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.xattrs import Xattrs
 
 READ_MS, RETRY_MS = 15_000, 10_000
@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class MountConnection:
     """How the cluster is reached: its Bartenders, an HTTP client with the user's certificate, copies of new files."""
 
     bartenders: Sequence[str]
@@ -53,7 +53,7 @@ class Connection:
     wanted: int
 
 
-class Uploads:
+class MountUploads:
     """`Sender`: sends anew at once where a Shepherd has gone silent."""
 
     def __init__(self, http: HttpClient) -> None:
@@ -73,7 +73,7 @@ class Uploads:
                 yield chunk
 
         sending = Sending("PUT", placed.turl, {"Content-Type": "application/octet-stream"}, counted(), size)
-        watch = Watch(self._http, self._clock, start, lambda: moved)
+        watch = StallWatch(self._http, self._clock, start, lambda: moved)
         answer: Received = await watch.settled(asyncio.ensure_future(self._http.request(sending)), placed.turl)
         raise_for_status(answer.status, answer.headers, answer.body, "put")
         words = [word for word in answer.headers.get(RECEIPTS_HEADER, "").replace(" ", "").split(",") if word]
@@ -85,14 +85,14 @@ class Uploads:
 class Mount:
     """A mount of `place` at `mountpoint`."""
 
-    def __init__(self, connection: Connection, place: LogicalName, mountpoint: Path, options: Options) -> None:
+    def __init__(self, connection: MountConnection, place: LogicalName, mountpoint: Path, options: Options) -> None:
         self._place = place
         self._mountpoint = mountpoint
         self._options = options
         http = connection.http
         link = Link(http, SystemClock(), SystemIds(), compact=http.compact)
-        files = remote_files(link, connection.bartenders, Patience(retry_ms=RETRY_MS, read_ms=READ_MS))
-        self._cluster = Cluster(files, HttpBytes(http), Uploads(http), connection.wanted)
+        files = remote_files(link, connection.bartenders, RetryLimits(retry_ms=RETRY_MS, read_ms=READ_MS))
+        self._cluster = MountedCluster(files, HttpBytes(http), MountUploads(http), connection.wanted)
         self._directory = cache_directory(options, place, mountpoint)
         self._began_s = time.time()
 
@@ -114,9 +114,11 @@ class Mount:
 
     def _bind(self, inodes: Inodes) -> None:
         self._cache = Cache(self._directory / "data", self._options.cache_bytes)
-        reader = Reader(self._cluster, self._cache)
-        journal = Journal(self._directory / "journal")
-        self._committer = Committer(self._cluster, inodes, self._cache, reader, journal, strict=self._options.strict)
+        reader = CopyReader(self._cluster, self._cache)
+        journal = StagingJournal(self._directory / "journal")
+        self._committer = FileCommitter(
+            self._cluster, inodes, self._cache, reader, journal, strict=self._options.strict
+        )
         system = FileSystem(self._cluster, inodes, self._cache, self._committer, reader, self._options)
         self._inodes = inodes
         self._binding = kernel.Binding(system, Xattrs(self._cluster, self.status), self._options)

@@ -12,11 +12,11 @@ import time
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Looked, Want
 from chelonia.core.names import LogicalName
-from chelonia.core.shepherd import ByteRange
-from chelonia_fuse.cluster import Cluster
-from chelonia_fuse.copies import Cache, Copy, Fetch
+from chelonia.core.ports.files import Looked, Want
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia_fuse.cluster import MountedCluster
+from chelonia_fuse.copies import Cache, CachedCopy, Fetch
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.staging import Staged
@@ -36,10 +36,10 @@ TRIES: Final = 4
 PAUSE_S: Final = 0.2
 
 
-class Reader:
+class CopyReader:
     """Fetches into copies."""
 
-    def __init__(self, cluster: Cluster, cache: Cache) -> None:
+    def __init__(self, cluster: MountedCluster, cache: Cache) -> None:
         self._cluster = cluster
         self._cache = cache
 
@@ -57,7 +57,7 @@ class Reader:
                 first, last = 0, copy.staged.kept
             await self._all(inode, copy, first, last)
 
-    async def _all(self, inode: Inode, copy: Copy, start: int, end: int) -> None:
+    async def _all(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
         parts = [
             self._begin(inode, copy, at, min(at + PART_BYTES, end)) for at in range(start, end, PART_BYTES)[:PARTS_MAX]
         ]
@@ -66,7 +66,7 @@ class Reader:
             if isinstance(result, BaseException):
                 raise result
 
-    def ahead(self, inode: Inode, copy: Copy, start: int, window: int) -> None:
+    def ahead(self, inode: Inode, copy: CachedCopy, start: int, window: int) -> None:
         """Begin to fetch what a program will read next."""
         end = min(start + window, copy.staged.kept)
         for first, last in copy.staged.missing(start, end):
@@ -77,7 +77,7 @@ class Reader:
                 if not any(each.start < until and each.end > at for each in copy.fetching):
                     self._begin(inode, copy, at, until)
 
-    def _begin(self, inode: Inode, copy: Copy, start: int, end: int) -> Fetch:
+    def _begin(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> Fetch:
         fetch = Fetch(start, end, asyncio.create_task(self._fetch(inode, copy, start, end)))
         copy.fetching.append(fetch)
 
@@ -89,7 +89,7 @@ class Reader:
         fetch.task.add_done_callback(over)
         return fetch
 
-    async def _fetch(self, inode: Inode, copy: Copy, start: int, end: int) -> None:
+    async def _fetch(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
         staged = copy.staged
         for left in range(TRIES - 1, -1, -1):
             missing = staged.missing(start, end)
@@ -104,7 +104,7 @@ class Reader:
                     raise
             await asyncio.sleep(PAUSE_S * 2 ** (TRIES - 1 - left))
 
-    async def _part(self, inode: Inode, copy: Copy, at: int, end: int) -> None:
+    async def _part(self, inode: Inode, copy: CachedCopy, at: int, end: int) -> None:
         staged, place = copy.staged, LogicalName(inode.guid, ())
         there = await self._source(inode, copy, at, end)
         if copy.staged is not staged:
@@ -118,7 +118,7 @@ class Reader:
                     self._cache.took(last - first)
                 at += len(chunk)
 
-    async def _source(self, inode: Inode, copy: Copy, start: int, end: int) -> Looked:
+    async def _source(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> Looked:
         """Where to read from. A file of several blobs tells of one span only."""
         now_ms = time.monotonic_ns() // 1_000_000
         known = copy.source
@@ -131,7 +131,7 @@ class Reader:
             copy.source, copy.source_ms = there, now_ms
         return there
 
-    def changed(self, inode: Inode, copy: Copy, there: Looked) -> None:
+    def changed(self, inode: Inode, copy: CachedCopy, there: Looked) -> None:
         """Go over to another version. Raises: PRECONDITION when something was changed here of the old one."""
         if copy.staged.changed:
             cause = "somebody else has changed the file while it was changed here; both are kept when it is closed"

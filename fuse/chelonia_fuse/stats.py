@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from chelonia.core.files import UNSET, Attributes
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
+from chelonia.core.ports.files import UNSET, Attributes
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
 

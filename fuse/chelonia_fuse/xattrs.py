@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from chelonia.core.files import Looked, Set, Want
-from chelonia.core.librarian import TYPE_FILE
 from chelonia.core.names import LogicalName
-from chelonia_fuse.cluster import Cluster
+from chelonia.core.ports.files import Looked, Set, Want
+from chelonia.core.ports.librarian import TYPE_FILE
+from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.inodes import ROOT, Inode
 
 USER: Final = "user."
@@ -26,7 +26,7 @@ CHECKSUM, LOCATIONS, HEALTH, STATUS = "chelonia.checksum", "chelonia.locations",
 class Xattrs:
     """Extended attributes of one mount. `status`: what `chelonia.status` of its root tells."""
 
-    def __init__(self, cluster: Cluster, status: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(self, cluster: MountedCluster, status: Callable[[], Mapping[str, object]]) -> None:
         self._cluster = cluster
         self._status = status
 

@@ -23,12 +23,12 @@ from chelonia.ahash.group.log_vouching import Vouched
 from chelonia.ahash.group.peer_messages import Ack, Beat, CallFrame, EngineFrame, Hello, Message, Resign, Stand
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store import layout
-from chelonia.ahash.store.replicated_port import Token
+from chelonia.ahash.store.replicated_port import LogPosition
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
+from chelonia.core.ports.ahash import ChangeType, Element
 from tests.support.ahash_daemons import AHashDaemons, Away, Launch
 from tests.support.polling import poll_async
 from tests.support.replica_group import Writers, verify
@@ -691,7 +691,11 @@ async def replay(trial: Trial) -> None:
     old, far = status.term, status.position.sequence + 1_000_000
     words: list[Message] = []
     for term in range(1, old + 1):
-        words += [Beat(1, term, 1, Vouched(0, 0, 0), far, far), Resign(term), Ack(Token(max(0, term - 1), 9, 9), far)]
+        words += [
+            Beat(1, term, 1, Vouched(0, 0, 0), far, far),
+            Resign(term),
+            Ack(LogPosition(max(0, term - 1), 9, 9), far),
+        ]
         words += [Stand(Vouched(term, master, 1), (term, master), unproven=False, voter=True)]
         words += [EngineFrame(True, term, bytes(60), bytes(60))] if term < old else []
     async with undisturbed(trial), Impostor(group, master, f"replica-{victim}") as caller:

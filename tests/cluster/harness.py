@@ -28,19 +28,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from chelonia.core.ahash import AHash
-from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
-from chelonia.core.librarian import Librarian, NodeView
-from chelonia.core.shepherd import Shepherd
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.bartender import Bartender
+from chelonia.core.ports.librarian import Librarian, NodeView
+from chelonia.core.ports.shepherd import Shepherd
 from chelonia.hosting.config import parse_config, render_config
 from chelonia.hosting.net.certificates import CertificateAuthority
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.rpc_client import (
     Link,
-    Patience,
+    RetryLimits,
     open_link,
     remote_ahash,
     remote_bartender,
@@ -385,7 +385,7 @@ class Cluster:
     async def ports(self, who: str | Files = "admin", *, retry_ms: int = 0) -> AsyncIterator[Ports]:
         """Stubs of all services as `who`."""
         times = patience()
-        link, waits = open_link(self.tls(who)), Patience(round(times * retry_ms), read_ms=round(times * READ_MS))
+        link, waits = open_link(self.tls(who)), RetryLimits(round(times * retry_ms), read_ms=round(times * READ_MS))
         async with link.client:
             yield Ports(
                 link,

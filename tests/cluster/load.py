@@ -8,9 +8,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from chelonia.core.bartender import PutFileRequest
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
+from chelonia.core.ports.bartender import PutFileRequest
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads

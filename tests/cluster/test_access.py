@@ -11,8 +11,8 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import Heartbeat, Report, ServiceRecord
-from chelonia.hosting.net.rpc_client import Channel, Patience
+from chelonia.core.ports.librarian import Heartbeat, Report, ServiceRecord
+from chelonia.hosting.net.rpc_client import Channel, RetryLimits
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
@@ -69,7 +69,7 @@ async def test_every_cell_of_the_table(cluster: Cluster, who: str) -> None:
     async with cluster.ports(who) as ports:
         for (name, operation), allowed in ACCESS.items():
             service = SERVICES[name]
-            channel = Channel(ports.link, service, (url_of(cluster, service),), Patience(retry_ms=0, read_ms=15_000))
+            channel = Channel(ports.link, service, (url_of(cluster, service),), RetryLimits(retry_ms=0, read_ms=15_000))
             method = service.table.by_name[operation].method
             may = any(role in allowed for role in ROLES[who])
             refused = await refusal(channel, method, arguments(cluster, service, operation))
@@ -82,7 +82,7 @@ async def test_every_cell_of_the_table(cluster: Cluster, who: str) -> None:
 @pytest.mark.parametrize("who", ["user", "anonymous"])
 async def test_the_bartender_is_open_to_everyone_but_for_shepherds_work(cluster: Cluster, who: str) -> None:
     async with cluster.ports(who) as ports:
-        channel = Channel(ports.link, BARTENDER, (cluster.url("bartender"),), Patience(retry_ms=0))
+        channel = Channel(ports.link, BARTENDER, (cluster.url("bartender"),), RetryLimits(retry_ms=0))
         for operation in BARTENDER.operations:
             refused = await refusal(channel, operation.method, samples.arguments(operation.spec.method))
             assert (TABLE_SAYS in refused) is (("bartender", operation.name) in ACCESS), operation.name
@@ -120,7 +120,7 @@ async def test_a_heartbeat_of_somebody_else_changes_nothing(cluster: Cluster, wh
 async def test_a_caller_who_names_a_service_as_his_own_gains_nothing(cluster: Cluster) -> None:
     async with cluster.ports("user") as ports:
         link = replace(ports.link, service_id=ServiceId(cluster.url("librarian")))
-        channel = Channel(link, AHASH, (cluster.url("ahash"),), Patience(retry_ms=0))
+        channel = Channel(link, AHASH, (cluster.url("ahash"),), RetryLimits(retry_ms=0))
         assert TABLE_SAYS in await refusal(channel, "status", ())
 
 

@@ -14,9 +14,9 @@ import pytest
 from cryptography import x509
 
 from chelonia.core import bounds
-from chelonia.core.bartender import NameRequest
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Guid
+from chelonia.core.ports.bartender import NameRequest
 from chelonia.hosting.net.certificates import CertificateAuthority
 from chelonia.hosting.net.identity import render_dn, subject_dn
 from chelonia.wire import soap

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from chelonia.core import bounds
-from chelonia.core.bartender import NameRequest
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.bartender import NameRequest
 from chelonia.wire import soap
 from chelonia.wire.operations_bartender import BARTENDER
 from tests.cluster.harness import Answer, Cluster, read_answer

@@ -2,7 +2,9 @@
 
 import pytest
 
-from chelonia.core.bartender import (
+from chelonia.core.errors import CheloniaError
+from chelonia.core.metadata import Triple
+from chelonia.core.ports.bartender import (
     GetFileRequest,
     ListRequest,
     MakeRequest,
@@ -10,8 +12,6 @@ from chelonia.core.bartender import (
     NameRequest,
     StartPutRequest,
 )
-from chelonia.core.errors import CheloniaError
-from chelonia.core.metadata import Triple
 from chelonia_clients.client import Client, new_call
 from tests.cluster.harness import Cluster
 from tests.cluster.load import fetch, put, turl_for_put

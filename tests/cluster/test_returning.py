@@ -6,7 +6,7 @@ from collections.abc import Callable
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark
-from chelonia.shepherd.store.note_mark import Mark, Told
+from chelonia.shepherd.store.note_mark import NoteMark, ToldReport
 from tests.cluster.harness import Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll
@@ -37,9 +37,9 @@ def listed(cluster: Cluster) -> int:
     return sum(note not in (rows.OPEN, rows.DAMAGED) for part in parts for note in part.values())
 
 
-def last_mark(cluster: Cluster) -> Mark:
+def last_mark(cluster: Cluster) -> NoteMark:
     """How far its notes go."""
-    return mark.decode(blobs_notes.read(cluster.data_dir(NAME)).mark) or Mark("", 0, Told())
+    return mark.decode(blobs_notes.read(cluster.data_dir(NAME)).mark) or NoteMark("", 0, ToldReport())
 
 
 def kill_again(cluster: Cluster) -> None:
@@ -49,7 +49,7 @@ def kill_again(cluster: Cluster) -> None:
     process.wait()
 
 
-def later_start(before: Told, sent: Told) -> bool:
+def later_start(before: ToldReport, sent: ToldReport) -> bool:
     """Whether a later start has told something that was taken: all reports before the last one were."""
     return sent.boot > before.boot and sent.number > 2
 

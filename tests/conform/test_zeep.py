@@ -19,11 +19,11 @@ import zeep
 from lxml import etree
 from zeep.helpers import serialize_object
 
-from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import LogicalName
+from chelonia.core.ports import ahash, bartender, librarian, shepherd
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.wire import positions, receipts, soap
@@ -263,7 +263,7 @@ def test_librarian_namespace(drive: Driver, cluster: Cluster) -> None:
 
     [made] = act("new", (librarian.NewRequest("7", (Triple("entry", "type", "collection"),)),))
     assert (made.request_id, made.success) == ("7", "success")
-    change = librarian.ModifyRequest("8", Guid(made.guid), "set", "metadata", "k", "v")
+    change = librarian.ModifyEntry("8", Guid(made.guid), "set", "metadata", "k", "v")
     assert [(o.change_id, o.success) for o in act("modify_metadata", (change,))] == [("8", "set")]
     [got] = act("get", (Guid(made.guid),), ())
     assert got.value("metadata", "k") == "v"

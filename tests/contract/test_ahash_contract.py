@@ -10,7 +10,12 @@ import pytest
 from chelonia.ahash.service import AHashSettings
 from chelonia.core import bounds
 from chelonia.core.access import ACCESS
-from chelonia.core.ahash import (
+from chelonia.core.below import Below
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.metadata import Needed
+from chelonia.core.ports.ahash import (
     AHash,
     ChangeOutcome,
     ChangeStatus,
@@ -23,11 +28,6 @@ from chelonia.core.ahash import (
     Unmet,
     Walk,
 )
-from chelonia.core.below import Below
-from chelonia.core.caller import Call, Role
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.core.metadata import Needed
 from tests.support.ahash import (
     ENGINES,
     LIBRARIAN,

@@ -8,7 +8,8 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
 from chelonia.core.extents import Extent
-from chelonia.core.files import (
+from chelonia.core.ids import BlobId
+from chelonia.core.ports.files import (
     Arrived,
     Content,
     Done,
@@ -26,8 +27,7 @@ from chelonia.core.files import (
     When,
     Write,
 )
-from chelonia.core.ids import BlobId
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.shepherd import ByteRange
 from tests.support.files_worlds import (
     Play,
     World,

@@ -9,7 +9,9 @@ from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import (
+from chelonia.core.ids import ROOT
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import (
     UNSET,
     Done,
     Failure,
@@ -29,8 +31,6 @@ from chelonia.core.files import (
     When,
     Write,
 )
-from chelonia.core.ids import ROOT
-from chelonia.core.names import LogicalName
 from tests.support.files_worlds import (
     Play,
     World,

@@ -13,10 +13,23 @@ import pytest
 from chelonia.core.access import check_access
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Done, Failure, Listing, Look, Make, Move, Over, Placing, Remove, Set, Setting, Want
 from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
+from chelonia.core.ports.files import (
+    Done,
+    Failure,
+    Listing,
+    Look,
+    Make,
+    Move,
+    Over,
+    Placing,
+    Remove,
+    Set,
+    Setting,
+    Want,
+)
 from chelonia.core.scopes import ADDING, CHANGING, READING, Scope, Share, scope_path
 from chelonia.wire.shares import verify
 from tests.sim.virtual_loop import run_virtual

@@ -13,7 +13,8 @@ from msgspec import structs
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import (
+from chelonia.core.parts import AFTER_KEY, UploadId, listing_mark
+from chelonia.core.ports.files import (
     Arrived,
     Done,
     Drop,
@@ -33,7 +34,6 @@ from chelonia.core.files import (
     Want,
     When,
 )
-from chelonia.core.parts import AFTER_KEY, UploadId, listing_mark
 from chelonia.core.scopes import ADDING, READING, Scope
 from tests.contract.test_contents_contract import lay, shape
 from tests.sim.virtual_loop import run_virtual

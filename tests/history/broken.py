@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
-from chelonia.core.ahash import Element, TransactOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import Element, TransactOutcome
 from tests.history.recorder import Plan, Ports, Recorder, Registers, Times
 from tests.history.records import Fault, History
 from tests.sim.virtual_loop import run_virtual
@@ -132,18 +132,18 @@ class FragileAHash:
         self._store = WriteBehindStore(self._mistakes.behind, durable)
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ahash.AHash`."""
+        """See `core.ports.ahash.AHash`."""
         return await self._run(self._serving().get(_librarian(call), ids, needed))
 
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ahash.AHash`."""
+        """See `core.ports.ahash.AHash`."""
         own = RequestKey("") if self._mistakes.forgets_keys else key
         return await self._run(self._serving().transact(_librarian(call), own, elements, memo))
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ahash.AHash`."""
+        """See `core.ports.ahash.AHash`."""
         return await self._run(self._serving().recall(_librarian(call), key))
 
     def _serving(self) -> AHashService:
@@ -173,19 +173,19 @@ class Line:
         self._lost = lost
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ahash.AHash`."""
+        """See `core.ports.ahash.AHash`."""
         await self._delay()
         return await self._back(await self._port.get(call, ids, needed))
 
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ahash.AHash`."""
+        """See `core.ports.ahash.AHash`."""
         await self._delay()
         return await self._back(await self._port.transact(call, key, elements, memo))
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ahash.AHash`."""
+        """See `core.ports.ahash.AHash`."""
         await self._delay()
         return await self._back(await self._port.recall(call, key))
 
@@ -210,7 +210,7 @@ class CachingPort:
         self.recall = port.recall
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ahash.AHash`; for single objects."""
+        """See `core.ports.ahash.AHash`; for single objects."""
         [asked] = ids
         left, answer = self._kept.get(asked, (0, ()))
         if left == 0:

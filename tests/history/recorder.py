@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
-from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element, TransactOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element, TransactOutcome
 from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock
 from tests.history.records import Level, Model, Op, Operation, Outcome
@@ -43,7 +43,7 @@ GUESSED_SHARE: Final = 0.1
 
 
 class Registers(Protocol):
-    """The part of `core.ahash.AHash` that is used here."""
+    """The part of `core.ports.ahash.AHash` that is used here."""
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]: ...
 

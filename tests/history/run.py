@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import AHash
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import ClientLimits
-from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.cluster.harness import Cluster
 from tests.history import porcupine, records, session
@@ -93,7 +93,7 @@ async def ports_of(target: Target, plan: Plan) -> AsyncIterator[Ports]:
     """One port per instance. Calls are never repeated below the recorder, and wait only so long for an answer."""
     link = open_link(TlsStore(target.tls, SystemClock().now_ms), ClientLimits(connect_ms=CONNECT_MS))
     async with link.client:
-        patience = Patience(retry_ms=0, read_ms=READ_MS)
+        patience = RetryLimits(retry_ms=0, read_ms=READ_MS)
         ways = tuple(remote_ahash(link, (url,), patience) for url in target.urls)
         yield Ports(tuple(map(Strong, ways)), ways) if len(ways) > 1 else Ports(ways)
 

@@ -20,21 +20,20 @@ from unittest.mock import patch
 
 from msgspec.structs import astuple
 
-from chelonia.ahash.group import log_vouching as standing
-from chelonia.ahash.group import membership
+from chelonia.ahash.group import log_vouching, membership
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
-from chelonia.ahash.group.effects import Role
-from chelonia.ahash.group.lease import Pace
-from chelonia.ahash.group.log_vouching import LogEnd, Reached
+from chelonia.ahash.group.effects import ReplicaRole
+from chelonia.ahash.group.lease import ProtocolPeriods
+from chelonia.ahash.group.log_vouching import LogEnd, VouchedCommit
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import Parts, ReplicatedAHash
+from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
-from chelonia.ahash.store.port import State
-from chelonia.ahash.store.replicated_port import Committed, Event, Failed, Send, Token
+from chelonia.ahash.store.port import StoredState
+from chelonia.ahash.store.replicated_port import Event, Failed, LogPosition, Send, SyncedCommit
 from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -46,7 +45,7 @@ from tests.sim.virtual_loop import this_loop
 T = TypeVar("T")
 
 REPLICAS = 3
-PACE = Pace(
+PACE = ProtocolPeriods(
     beat_ms=500, dead_ms=3_000, lease_ms=4_000, stale_ms=10_000, mandate_ms=2_000, backoff_ms=10, tell_ms=5,
     stuck_ms=30_000, announce_ms=20_000,
 )  # fmt: skip
@@ -105,7 +104,7 @@ class _Model(Engine):
     def end(self) -> LogEnd:
         """Mark and sequence as the store shows them."""
         mark = self.state.values.get(layout.META_TERM)
-        return LogEnd(None if mark is None else standing.decode_mark(mark), self.state.sequence)
+        return LogEnd(None if mark is None else log_vouching.decode_mark(mark), self.state.sequence)
 
     def write(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], *, late: bool) -> None:
         """Append a record and send it; `synced` ends this commit. `late`: the sync begins later."""
@@ -144,7 +143,7 @@ class _Model(Engine):
         for term, sequence, place in untold:
             if self.is_master and term == self.gen:
                 self._disk.witness = self.reach()
-                self._post(Committed(sequence, Token(term, 1, place)))
+                self._post(SyncedCommit(sequence, LogPosition(term, 1, place)))
         if self._demote_due:
             self._demote()
 
@@ -162,7 +161,7 @@ class _Notes:
 
     def note_known(self, known: tuple[int, ...]) -> None:
         """See `Notes`."""
-        self._disk.known = Reached(*known)
+        self._disk.known = VouchedCommit(*known)
 
     @property
     def promised_ms(self) -> int:
@@ -360,7 +359,7 @@ class SimReplica:
         """Whether there is a commit that is not told."""
         return self._model.unsynced
 
-    def at_once(self, work: Callable[[State], T]) -> T | None:
+    def at_once(self, work: Callable[[StoredState], T]) -> T | None:
         """See `Store`."""
         self.number += 1  # what is rolled back is no commit: a state is never taken for an earlier one
         return work(self)
@@ -558,7 +557,7 @@ class SimGroup:
         engine = place.engine = SimReplica(self, own, place.node, place.disk)
         executor = SimExecutor(engine, self.random)
         mastership = Mastership(own, engine, executor, place.node.clock, PACE)
-        parts = Parts(engine, executor, place.node.clock, AHashSettings(cluster="sim"), horizon)
+        parts = ReplicaParts(engine, executor, place.node.clock, AHashSettings(cluster="sim"), horizon)
         ahash = ReplicatedAHash(mastership, parts)
         await ahash.start(_Links(self, own), self.members)
         place.mastership, place.ahash = mastership, ahash
@@ -705,7 +704,7 @@ class SimGroup:
     def look(self, own: int) -> None:
         """Take over what this replica, as the master of an open term, knows to be durable."""
         place = self.places[own]
-        if place.mastership is None or place.mastership.replica.role is not Role.MASTER:
+        if place.mastership is None or place.mastership.replica.role is not ReplicaRole.MASTER:
             return
         durable = place.mastership.replica.durable_sequence
         if durable <= self.decided.sequence:

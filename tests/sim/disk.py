@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from chelonia.ahash.store.store_memory import MemoryStore
-from chelonia.core.ahash import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
+from chelonia.core.ports.ahash import Position
+from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, ShepherdState, StoredReplica
 from chelonia.core.position import Horizon
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import NO_NOTES, ByteRange, Notes, Scanned, State, StoredReplica
 from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from chelonia.shepherd.store.store_state import MemoryState
 from tests.sim.process import check_alive
@@ -33,7 +33,7 @@ Erased = Callable[[ReferenceId, int], None]
 
 
 class SimDisk:
-    """`core.shepherd.BlobStore` of one Shepherd; `platter` is what survives its crashes.
+    """`core.ports.shepherd.BlobStore` of one Shepherd; `platter` is what survives its crashes.
 
     `slow_ms`: how long a write may take at most. `heard`: the newest generation that its Shepherd knows. `forgets`: of
     a lying Shepherd, the share of commits whose bytes it throws away, and `thrown` the blobs of those. `unsynced_ms`:
@@ -83,7 +83,7 @@ class SimDisk:
 
     @property
     def identity(self) -> Any:
-        """See `core.shepherd.BlobStore`: a disk tells at once whose it is."""
+        """See `core.ports.shepherd.BlobStore`: a disk tells at once whose it is."""
         return self.platter.identity
 
     def image(self) -> MemoryBlobs:
@@ -246,7 +246,7 @@ class SimState(MemoryState):
 
     heard = 0
 
-    def save(self, state: State) -> None:
+    def save(self, state: ShepherdState) -> None:
         """Keep `state`."""
         self.heard = max(self.heard, state.generation)
         super().save(state)

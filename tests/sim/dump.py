@@ -6,7 +6,7 @@ from chelonia.ahash.store import layout
 from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 
 _ALL = 1 << 30
 
@@ -17,13 +17,13 @@ class Dump:
     def __init__(self) -> None:
         self._store: MemoryStore | None = None
         self._number = -1
-        self._seen = Snapshot(())
+        self._seen = NamespaceSnapshot(())
         self._headers: dict[bytes, tuple[bytes, StoredObject]] = {}
 
-    def snapshot(self, store: MemoryStore) -> Snapshot:
+    def snapshot(self, store: MemoryStore) -> NamespaceSnapshot:
         """The objects of a store, wide sections included. Nobody may change them."""
         if store is not self._store or store.number != self._number:
-            self._seen = Snapshot(self._objects(store))
+            self._seen = NamespaceSnapshot(self._objects(store))
             self._store, self._number = store, store.number
         return self._seen
 
@@ -54,6 +54,6 @@ def _wide(store: MemoryStore) -> dict[ObjectId, dict[str, dict[str, str]]]:
     }
 
 
-def snapshot(store: MemoryStore) -> Snapshot:
+def snapshot(store: MemoryStore) -> NamespaceSnapshot:
     """The objects of a store, wide sections included."""
     return Dump().snapshot(store)

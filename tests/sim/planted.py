@@ -22,15 +22,15 @@ from chelonia.ahash.group.mastership import TermDurability
 from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.bartender.rights import Judge
 from chelonia.core import placement
-from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
-from chelonia.core.librarian import Delete, Report
-from chelonia.core.shepherd import Authority
+from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ports.librarian import Delete, Report
+from chelonia.core.ports.shepherd import Authority
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.metadata.elements import outbox_reference
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.presence import reports
 from chelonia.librarian.presence.health import HealthTable
@@ -45,7 +45,7 @@ from chelonia.shepherd.rules.journal import Journal
 from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.transfers.forwarding import Fanout
-from chelonia.shepherd.transfers.uploads import Uploads
+from chelonia.shepherd.transfers.uploads import ShepherdUploads
 from tests.sim.disk import SimDisk
 from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import run_virtual
@@ -136,7 +136,7 @@ def _erase_before_the_transact() -> Patches:
         made(self, ahash, identity, world)
         self.records.planted = (world.directory, identity.call())
 
-    async def hasty(self: Any, call: Any, draft: Draft) -> Any:
+    async def hasty(self: Any, call: Any, draft: PlannedTransact) -> Any:
         for element in draft.elements:
             if element.section == "erase" and element.change is ChangeType.SET:
                 await _erase_now(self, element)
@@ -171,7 +171,7 @@ def _acknowledge_one_copy() -> Patches:
         del self, held
         return (), ()
 
-    return patch.object(Uploads, "_complete_copies", enough), patch.object(Fanout, "receipts", receipts)
+    return patch.object(ShepherdUploads, "_complete_copies", enough), patch.object(Fanout, "receipts", receipts)
 
 
 def _unlink_the_file() -> Patches:

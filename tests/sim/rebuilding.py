@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId, ServiceId, blob_object
-from chelonia.core.librarian import RebuildStatus, ServiceRecord
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.librarian import RebuildStatus, ServiceRecord
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.namespace.tree import visible
-from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild.decide import is_over
 from tests.sim.chaos import Chaos
@@ -109,7 +109,7 @@ async def _run(world: World, host: Host) -> None:
     world.note(f"REBUILT {dict(status.counts)}")
 
 
-def _kept(seen: Snapshot, world: World) -> Kept:
+def _kept(seen: NamespaceSnapshot, world: World) -> Kept:
     """What is to come back: all but deleted files whose time in the trash is over by now."""
     entries = [obj for obj in seen.entries() if visible(obj)]
     over = {obj.id for obj in seen.entries() if is_over(obj, world.clock.now_ms())}

@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId, blob_object
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, RebuildStatus
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, RebuildStatus
 from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
-from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.wire.snapshots import decode_manifest, decode_page, parse_snapshot_name
 from tests.sim.disk import facts_now, run_now
@@ -53,12 +53,12 @@ class Loss:
     """The moment when all metadata were lost: what they said, where good bytes of each blob were, and the snapshots, by
     when they were begun."""
 
-    then: Snapshot
+    then: NamespaceSnapshot
     places: Mapping[BlobId, Places]
     taken: Mapping[int, Taken]
 
 
-def loss(world: World, then: Snapshot, record_key: str) -> Loss:
+def loss(world: World, then: NamespaceSnapshot, record_key: str) -> Loss:
     """Look at every disk."""
     places: dict[BlobId, Places] = {}
     bodies: dict[BlobId, bytes] = {}
@@ -97,7 +97,7 @@ class Judging:
         self,
         world: World,
         was: Loss,
-        now: Snapshot,
+        now: NamespaceSnapshot,
         status: RebuildStatus,
         without: Collection[ServiceId],
         record_key: str,
@@ -265,7 +265,7 @@ _NOTHING = StoredObject(ObjectId("-"), 0)
 # --- what users find afterwards -------------------------------------------------------------------------------------
 
 
-def story_of(seen: Snapshot, path: str, contents: Contents, users: int) -> Story:
+def story_of(seen: NamespaceSnapshot, path: str, contents: Contents, users: int) -> Story:
     """What users of a collection know once all metadata were rebuilt: what is there now. Raises: Violation."""
     collection = ObjectId(seen.value(ObjectId(ROOT), "entries", key_for(path.removeprefix("/"), TYPE_COLLECTION)))
     if not collection:
@@ -276,7 +276,7 @@ def story_of(seen: Snapshot, path: str, contents: Contents, users: int) -> Story
     return Story.since(Tree(tuple(numbers.get(guid, NOTHING) for guid in ids), tuple(files)))
 
 
-def _file(seen: Snapshot, guid: ObjectId, contents: Contents, users: int) -> File:
+def _file(seen: NamespaceSnapshot, guid: ObjectId, contents: Contents, users: int) -> File:
     entry = seen.get(guid)
     [blob] = blobs_of(entry)
     facts = facts_of(seen.get(blob_object(blob)))

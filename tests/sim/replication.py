@@ -26,7 +26,7 @@ from chelonia.ahash.group.effects import (
     OpenTerm,
     Promises,
     ProveTerm,
-    Role,
+    ReplicaRole,
     Send,
     StepDown,
     TermEnded,
@@ -37,10 +37,10 @@ from chelonia.ahash.group.effects import (
 from chelonia.ahash.group.effects import (
     Process as ProcessFrame,
 )
-from chelonia.ahash.group.lease import NEVER_MS, Pace
+from chelonia.ahash.group.lease import NEVER_MS, ProtocolPeriods
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import EngineFrame, Message
-from chelonia.ahash.group.protocol import Remembers, Replica
+from chelonia.ahash.group.protocol import GroupReplica, Remembers
 from chelonia.ahash.store.replicated_port import Event, Failed, MasterHere
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
@@ -74,7 +74,7 @@ class Process:
         trusted = founder or self.engine.trusted()
         self.world.runs += 1
         remembers = Remembers(trusted, self.world.runs, node.disk.known, node.disk.gen, node.disk.promised_ms)
-        self.replica = Replica(
+        self.replica = GroupReplica(
             self.own,
             known,
             self.world.pace,
@@ -157,7 +157,7 @@ class Process:
         self.node.disk.known = replica.histories.known
         if replica.histories.parted and self.world.whole:
             raise Broken(f"replica {self.own} is parted from {replica.histories.parted}, and no disk was put back")
-        if replica.role is Role.FOLLOWER or replica.role is Role.ALONE:
+        if replica.role is ReplicaRole.FOLLOWER or replica.role is ReplicaRole.ALONE:
             found = self.engine.state.values.get("members")
             if found is not None and found is not replica.membership:
                 self._carrying += 1
@@ -436,9 +436,9 @@ class Trap:
 class World:
     """Time, network, nodes, and what must hold at every moment. Links and calls of members and strangers alike."""
 
-    def __init__(self, seed: int, voters: int, spare: int = 0, pace: Pace | None = None) -> None:
+    def __init__(self, seed: int, voters: int, spare: int = 0, pace: ProtocolPeriods | None = None) -> None:
         self.random = random.Random(seed)
-        self.pace = pace or Pace()
+        self.pace = pace or ProtocolPeriods()
         self.now_us = 0
         self.steps = 0
         self.newest_gen = 0

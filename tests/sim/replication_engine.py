@@ -16,20 +16,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, Reached
+from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, VouchedCommit
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.store.replicated_port import (
-    Committed,
     Demoted,
     ElectionFailed,
     Event,
     Failed,
     Flushed,
+    LogPosition,
     MasterHere,
     MasterThere,
     Ready,
     Refilling,
-    Token,
+    SyncedCommit,
     WantElection,
 )
 
@@ -64,7 +64,7 @@ class Disk:
     whole: bool = True
     """False from the moment the log is given up, or was lost, until it is synchronised again."""
     promised_ms: int = 0
-    known: Reached = NOWHERE
+    known: VouchedCommit = NOWHERE
     """What a process knew to be acknowledged."""
 
     def copy(self) -> Disk:
@@ -290,7 +290,7 @@ class Engine:
             self._ready = disk.whole = True
             self._first_sync = False
             self._post(Ready())
-        self._post(Flushed(Token(gen, 1, disk.synced), self.state.sequence))
+        self._post(Flushed(LogPosition(gen, 1, disk.synced), self.state.sequence))
 
     # --------------------------------------------------------------------------------------------------- as the master
 
@@ -349,7 +349,7 @@ class Engine:
             self.state.apply(record)
             self._disk.witness = self.reach()
             self._process.world.point("sync", self._process)
-            self._post(Committed(record.sequence, Token(self.gen, 1, self._disk.synced)))
+            self._post(SyncedCommit(record.sequence, LogPosition(self.gen, 1, self._disk.synced)))
         for _, done in jobs:
             done(self.state.sequence)
         self._busy = False

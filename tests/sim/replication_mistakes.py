@@ -15,11 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 from chelonia.ahash.group import lease, membership, protocol
-from chelonia.ahash.group.attention import Word
+from chelonia.ahash.group.attention import MasterWord
 from chelonia.ahash.group.histories import Remembers
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.membership import Membership, Quorum
-from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.group.watermark import Watermark
 from tests.sim.replication_engine import Engine
 from tests.unit.ahash import test_quorums as quorums
@@ -30,31 +30,31 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def acknowledged_before_the_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Watermark, "covers", lambda self, sequence: self._first <= sequence <= self._last)
-    true_one = Replica.covers
+    true_one = GroupReplica.covers
 
-    def covers(self: Replica, term: int, sequence: int) -> bool:
+    def covers(self: GroupReplica, term: int, sequence: int) -> bool:
         reign = self._reign
         if reign is None or reign.term != term or reign.opened_ms is None:
             return true_one(self, term, sequence)
         return reign.watermark.covers(sequence)
 
-    patch.setattr(Replica, "covers", covers)
+    patch.setattr(GroupReplica, "covers", covers)
 
 
 def acks_of_other_terms_count(patch: pytest.MonkeyPatch) -> None:
-    def acked(self: Replica, peer: int, ack: Any) -> None:
+    def acked(self: GroupReplica, peer: int, ack: Any) -> None:
         reign = self._reign
         if reign is not None:
             reign.watermark.acked(peer, replace(ack.token, term=reign.term))
 
-    patch.setattr(Replica, "_acked", acked)
+    patch.setattr(GroupReplica, "_acked", acked)
 
 
 def a_stale_token_releases_waiters(patch: pytest.MonkeyPatch) -> None:
     """What is acknowledged of an earlier term by a follower of this one."""
-    true_one = Replica._on_flushed
+    true_one = GroupReplica._on_flushed
 
-    def on_flushed(self: Replica, event: Any, now_ms: int) -> None:
+    def on_flushed(self: GroupReplica, event: Any, now_ms: int) -> None:
         found = self._following
         if found is None or not self._trusted:
             true_one(self, event, now_ms)
@@ -62,17 +62,19 @@ def a_stale_token_releases_waiters(patch: pytest.MonkeyPatch) -> None:
             token = replace(event.token, term=found.term)
             self._send(found.master, protocol.Ack(token, event.sequence))
 
-    patch.setattr(Replica, "_on_flushed", on_flushed)
+    patch.setattr(GroupReplica, "_on_flushed", on_flushed)
 
 
 def no_grant_at_start(patch: pytest.MonkeyPatch) -> None:
-    init = Replica.__init__
+    init = GroupReplica.__init__
 
-    def started(self: Replica, own: int, record: Membership, pace: Pace, now_ms: int, **rest: Any) -> None:
+    def started(
+        self: GroupReplica, own: int, record: Membership, pace: ProtocolPeriods, now_ms: int, **rest: Any
+    ) -> None:
         init(self, own, record, pace, now_ms, **rest)
         self._grant.until_ms = now_ms
 
-    patch.setattr(Replica, "__init__", started)
+    patch.setattr(GroupReplica, "__init__", started)
 
 
 def whoever_is_elected_is_followed(patch: pytest.MonkeyPatch) -> None:
@@ -81,16 +83,16 @@ def whoever_is_elected_is_followed(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_wiped_replica_votes(patch: pytest.MonkeyPatch) -> None:
-    init = Replica.__init__
+    init = GroupReplica.__init__
 
-    def started(self: Replica, *arguments: Any, remembers: Remembers, **rest: Any) -> None:
+    def started(self: GroupReplica, *arguments: Any, remembers: Remembers, **rest: Any) -> None:
         init(self, *arguments, remembers=dataclasses.replace(remembers, trusted=True), **rest)
 
-    patch.setattr(Replica, "__init__", started)
+    patch.setattr(GroupReplica, "__init__", started)
 
 
 def a_refilled_replica_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "_distrust", lambda self: None)
+    patch.setattr(GroupReplica, "_distrust", lambda self: None)
 
 
 def open_as_soon_as_committed(patch: pytest.MonkeyPatch) -> None:
@@ -108,11 +110,11 @@ def open_as_soon_as_committed(patch: pytest.MonkeyPatch) -> None:
 def open_before_it_is_proven(patch: pytest.MonkeyPatch) -> None:
     """As soon as a majority holds the first commit, which vouches for nothing."""
 
-    def hasty(self: Replica, reign: Any, durable: int, now_ms: int) -> None:
+    def hasty(self: GroupReplica, reign: Any, durable: int, now_ms: int) -> None:
         reign.joined, reign.opened_ms = True, now_ms
         self._effects.append(protocol.TermOpened(reign.term))
 
-    patch.setattr(Replica, "_open", hasty)
+    patch.setattr(GroupReplica, "_open", hasty)
 
 
 def the_past_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
@@ -156,34 +158,34 @@ def learners_count(patch: pytest.MonkeyPatch) -> None:
 
 def a_mandate_outlives_a_grant(patch: pytest.MonkeyPatch) -> None:
     """Whoever the engine says is master is master, however late it says so."""
-    patch.setattr(Replica, "_why_not_master", lambda self, term, now_ms: "")
+    patch.setattr(GroupReplica, "_why_not_master", lambda self, term, now_ms: "")
 
 
 def echoes_of_the_untrusted_count(patch: pytest.MonkeyPatch) -> None:
-    echoed = Replica._echoed
+    echoed = GroupReplica._echoed
 
-    def all_trusted(self: Replica, peer: int, echo: Any, now_ms: int) -> None:
+    def all_trusted(self: GroupReplica, peer: int, echo: Any, now_ms: int) -> None:
         echoed(self, peer, replace(echo, trusted=True), now_ms)
 
-    patch.setattr(Replica, "_echoed", all_trusted)
+    patch.setattr(GroupReplica, "_echoed", all_trusted)
 
 
 def what_arrives_late_comes_before_the_clock(patch: pytest.MonkeyPatch) -> None:
     """A message is taken in before the time that has passed is looked at."""
-    received = Replica.received
+    received = GroupReplica.received
 
-    def hasty(self: Replica, peer: int, message: Any, now_ms: int) -> Any:
+    def hasty(self: GroupReplica, peer: int, message: Any, now_ms: int) -> Any:
         with pytest.MonkeyPatch.context() as still:
-            still.setattr(Replica, "_lapse", lambda self, now_ms: None)
+            still.setattr(GroupReplica, "_lapse", lambda self, now_ms: None)
             return received(self, peer, message, now_ms)
 
-    patch.setattr(Replica, "received", hasty)
+    patch.setattr(GroupReplica, "received", hasty)
 
 
 def a_master_never_gives_up(patch: pytest.MonkeyPatch) -> None:
     """Not even when its lease is long gone."""
-    patch.setattr(Pace, "dead_ms", property(lambda self: 1 << 40))
-    patch.setattr(Pace, "__post_init__", lambda self: None)
+    patch.setattr(ProtocolPeriods, "dead_ms", property(lambda self: 1 << 40))
+    patch.setattr(ProtocolPeriods, "__post_init__", lambda self: None)
 
 
 def a_lease_longer_than_its_grants(patch: pytest.MonkeyPatch) -> None:
@@ -193,64 +195,64 @@ def a_lease_longer_than_its_grants(patch: pytest.MonkeyPatch) -> None:
 def a_lease_counted_from_the_echo(patch: pytest.MonkeyPatch) -> None:
     """From when the echo came, not from when the beat was sent."""
 
-    def echoed(self: Replica, peer: int, echo: Any, now_ms: int) -> None:
+    def echoed(self: GroupReplica, peer: int, echo: Any, now_ms: int) -> None:
         reign = self._reign
         if reign is not None and echo.term == reign.term and echo.trusted:
             reign.lease.echoed(peer, reign.beat_due_ms - self._pace.beat_ms)
             if echo.ack is not None:
                 self._acked(peer, echo.ack)
 
-    patch.setattr(Replica, "_echoed", echoed)
+    patch.setattr(GroupReplica, "_echoed", echoed)
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
-    def echoed(self: Replica, peer: int, echo: Any, now_ms: int) -> None:
+    def echoed(self: GroupReplica, peer: int, echo: Any, now_ms: int) -> None:
         if self._reign is not None:
             self._reign.lease.echoed(peer, echo.sent_ms)
 
-    patch.setattr(Replica, "_echoed", echoed)
+    patch.setattr(GroupReplica, "_echoed", echoed)
 
 
 def a_bound_replica_joins_another(patch: pytest.MonkeyPatch) -> None:
-    may_follow = Replica._may_follow
+    may_follow = GroupReplica._may_follow
 
-    def unbound(self: Replica, peer: int, beat: Any, now_ms: int) -> bool:
+    def unbound(self: GroupReplica, peer: int, beat: Any, now_ms: int) -> bool:
         return may_follow(self, peer, beat, max(now_ms, self._grant.until_ms))
 
-    patch.setattr(Replica, "_may_follow", unbound)
+    patch.setattr(GroupReplica, "_may_follow", unbound)
 
 
 def an_older_term_is_followed_again(patch: pytest.MonkeyPatch) -> None:
-    may_follow = Replica._may_follow
+    may_follow = GroupReplica._may_follow
 
-    def forgetful(self: Replica, peer: int, beat: Any, now_ms: int) -> bool:
+    def forgetful(self: GroupReplica, peer: int, beat: Any, now_ms: int) -> bool:
         self._newest = (0, 0)
         return may_follow(self, peer, beat, now_ms)
 
-    patch.setattr(Replica, "_may_follow", forgetful)
+    patch.setattr(GroupReplica, "_may_follow", forgetful)
 
 
 def strong_reads_without_the_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "may_answer_strong", lambda self, now_ms: self._reign is not None)
+    patch.setattr(GroupReplica, "may_answer_strong", lambda self, now_ms: self._reign is not None)
 
 
 def local_reads_that_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     """What a follower has not heard to be durable is shown."""
-    covers = Replica.covers
+    covers = GroupReplica.covers
 
-    def hasty(self: Replica, term: int, sequence: int) -> bool:
+    def hasty(self: GroupReplica, term: int, sequence: int) -> bool:
         return True if self._following is not None else covers(self, term, sequence)
 
-    patch.setattr(Replica, "covers", hasty)
+    patch.setattr(GroupReplica, "covers", hasty)
 
 
 def frames_of_any_master_pass(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "admits", lambda self, peer, frame, now_ms: protocol.Admission.PASS)
+    patch.setattr(GroupReplica, "admits", lambda self, peer, frame, now_ms: protocol.Admission.PASS)
 
 
 def a_word_counts_from_when_it_is_heard(patch: pytest.MonkeyPatch) -> None:
     """However long it waited."""
-    patch.setattr(Word, "heard", lambda self, stamp_ms, now_ms: setattr(self, "left_ms", now_ms))
+    patch.setattr(MasterWord, "heard", lambda self, stamp_ms, now_ms: setattr(self, "left_ms", now_ms))
 
 
 def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chelonia.ahash.group import membership as records
-from chelonia.ahash.group.effects import Role
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.effects import ReplicaRole
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.membership import Membership
 from chelonia.core.errors import CheloniaError, Kind
 from tests.sim.replication import Broken, Node, Process, Trap, World
@@ -146,7 +146,7 @@ class Scenario:
         self.history: list[Done] = []
         self.over = False
         voters, spare = draw.choice((3, 3, 3, 5)), draw.choice((0, 0, 1))
-        self.world = World(seed, voters, spare, Pace.over(round_trip_ms))
+        self.world = World(seed, voters, spare, ProtocolPeriods.over(round_trip_ms))
         self.world.far_us = far_us
         self.world.true_clocks = true_clocks
         self.calm_us = CALM_US + 20_000 * (round_trip_ms - 100)
@@ -329,7 +329,9 @@ class Scenario:
     def _ill(self) -> str:
         """What is not well: there is one open master, everybody is synchronised with it and serves."""
         processes = [node.process for node in self.world.nodes.values()]
-        masters = [process for process in processes if process is not None and process.replica.role is Role.MASTER]
+        masters = [
+            process for process in processes if process is not None and process.replica.role is ReplicaRole.MASTER
+        ]
         if len(masters) != 1:
             return f"{len(masters)} masters: {[each and each.replica.role.value for each in processes]}"
         for own in masters[0].replica.membership.replicas:

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from chelonia.core.bartender import (
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey
+from chelonia.core.metadata import from_triples
+from chelonia.core.ports.bartender import (
     CommitPutRequest,
     GetFileRequest,
     NameRequest,
     StartPutRequest,
 )
-from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import from_triples
 from chelonia.core.replicas import parse_location
 from chelonia.wire import receipts
 from tests.sim.network import Faults

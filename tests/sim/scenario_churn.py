@@ -21,7 +21,11 @@ from typing import Any
 
 from msgspec import structs
 
-from chelonia.core.bartender import (
+from chelonia.core.caller import Call
+from chelonia.core.errors import TABLE, CheloniaError, Kind
+from chelonia.core.ids import RequestKey
+from chelonia.core.metadata import Triple
+from chelonia.core.ports.bartender import (
     CommitPutRequest,
     GetFileRequest,
     ModifyRequest,
@@ -30,10 +34,6 @@ from chelonia.core.bartender import (
     PutFileRequest,
     StartPutRequest,
 )
-from chelonia.core.caller import Call
-from chelonia.core.errors import TABLE, CheloniaError, Kind
-from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import Triple
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.recovery import invariants
 from chelonia.wire import receipts
@@ -351,7 +351,7 @@ class Churn:
             return "; ".join(map(str, findings[:4]))
         return "; ".join(filter(None, (self._disk_left(shepherd, seen) for shepherd in self.world.shepherds)))
 
-    def _disk_left(self, shepherd: SimShepherd, seen: invariants.Snapshot) -> str:
+    def _disk_left(self, shepherd: SimShepherd, seen: invariants.NamespaceSnapshot) -> str:
         """What a disk holds besides its locations, or lacks of them."""
         wanted = {
             location.reference: facts_of(blob).checksums.sha256

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from chelonia.core.bartender import CommitPutRequest, StartPutRequest
 from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import RequestKey
+from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.metadata.blobs import locations_of
 from chelonia.wire import receipts

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId, blob_object
-from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_bad_disks, with_echo, with_group, with_loss, with_more
@@ -409,7 +409,7 @@ class Swarm:
             if self.watch.state_of(shepherd) == "alive" or self._given(shepherd, held, then):
                 raise Violation(f"{shepherd.node.name} is forgotten, and taken again")
 
-    def _given(self, shepherd: SimShepherd, before: set[ReferenceId], then: Snapshot) -> list[ReferenceId]:
+    def _given(self, shepherd: SimShepherd, before: set[ReferenceId], then: NamespaceSnapshot) -> list[ReferenceId]:
         """What this Shepherd has got of blobs that the metadata know since: an upload through a Bartender that had not
         heard that it is forgotten is refused when it is committed, and nobody's. A repair copy of older ones that a
         Librarian had under way is swept."""

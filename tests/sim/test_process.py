@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import ReplicaView
 from chelonia.core.ids import Dn
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import ReplicaView
 from chelonia.core.timing.jobs import Job, Jobs, Next, Wait
 from tests.sim import large_pages
 from tests.sim.process import Nap, Node, Waiter, make_task

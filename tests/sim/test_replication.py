@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from _pytest.outcomes import Failed
 
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.core import bounds
 from tests.sim.replication import Broken, Node, World
 from tests.sim.replication_mistakes import MISTAKES, Plant
@@ -203,7 +203,7 @@ def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(
     voters: int, round_trip_ms: int, far_us: tuple[int, int]
 ) -> None:
     for seed in range(1, 7):
-        world = World(seed, voters, pace=Pace.over(round_trip_ms))
+        world = World(seed, voters, pace=ProtocolPeriods.over(round_trip_ms))
         world.calm = True
         world.far_us = far_us
         world.run(6_000_000 + 10_000 * round_trip_ms)

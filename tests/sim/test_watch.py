@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from chelonia.core.bartender import CommitPutRequest, GetFileRequest, StartPutRequest
 from chelonia.core.ids import RequestKey
+from chelonia.core.ports.bartender import CommitPutRequest, GetFileRequest, StartPutRequest
 from chelonia.wire import receipts
 from tests.sim.scenario import CALM
 from tests.sim.virtual_loop import run_virtual

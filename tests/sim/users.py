@@ -17,7 +17,11 @@ from typing import Any
 from msgspec import structs
 
 from chelonia.core import bounds
-from chelonia.core.bartender import (
+from chelonia.core.caller import Call
+from chelonia.core.errors import TABLE, CheloniaError, Kind
+from chelonia.core.ids import Dn, RequestKey
+from chelonia.core.metadata import Triple, from_triples
+from chelonia.core.ports.bartender import (
     CommitPutRequest,
     GetFileRequest,
     MakeRequest,
@@ -28,10 +32,6 @@ from chelonia.core.bartender import (
     StartPutRequest,
     UndeleteRequest,
 )
-from chelonia.core.caller import Call
-from chelonia.core.errors import TABLE, CheloniaError, Kind
-from chelonia.core.ids import Dn, RequestKey
-from chelonia.core.metadata import Triple, from_triples
 from chelonia.core.position import Horizon
 from chelonia.wire import receipts
 from tests.sim.model import NOTHING, Op, Story, Violation

@@ -31,7 +31,7 @@ from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace.tree import names_of
 from chelonia.librarian.recovery import invariants
-from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from tests.sim.disk import SimStore, facts_now, run_now
 from tests.sim.dump import Dump
@@ -99,27 +99,27 @@ class Watch:
         if self._found:
             raise Violation("; ".join(self._found[:4]))
 
-    def _count_copies(self, seen: Snapshot) -> None:
+    def _count_copies(self, seen: NamespaceSnapshot) -> None:
         """Note how many copies of snapshots there have been: one when only one Shepherd has room."""
         for blob in seen.blobs():
             if blob.value("blob", "file") == SNAPSHOTS_OBJECT:
                 copies = sum(state is _S.ALIVE for _, state in self._locations(blob))
                 self._of_snapshots[blob_of(blob)] = max(self._of_snapshots.get(blob_of(blob), 1), copies)
 
-    def restored(self, before: Snapshot) -> None:
+    def restored(self, before: NamespaceSnapshot) -> None:
         """Older metadata were put back. What they name and no disk has any more is excused; what only the metadata
         `before` knew must not be erased, but by an order of theirs whose Shepherd cannot know better."""
         self._gone_before = {blob_of(blob) for blob in self._without_copy(self._seen())}
         self._came_back(before)
 
-    def rebuilt(self, before: Snapshot) -> None:
+    def rebuilt(self, before: NamespaceSnapshot) -> None:
         """The namespace was rebuilt. What it names, and `before` did not any more, may be gone; bytes that only
         `before` knew must not be erased."""
         gone = {blob_of(blob) for blob in self._without_copy(self._seen())}
         self._gone_before |= gone - {blob_of(blob) for blob in before.blobs()}
         self._came_back(before)
 
-    def _came_back(self, before: Snapshot) -> None:
+    def _came_back(self, before: NamespaceSnapshot) -> None:
         known = {blob_of(blob) for blob in self._seen().blobs()}
         newer = {blob_of(blob) for blob in before.blobs()} - known
         self._kept = {
@@ -138,7 +138,7 @@ class Watch:
         """Whether there is a snapshot of the namespace."""
         return bool(self._seen().section(SNAPSHOTS_OBJECT, "snapshot"))
 
-    def known(self) -> Snapshot:
+    def known(self) -> NamespaceSnapshot:
         """What the metadata say now."""
         return self._seen()
 
@@ -150,7 +150,7 @@ class Watch:
                 if (shepherd.service_id, reference) not in self._world.taken:
                     yield f"{shepherd.node.name} has erased {reference}, which only newer metadata knew"
 
-    def _seen(self) -> Snapshot:
+    def _seen(self) -> NamespaceSnapshot:
         if self._world.group is not None:
             self._world.group.look_all()  # an answer may come before anybody has looked what it rests on
         with self._world.store.watched():
@@ -177,7 +177,7 @@ class Watch:
         disks = filter(None, (self._disk_left(shepherd, seen, lost) for shepherd in self._world.shepherds))
         return "; ".join([*told, *disks][:4])
 
-    def _listed_without_bytes(self, seen: Snapshot) -> Iterator[str]:
+    def _listed_without_bytes(self, seen: NamespaceSnapshot) -> Iterator[str]:
         """Copies that the metadata vouch for, that no disaster took, and that are not there. A report that was on its
         way while its copy was erased by order lists it again for a moment: the next one takes that back."""
         held = {shepherd.service_id: references_on(shepherd) for shepherd in self._world.shepherds}
@@ -188,7 +188,7 @@ class Watch:
                 if state in (_S.ALIVE, _S.THIRDWHEEL) and not excused and place.reference not in held[place.shepherd]:
                     yield f"{place} of {blob.id} is {state.value}, and its disk has nothing of it"
 
-    def _told_otherwise(self, seen: Snapshot) -> Iterator[str]:
+    def _told_otherwise(self, seen: NamespaceSnapshot) -> Iterator[str]:
         """Copies that the metadata vouch for, and of which their Shepherd has told that they are gone or damaged. What
         it still has to report, a comparison of its disk too, is not told."""
         generation, liars = _generation(self._world.store), self._world.liars
@@ -208,7 +208,7 @@ class Watch:
         lost_ms, now_ms = self._lost_before.get(place, -ASKED_WITHIN_MS), self._world.clock.monotonic_ms()
         return place.reference not in shepherd.relied_on and now_ms - lost_ms < ASKED_WITHIN_MS
 
-    def _without_copy(self, seen: Snapshot) -> Iterator[StoredObject]:
+    def _without_copy(self, seen: NamespaceSnapshot) -> Iterator[StoredObject]:
         good = {blob for shepherd in self._world.shepherds for blob in _good(shepherd)}
         return (blob for blob in seen.blobs() if blob_of(blob) not in good)
 
@@ -222,7 +222,7 @@ class Watch:
         certain = min(2, facts_of(blob).wanted, self._of_snapshots.get(blob_of(blob), 2))
         return blob_of(blob) in self._gone_before or len(taken | thrown) >= certain
 
-    def _disk_left(self, shepherd: SimShepherd, seen: Snapshot, lost: set[BlobId]) -> str:
+    def _disk_left(self, shepherd: SimShepherd, seen: NamespaceSnapshot, lost: set[BlobId]) -> str:
         """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
         platter = shepherd.disk.platter
         wanted = {

@@ -22,11 +22,11 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId, shepherd_object
-from chelonia.core.librarian import Report, ServiceRecord
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.librarian import Report, ServiceRecord
+from chelonia.core.ports.shepherd import ByteRange, StoreIdentity, Turl, Upload, Uploaded
 from chelonia.core.replicas import Receipt, ReplicaState
-from chelonia.core.shepherd import ByteRange, StoreIdentity, Turl, Upload, Uploaded
-from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence import reports
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -34,7 +34,7 @@ from chelonia.librarian.world import World as LibrarianWorld
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
-from chelonia.shepherd.store.note_mark import Believed, Told
+from chelonia.shepherd.store.note_mark import Believed, ToldReport
 from chelonia.wire import tickets
 from tests.sim.ahash_group import SimGroup
 from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, SimStore, facts_now
@@ -343,7 +343,7 @@ class World:
             self._keep(host.node, ahash.run())
         if "l" in host.services:
             librarian = LibrarianService(
-                self._ahash_of(host), Identity(CORE_DN, host.librarian_id), self._librarian_world(host)
+                self._ahash_of(host), LibrarianIdentity(CORE_DN, host.librarian_id), self._librarian_world(host)
             )
             await _persist(host.node.clock, librarian.start)
             host.librarian = librarian
@@ -598,7 +598,7 @@ class World:
             header = layout.decode_header(self.store.get(layout.header_key(own)) or layout.encode_header(0, {}))
             generation = meta.read_number(self.store, layout.META_GENERATION)
         last, obeyed = reports.before(first, StoredObject(own, *header), generation)
-        return Believed(Told(last.boot, last.number), obeyed, generation)
+        return Believed(ToldReport(last.boot, last.number), obeyed, generation)
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
         each = self.librarians(shepherd.call, shepherd.node)
@@ -704,7 +704,7 @@ class _Transfers:
 
 
 class _Carrier:
-    """`core.shepherd.Carrier` of a Librarian."""
+    """`core.ports.shepherd.Carrier` of a Librarian."""
 
     def __init__(self, world: World, caller: Call, source: Node) -> None:
         self._world, self._caller, self._source = world, caller, source

@@ -12,9 +12,9 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.port import Store
 from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store.store_threads import ThreadExecutor
-from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.ids import Dn, Ms, ObjectId
+from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
 from tests.support.replicas import GroupOfOne
 
 ENGINES = ("memory", "bdb", "replicated")

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from chelonia.ahash.store.bdb.store import BdbStore
-from chelonia.core.ahash import AHash, AHashStatus
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, RequestKey
+from chelonia.core.ports.ahash import AHash, AHashStatus
 from chelonia.hosting.config import (
     AHashSection,
     ListenSection,
@@ -36,7 +36,7 @@ from chelonia.hosting.config import (
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, make_key
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import ClientLimits
-from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.support.ahash import no_panic
 from tests.support.polling import poll_async
@@ -319,7 +319,7 @@ class _Asking:
         self._link = open_link(TlsStore(files, SystemClock().now_ms), ClientLimits(connect_ms=1_000))
 
     def at(self, url: str, read_ms: int) -> AHash:
-        return remote_ahash(self._link, (url,), Patience(retry_ms=0, read_ms=read_ms))
+        return remote_ahash(self._link, (url,), RetryLimits(retry_ms=0, read_ms=read_ms))
 
     async def close(self) -> None:
         await self._link.client.close()

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from chelonia.core import bartender as port
 from chelonia.core import status
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Triple, selects, to_triples
 from chelonia.core.names import parse_ln
+from chelonia.core.ports import bartender as port
 from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.hosting.net.http_client import Received, Sending
 from chelonia.wire import receipts
@@ -125,7 +125,7 @@ class FakeAnswer:
 
 
 class FakeBartender:
-    """`core.bartender.Bartender` over a dictionary of paths."""
+    """`core.ports.bartender.Bartender` over a dictionary of paths."""
 
     def __init__(self, store: FakeStore | None = None) -> None:
         self.store = store or FakeStore()

@@ -20,7 +20,13 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, check_extents, laid
-from chelonia.core.files import (
+from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, ContentId, Dn, Guid, Ms
+from chelonia.core.locks import Lock, check_beside, check_held, check_new
+from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
+from chelonia.core.parts import PartPage, PartsUpload, UploadId, UploadPage, listing_mark, parse_mark, upload_id
+from chelonia.core.parts import UploadedPart as Told
+from chelonia.core.policy import Action, decide
+from chelonia.core.ports.files import (
     ANY,
     Arrived,
     Attributes,
@@ -53,16 +59,10 @@ from chelonia.core.files import (
     Want,
     Write,
 )
-from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, ContentId, Dn, Guid, Ms
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
-from chelonia.core.locks import Lock, check_beside, check_held, check_new
-from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
-from chelonia.core.parts import Part as Told
-from chelonia.core.parts import PartPage, Upload, UploadId, UploadPage, listing_mark, parse_mark, upload_id
-from chelonia.core.policy import Action, decide
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.replicas import Checksums
 from chelonia.core.scopes import Scope, Share, Shared
-from chelonia.core.shepherd import ByteRange
 from chelonia.wire.shares import ShareToken, issue
 
 S = 1_000_000_000
@@ -161,7 +161,7 @@ class MemoryFiles:
         }
         order = [mark for mark in sorted(marks, key=str.encode) if mark > ask.after and mark.startswith(ask.prefix)]
         page = order[: ask.limit or bounds.PAGE_ENTRIES_MAX]
-        told = tuple(Upload(*parse_mark(mark), marks[mark].owner, Ms(1)) for mark in page)
+        told = tuple(PartsUpload(*parse_mark(mark), marks[mark].owner, Ms(1)) for mark in page)
         return UploadPage(told, page[-1] if len(order) > len(page) else "")
 
     async def parts(self, call: Call, ask: UploadParts) -> PartPage:

@@ -12,7 +12,10 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
-from chelonia.core.files import (
+from chelonia.core.ids import ANONYMOUS
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.operations import FILES
+from chelonia.core.ports.files import (
     Arrived,
     Change,
     Done,
@@ -27,18 +30,15 @@ from chelonia.core.files import (
     Want,
     Write,
 )
-from chelonia.core.ids import ANONYMOUS
-from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.operations import FILES
 from chelonia.core.position import Horizon
 from chelonia.core.replicas import Checksums
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
-from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.hosting.net.rpc_client import Link, open_link, remote_files
 from chelonia.hosting.net.tls import ClientCertificate
-from chelonia.librarian.recovery.invariants import Snapshot, broken
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.wire import receipts
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -92,7 +92,7 @@ async def on_service(test: Callable[[World], Awaitable[None]]) -> None:
     try:
         await test(ServiceWorld(stage))
         ids = (await stage.ahash.objects(LIBRARIAN)).ids
-        assert broken(Snapshot(await stage.ahash.get(LIBRARIAN, ids))) == ()
+        assert broken(NamespaceSnapshot(await stage.ahash.get(LIBRARIAN, ids))) == ()
     finally:
         await stage.ahash.close()
 
@@ -126,12 +126,12 @@ class OverTls(ServiceWorld):
         self.files = files
 
 
-async def no_http(request: object) -> Answer:
+async def no_http(request: object) -> HttpResponse:
     raise AssertionError("asked over HTTP")
 
 
 async def on_compact(test: Callable[[World], Awaitable[None]], grid: Grid) -> None:
-    stage, registry = Stage(), Registry((), None, SystemClock())
+    stage, registry = Stage(), RoleRegistry((), None, SystemClock())
     door = CompactDoor(offer(FILES, stage.bartender.files), CompactParts(registry, Horizon()))
     await stage.ahash.start()
     await stage.librarian.start()

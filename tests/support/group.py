@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import Parts, ReplicatedAHash
+from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.files import ReplicaIdentity
@@ -18,10 +18,10 @@ from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.replicated_port import ReplicatedEngine
 from chelonia.ahash.store.store_threads import ThreadExecutor
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn, Ms, RequestKey
 from chelonia.core.metadata import WIDE_SECTIONS
+from chelonia.core.ports.ahash import AHash
 from chelonia.core.position import Horizon
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.clock import SystemClock
@@ -31,7 +31,7 @@ from tests.support.replicas import LoopThread
 
 T = TypeVar("T")
 
-PACE = Pace(dead_ms=1000, lease_ms=1200)
+PACE = ProtocolPeriods(dead_ms=1000, lease_ms=1200)
 """Slower than in production: test machines are busy, and nothing here measures an outage."""
 
 
@@ -132,7 +132,7 @@ class Group:
         engine = await asyncio.to_thread(ReplicatedStore, self.directory / str(replica), SMALL, identity)
         executor = ThreadExecutor()
         mastership = Mastership(replica, engine, executor, SystemClock(), PACE)
-        parts = Parts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
+        parts = ReplicaParts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
         service = ReplicatedAHash(mastership, parts)
         await service.start(self.switch.links(replica), self.members)
         self.services[replica], self.masterships[replica], self.engines[replica] = service, mastership, engine

@@ -13,13 +13,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.ports.ahash import AHash
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import ClientLimits
-from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.history import records, run
 from tests.history.faults import Watch
@@ -49,7 +49,7 @@ class Agent:
 
     def at(self, host: str, read_ms: int = LOOK_MS) -> AHash:
         """The A-Hash of a host, asked once."""
-        return remote_ahash(self._link, (self._urls[host],), Patience(retry_ms=0, read_ms=read_ms))
+        return remote_ahash(self._link, (self._urls[host],), RetryLimits(retry_ms=0, read_ms=read_ms))
 
     async def answer(self, request: list[Any]) -> Any:
         """Carry out one request; an error of the A-Hash is an answer."""

@@ -6,12 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from chelonia.ahash.store.store_memory import MemoryStore
-from chelonia.core.ahash import AHash
 from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
 from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
-from chelonia.core.librarian import (
+from chelonia.core.limits import LimitCounts
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import entry_name, parse_ln
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     Heartbeat,
     MakeEntry,
@@ -20,13 +23,10 @@ from chelonia.core.librarian import (
     ReportedReplica,
     ServiceRecord,
 )
-from chelonia.core.limits import Limits
-from chelonia.core.metadata import StoredObject
-from chelonia.core.names import entry_name, parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
 from chelonia.core.timing.clock import Clock
-from chelonia.core.uploads import BeginPut, CommitFile, Splice
-from chelonia.librarian.metadata.records import Identity
+from chelonia.core.uploads import BeginPut, CommitFile, SpliceFile
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -94,7 +94,7 @@ class Bench:
     settings: LibrarianSettings
     directory: object
     reported: dict[ServiceId, int] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: LimitCounts = field(default_factory=LimitCounts)
 
     async def beat(self, shepherd: ServiceId, **facts: object) -> None:
         beat = Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}", compared=1)
@@ -174,7 +174,7 @@ async def spliced(b: Bench, name: str, file: Guid, *ats: int, size: int = -1, ke
     """Lay a piece at each of these offsets."""
     found = [await pieced(b, name, file) for _ in ats]
     extents = tuple(Extent(at, 7, piece.begun.blob) for at, (_, piece) in zip(ats, found, strict=True))
-    request = Splice(b.begin(name, replaces=file), tuple(piece for _, piece in found), extents, size)
+    request = SpliceFile(b.begin(name, replaces=file), tuple(piece for _, piece in found), extents, size)
     call = keyed(key) if key else BARTENDER
     guid = await b.service.splice(call, request)
     if key:
@@ -197,7 +197,7 @@ async def bench(
     async with serving(MemoryStore(), hand) as ahash:  # type: ignore[arg-type]
         world = World(directory or NoShepherds(), PaperVerifier(), hand, SequentialIds(), chosen)  # type: ignore[arg-type]
         service = LibrarianService(
-            wrap(ahash) if wrap else ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world
+            wrap(ahash) if wrap else ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world
         )
         await service.start()
         out = Bench(service, ahash, hand, ids, chosen, directory, limits=world.limits)  # type: ignore[arg-type]

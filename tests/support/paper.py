@@ -5,14 +5,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from chelonia.core.ahash import AHash, Position
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import Arriving
+from chelonia.core.ports.ahash import AHash, Position
+from chelonia.core.ports.librarian import Arriving
+from chelonia.core.ports.shepherd import (
+    Authority,
+    Challenge,
+    CopyOrder,
+    DeleteOutcome,
+    PutRequest,
+    ReplicaStatOutcome,
+    TurlOutcome,
+)
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import Authority, Challenge, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
 from chelonia.librarian.settings import LibrarianSettings
 from tests.support.librarian import SUMS, Bench, bench
 
@@ -113,7 +121,7 @@ class PaperShepherd:
             TurlOutcome(r.request_id, f"{self.id} {r.reference} {r.facts.blob}", "http", r.reference) for r in requests
         )
 
-    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         await asyncio.sleep(0.01)
         self._check(call)
         self.asked_for += len(references)
@@ -124,7 +132,8 @@ class PaperShepherd:
                 self.cluster.reports.append((self.id, (BlobId(""), absent, ReplicaState.DELETED)))
         state = "invalid" if self.broken == "rot" else "alive"
         return tuple(
-            StatOutcome(name, ref, ref in self.replicas, state, "md5", SUMS.md5, size=7) for name, ref in references
+            ReplicaStatOutcome(name, ref, ref in self.replicas, state, "md5", SUMS.md5, size=7)
+            for name, ref in references
         )
 
     async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:

@@ -21,24 +21,24 @@ from typing import Any
 import msgspec
 import uvloop
 
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import Parts, ReplicatedAHash
-from chelonia.ahash.group.transport_replication import LinkIdentity, Links
+from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
+from chelonia.ahash.group.transport_replication import LinkIdentity, ReplicationLinks
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.files import ReplicaIdentity
 from chelonia.ahash.store.bdb.frames import frame_kind
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
-from chelonia.ahash.store.replicated_port import Committed, Flushed, frame_term
+from chelonia.ahash.store.replicated_port import Flushed, SyncedCommit, frame_term
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, ObjectId, RequestKey
+from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.position import Horizon
 from chelonia.hosting.ahash_replica import outlive_grants
 from chelonia.hosting.net.clock import SystemClock
@@ -72,14 +72,14 @@ class ReplicaProcess:
         self._engine = store(Path(config["directory"]), SETTINGS, identity, self._before_office)
         executor = ThreadExecutor()
         round_trip_ms = int(config.get("round_trip_ms", bounds.ROUND_TRIP_MS))
-        pace = Pace.over(round_trip_ms)
+        pace = ProtocolPeriods.over(round_trip_ms)
         await outlive_grants(Path(config["directory"]) / "lease", pace, SystemClock())
         self._mastership = Mastership(own, self._engine, executor, SystemClock(), pace)
         settings = AHashSettings(cluster="test", round_trip_ms=round_trip_ms)
-        parts = Parts(self._engine, executor, SystemClock(), settings, Horizon())
+        parts = ReplicaParts(self._engine, executor, SystemClock(), settings, Horizon())
         self._service = ReplicatedAHash(self._mastership, parts)
         trust = link_trust(ReplicaGrid(Path(config["grid"])).replica(own))
-        links = Links(
+        links = ReplicationLinks(
             LinkIdentity(own, config.get("cluster", "test"), os.urandom(16), round_trip_ms),
             membership,
             trust,
@@ -205,7 +205,7 @@ class TracedStore(ReplicatedStore):
 
     def start(self, events: Callable[[Any], None], send: Any) -> None:
         def told(event: Any) -> None:
-            if not isinstance(event, Committed | Flushed):
+            if not isinstance(event, SyncedCommit | Flushed):
                 _LOG.info("%s", event)
             events(event)
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import (
+from chelonia.core.limits import LimitCounts
+from chelonia.core.ports.librarian import (
     Heartbeat,
     HeartbeatAnswer,
     InventoryItem,
@@ -20,10 +21,18 @@ from chelonia.core.librarian import (
     Report,
     ReportAnswer,
 )
-from chelonia.core.limits import Limits
+from chelonia.core.ports.shepherd import (
+    ByteRange,
+    Purpose,
+    PutRequest,
+    StoreIdentity,
+    Turl,
+    TurlOutcome,
+    Upload,
+    Uploaded,
+)
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.uploads import Committed
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
@@ -268,7 +277,7 @@ class World:
         self.transfers = FakeTransfers()
         self.signer = NamedSigner(name)
         self.loops: asyncio.Task[None] | None = None
-        self.limits = Limits()
+        self.limits = LimitCounts()
         self.service = self._service()
 
     def _service(self) -> ShepherdService:

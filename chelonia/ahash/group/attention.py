@@ -35,7 +35,7 @@ class Attention:
 
 
 @dataclass(slots=True)
-class Word:
+class MasterWord:
     """The newest word of the master of one term: it counts from when it left, however late it is heard.
 
     Two clocks have nothing in common but their rate, so a beat that took longer than the quickest one is taken to have

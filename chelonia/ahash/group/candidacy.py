@@ -13,7 +13,7 @@ from typing import Final
 from zlib import crc32
 
 from chelonia.ahash.group.effects import AskElection
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.membership import Quorum, majority
 from chelonia.ahash.group.peer_messages import Stand
 from chelonia.core import bounds
@@ -26,7 +26,7 @@ SLOWER_MAX: Final = 4
 """An election waits so many times longer than the first one at most."""
 
 
-class Standing:
+class CandidacyNotices:
     """Who said of late that it stands, and what it said."""
 
     def __init__(self, beat_ms: int) -> None:
@@ -50,7 +50,7 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Turn:
+class ElectionTurn:
     """When an election of ours may begin, and how long it waits for the others.
 
     Attributes:
@@ -61,7 +61,7 @@ class Turn:
     """
 
     own: int
-    pace: Pace
+    pace: ProtocolPeriods
     after_ms: int
     run: int = 0
     lost_ms: int | None = None

@@ -14,7 +14,7 @@ from chelonia.ahash.group.log_vouching import TermMark, Vouched
 from chelonia.ahash.group.peer_messages import Message
 
 
-class Role(enum.Enum):
+class ReplicaRole(enum.Enum):
     """What a replica is. `OPENING`: master of a term that is not open yet."""
 
     ALONE = "alone"
@@ -144,7 +144,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     our newest commit of a term proven open; `parted`: replicas that acknowledged what we lack, and lack what we did;
     `terms_begun`: masterships of this process; `stretch`: how many times as long as usual our leases are to last."""
 
-    role: Role
+    role: ReplicaRole
     master: int | None
     term: int
     trusted: bool

@@ -37,7 +37,7 @@ class Following:
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldFrames:
     """Frames held back from one peer, all of one term; `size`: their bytes."""
 
     term: int
@@ -49,13 +49,13 @@ class HeldFrames:
     """Frames of those who may not be followed yet."""
 
     def __init__(self) -> None:
-        self._of: dict[int, _Held] = {}
+        self._of: dict[int, _HeldFrames] = {}
 
     def hold(self, peer: int, frame: EngineFrame) -> None:
         """Keep one; of too many none is kept, the library asks again."""
         held = self._of.get(peer)
         if held is None or held.term != frame.term:
-            held = self._of[peer] = _Held(frame.term)
+            held = self._of[peer] = _HeldFrames(frame.term)
         held.frames.append(frame)
         held.size += len(frame.control) + len(frame.record)
         if len(held.frames) > bounds.HELD_FRAMES_MAX or held.size > bounds.HELD_BYTES_MAX:

@@ -30,7 +30,7 @@ ANSWER_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
 """Far more than a client reads of an answer, and with its envelope surely within a message."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ForwardedCall(msgspec.Struct, frozen=True):
     """A call of the port on its way to the master."""
 
     method: str
@@ -51,7 +51,7 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
 
     carried_out: bool
     result: msgspec.Raw = compact.NOTHING
-    failure: compact.Failure | None = None
+    failure: compact.WireError | None = None
     position: Position | None = None
 
 
@@ -64,18 +64,18 @@ class NotCarriedOut(CheloniaError):
     """A forwarded call that was certainly not carried out: it may be made again, keyed or not."""
 
 
-def encode_request(asked: Asked) -> bytes:
+def encode_request(asked: ForwardedCall) -> bytes:
     """Raises: BAD_REQUEST for text that is not UTF-8."""
     return compact.encode(_Request(asked.method, asked.call, compact.encode_args(asked.arguments)))
 
 
-def decode_request(data: bytes) -> Asked:
+def decode_request(data: bytes) -> ForwardedCall:
     """Raises: BAD_REQUEST."""
     request = compact.decode(_REQUEST, data, "a forwarded call")
     method = METHODS.get(request.method)
     if method is None:
         raise CheloniaError(Kind.BAD_REQUEST, "forward", cause=f"{request.method[:64]!r} is not forwarded")
-    return Asked(request.method, request.call, compact.decode_args(method, request.arguments))
+    return ForwardedCall(request.method, request.call, compact.decode_args(method, request.arguments))
 
 
 def encode_result(result: Any, position: Position | None) -> bytes:
@@ -88,7 +88,7 @@ def encode_result(result: Any, position: Position | None) -> bytes:
 
 def encode_error(error: CheloniaError, position: Position | None) -> bytes:
     """An error that the service raised."""
-    return compact.encode(_Answer(True, compact.NOTHING, compact.Failure.of(error), position))
+    return compact.encode(_Answer(True, compact.NOTHING, compact.WireError.of(error), position))
 
 
 def decode_answer(method: str, data: bytes) -> tuple[Any, Position | None]:
@@ -138,7 +138,7 @@ class Forwarder:
         self._outstanding: dict[int, _Outstanding] = {}
         self._watch: asyncio.Task[None] | None = None
 
-    async def ask(self, peer: int, asked: Asked, timeout_ms: int) -> tuple[Any, Position | None]:
+    async def ask(self, peer: int, asked: ForwardedCall, timeout_ms: int) -> tuple[Any, Position | None]:
         """Have `peer` carry out a call.
 
         Raises: what it raised; `NotCarriedOut`; OUTCOME_UNKNOWN when its answer did not come.

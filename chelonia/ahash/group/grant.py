@@ -6,10 +6,10 @@ that starts, which remembers none, is bound for as long as any that may have bee
 
 from __future__ import annotations
 
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 
 
-class Grant:
+class TermGrant:
     """Of one replica. `until_ms`: it helps nobody else to a term before; its master may free it.
 
     Args:
@@ -17,7 +17,7 @@ class Grant:
         alone: nobody else was ever in the group.
     """
 
-    def __init__(self, pace: Pace, promised_ms: int, now_ms: int, *, alone: bool) -> None:
+    def __init__(self, pace: ProtocolPeriods, promised_ms: int, now_ms: int, *, alone: bool) -> None:
         self._pace = pace
         self._promised_ms = max(pace.lease_ms, promised_ms)
         self.until_ms = self._long_until_ms = now_ms if alone else now_ms + self._promised_ms

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Reached, TermMark, holds
+from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, TermMark, VouchedCommit, holds
 from chelonia.ahash.group.peer_messages import Beat, Past
 
 
@@ -33,7 +33,7 @@ class Remembers:
 
     trusted: bool
     run: int = 0
-    known: Reached = NOWHERE
+    known: VouchedCommit = NOWHERE
     engine_term: int = 0
     promised_ms: int = 0
 
@@ -50,8 +50,8 @@ class Histories:
     own: int
     run: int
     end: LogEnd
-    known: Reached = NOWHERE
-    parted: dict[int, Reached] = field(default_factory=dict)
+    known: VouchedCommit = NOWHERE
+    parted: dict[int, VouchedCommit] = field(default_factory=dict)
     _told: dict[int, Past] = field(default_factory=dict)
     _heard: dict[int, Past] = field(default_factory=dict)
     _number: int = 0
@@ -79,7 +79,7 @@ class Histories:
         """Our log has `sequence` of this term, and it is acknowledged. Returns: whether it is the first of its term."""
         if sequence <= mark.first:
             return False
-        before, self.known = self.known, Reached(mark.term, mark.replica, mark.run, sequence)
+        before, self.known = self.known, VouchedCommit(mark.term, mark.replica, mark.run, sequence)
         if (before.term, before.replica, before.run) == (mark.term, mark.replica, mark.run):
             return False
         for peer in self._heard:
@@ -130,5 +130,5 @@ class Histories:
         if holds(mark.until(OPEN_END), self.known):
             return True
         if durable and mark.run:
-            self.parted[mark.replica] = Reached(mark.term, mark.replica, mark.run, durable)
+            self.parted[mark.replica] = VouchedCommit(mark.term, mark.replica, mark.run, durable)
         return False

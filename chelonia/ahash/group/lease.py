@@ -21,7 +21,7 @@ MARGIN_PER_MILLE: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ProtocolPeriods:
     """The periods of the protocol, in milliseconds: of replicas near each other, by default; `over` a distance.
 
     All replicas of a group have the same: a follower that forgets a grant is bound for as long as its own lease.
@@ -60,7 +60,7 @@ class Pace:
         assert self.beat_ms < self.dead_ms < self.held_ms, "beat_ms < dead_ms < lease_ms less its margin"
 
     @classmethod
-    def over(cls, round_trip_ms: int) -> Pace:
+    def over(cls, round_trip_ms: int) -> ProtocolPeriods:
         """That of a group whose replicas hear an answer of each other after so long at most, from
         `bounds.ROUND_TRIP_MS` to `bounds.ROUND_TRIP_MS_MAX`.
 
@@ -100,7 +100,7 @@ class Lease:
     for different times make one lease, which ends before the first of those who make a majority is free.
     """
 
-    def __init__(self, own: int, pace: Pace, quorum: Quorum) -> None:
+    def __init__(self, own: int, pace: ProtocolPeriods, quorum: Quorum) -> None:
         self._usual_ms, self._longest_ms = pace.lease_ms, pace.longest_ms
         self._quorum = quorum
         self._bound = {own: NEVER_MS}

@@ -6,8 +6,8 @@ master commits nothing else. A commit beyond the first therefore proves that its
 the newest commit that is proven in this way. A replica follows a master whose base reaches what it vouches for itself,
 or whose term is open already; nobody else. Why this is enough: docs/design/009-replication.md.
 
-Numbers alone do not name a commit: disks put back from old copies count the same numbers again. A `Reached` does, by
-the run of the process that was master, and a log names the terms that it went through (`LogEnd.history`).
+Numbers alone do not name a commit: disks put back from old copies count the same numbers again. A `VouchedCommit` does,
+by the run of the process that was master, and a log names the terms that it went through (`LogEnd.history`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Vouched(msgspec.Struct, frozen=True, order=True):
         return (self.term, self.replica) == (other.term, other.replica) and self.sequence > other.sequence
 
 
-class Reached(msgspec.Struct, frozen=True, order=True):
+class VouchedCommit(msgspec.Struct, frozen=True, order=True):
     """A commit that no other history has: `sequence` in the term that this `run` of the process of `replica` held."""
 
     term: int
@@ -46,7 +46,7 @@ class Reached(msgspec.Struct, frozen=True, order=True):
     sequence: int
 
 
-NOWHERE: Final = Reached(0, 0, 0, 0)
+NOWHERE: Final = VouchedCommit(0, 0, 0, 0)
 """Nothing is known."""
 
 
@@ -62,13 +62,13 @@ class TermMark(msgspec.Struct, frozen=True):
     first: int
     base: Vouched
     run: int = 0
-    past: tuple[Reached, ...] = ()
+    past: tuple[VouchedCommit, ...] = ()
 
-    def until(self, sequence: int) -> tuple[Reached, ...]:
+    def until(self, sequence: int) -> tuple[VouchedCommit, ...]:
         """The terms that a log went through which ends at `sequence` of this term."""
         if sequence <= self.first:
             return self.past
-        return (*self.past, Reached(self.term, self.replica, self.run, sequence))[-bounds.TERMS_REMEMBERED_MAX :]
+        return (*self.past, VouchedCommit(self.term, self.replica, self.run, sequence))[-bounds.TERMS_REMEMBERED_MAX :]
 
 
 class LogEnd(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class LogEnd(msgspec.Struct, frozen=True):
         return self.mark is not None and self.sequence <= self.mark.first
 
     @property
-    def history(self) -> tuple[Reached, ...]:
+    def history(self) -> tuple[VouchedCommit, ...]:
         """The proven terms that the log went through, oldest first, each with its last commit here."""
         return () if self.mark is None else self.mark.until(self.sequence)
 
@@ -110,7 +110,7 @@ def may_join(own: Vouched, base: Vouched, *, opened: bool) -> bool:
     return opened or own <= base
 
 
-def holds(history: tuple[Reached, ...], known: Reached) -> bool:
+def holds(history: tuple[VouchedCommit, ...], known: VouchedCommit) -> bool:
     """Whether a log that went through `history` holds the commit `known`.
 
     Of terms longer ago than are remembered nothing can be said: those are taken to be there, as their numbers are.
@@ -141,7 +141,7 @@ def decode_mark(data: bytes) -> TermMark:
         term, replica, first, *base, run, past = _DECODER.decode(data[1:])
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheloniaError(Kind.INTERNAL, "ahash", "term mark", f"cannot be read: {error}") from error
-    return TermMark(term, replica, first, Vouched(*base), run, tuple(Reached(*each) for each in past))
+    return TermMark(term, replica, first, Vouched(*base), run, tuple(VouchedCommit(*each) for each in past))
 
 
 _FIRST_TAG: Final = b"\x01"

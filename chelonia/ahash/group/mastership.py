@@ -3,7 +3,7 @@
 `protocol.Replica` decides, here is only done what it says, in its order. Events of the engine are handed to it one by
 one; while the end of the log is read for a new mastership, those behind it wait. All of it runs on the event loop; the
 engine's own threads reach it through `Executor.hand_back`.
-Invariants: nothing is told to be durable but by `Replica.covers`, asked anew after every wait; a batch reaches the
+Invariants: nothing is told to be durable but by `GroupReplica.covers`, asked anew after every wait; a batch reaches the
 engine only in the term it was decided in (`TermStore`); what nobody expected ends the process, never an answer.
 """
 
@@ -20,26 +20,25 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
 
 from msgspec.structs import astuple
 
-from chelonia.ahash.group import effects, membership, peer_messages
-from chelonia.ahash.group import log_vouching as standing
-from chelonia.ahash.group.effects import Effects, Role
+from chelonia.ahash.group import effects, log_vouching, membership, peer_messages
+from chelonia.ahash.group.effects import Effects, ReplicaRole
 from chelonia.ahash.group.histories import Remembers
-from chelonia.ahash.group.lease import Pace
-from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, Reached, TermMark
+from chelonia.ahash.group.lease import ProtocolPeriods
+from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, TermMark, VouchedCommit
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
-from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import Executor, Reader, Store
 from chelonia.ahash.store.replicated_port import (
-    Committed,
     Event,
     Failed,
     Flushed,
     MasterHere,
     Ready,
     ReplicatedEngine,
+    SyncedCommit,
     frame_of_master,
     frame_term,
 )
@@ -62,7 +61,7 @@ HAND_OVER_MS: Final = 500
 """How long a master that hands over waits for others to hold all it has. Who holds less loses the election to it."""
 
 
-class Links(Protocol):
+class ReplicaLinks(Protocol):
     """Authenticated connections to the other replicas."""
 
     def send(self, peer: int, data: bytes) -> bool:
@@ -78,7 +77,7 @@ class Links(Protocol):
         ...
 
 
-class Listener(Protocol):
+class MastershipListener(Protocol):
     """What is told of terms and of calls from other replicas, on the event loop."""
 
     def term_opened(self, term: int) -> None:
@@ -195,19 +194,21 @@ class _Wait:
 
 
 class Mastership:
-    """Drives one `Replica`. `start` before use, `run` beside it; it ends when the process has to."""
+    """Drives one `GroupReplica`. `start` before use, `run` beside it; it ends when the process has to."""
 
-    replica: Replica
+    replica: GroupReplica
     """The protocol's state, from `start` on."""
 
-    def __init__(self, own: int, engine: ReplicatedEngine, executor: Executor, clock: Clock, pace: Pace) -> None:
+    def __init__(
+        self, own: int, engine: ReplicatedEngine, executor: Executor, clock: Clock, pace: ProtocolPeriods
+    ) -> None:
         self._own = own
         self._engine = engine
         self._executor = executor
         self._clock = clock
         self._pace = pace
-        self._links: Links | None = None
-        self._listener: Listener | None = None
+        self._links: ReplicaLinks | None = None
+        self._listener: MastershipListener | None = None
         self._up: set[int] = set()
         self._events: deque[Event] = deque()
         self._reading_end = False
@@ -218,7 +219,7 @@ class Mastership:
         self._changed = asyncio.Event()
         self._followed: int | None = None
         self._known = NOWHERE
-        self._parted: dict[int, Reached] = {}
+        self._parted: dict[int, VouchedCommit] = {}
         self._woken = asyncio.Event()
         self._wake_ms = 0
         self._owed, self._owed_ms = 0, Ms(0)
@@ -237,7 +238,7 @@ class Mastership:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def start(self, links: Links, listener: Listener, members: Membership) -> None:
+    async def start(self, links: ReplicaLinks, listener: MastershipListener, members: Membership) -> None:
         """Read where the log ends and begin as a follower.
 
         Args: `members`: the group as configured, which counts until the store holds a record of its own. A store that
@@ -254,9 +255,9 @@ class Mastership:
         now = self._clock.monotonic_ms()
         trusted = found or self._engine.trusted()
         notes = self._engine.notes
-        known = Reached(*notes.known)
+        known = VouchedCommit(*notes.known)
         remembers = Remembers(trusted, notes.run, known, self._engine.heard_term, notes.promised_ms)
-        self.replica = Replica(self._own, record, self._pace, now, end=end, remembers=remembers)
+        self.replica = GroupReplica(self._own, record, self._pace, now, end=end, remembers=remembers)
         self.go_by(record)
         self._engine.start(self._engine_tells, self._engine_sends)
         if found:
@@ -363,7 +364,7 @@ class Mastership:
         return not self._failure and self.replica.may_read_here(now) and not self._is_behind(now)
 
     def _is_behind(self, now: Ms) -> bool:
-        if self.replica.role is Role.MASTER or self._engine.applied() >= self._owed:
+        if self.replica.role is ReplicaRole.MASTER or self._engine.applied() >= self._owed:
             return False
         return now - self._owed_ms >= self._pace.stale_ms
 
@@ -431,7 +432,7 @@ class Mastership:
     # --- the links --------------------------------------------------------------------------------------------------
 
     def round_trip_ms(self, peer: int) -> int | None:
-        """See `Links`."""
+        """See `ReplicaLinks`."""
         assert self._links is not None
         return self._links.round_trip_ms(peer)
 
@@ -494,7 +495,7 @@ class Mastership:
 
     def _engine_tells(self, event: Event) -> None:
         """On any thread: take note of an event. Of a commit the committer brings word itself, just after."""
-        self._executor.hand_back(partial(self._event, event), at_once=not isinstance(event, Committed))
+        self._executor.hand_back(partial(self._event, event), at_once=not isinstance(event, SyncedCommit))
 
     def _event(self, event: Event) -> None:
         self._events.append(event)
@@ -510,7 +511,7 @@ class Mastership:
                 self._spawn(self._mastered(event.term))
                 return
             self._do(self.replica.event, event, now)
-            if isinstance(event, Committed):
+            if isinstance(event, SyncedCommit):
                 self._tell_changed()  # a read may have come before what it saw was told; the timekeeper sleeps on
                 continue
             if isinstance(event, Flushed):
@@ -648,7 +649,7 @@ class Mastership:
     def _look_at_members(self, *, due: bool = False) -> None:
         """A follower goes by the newest record in its log: look whether it changed, one look at a time."""
         self._members_due |= due
-        if self._members_due and not self._members_reading and self.replica.role is Role.FOLLOWER:
+        if self._members_due and not self._members_reading and self.replica.role is ReplicaRole.FOLLOWER:
             self._members_due, self._members_reading = False, True
             self._spawn(self._adopt())
 
@@ -661,7 +662,7 @@ class Mastership:
         self._members_reading = False
         self.recorded = self.recorded or record is not None
         now = self._clock.monotonic_ms()
-        if record is not None and self.replica.role is Role.FOLLOWER and record != self.replica.membership:
+        if record is not None and self.replica.role is ReplicaRole.FOLLOWER and record != self.replica.membership:
             _LOG.info("replica %d goes by membership record %d", self._own, record.number)
             self._do(self.replica.adopt, record, now)
             self.go_by(record)
@@ -724,7 +725,7 @@ class Mastership:
 def read_end(store: Reader) -> LogEnd:
     """Where a log ends. Raises: UNAVAILABLE, INTERNAL (damaged)."""
     mark = store.get(layout.META_TERM)
-    return LogEnd(None if mark is None else standing.decode_mark(mark), meta.read_state(store).sequence)
+    return LogEnd(None if mark is None else log_vouching.decode_mark(mark), meta.read_state(store).sequence)
 
 
 def read_members(store: Reader) -> Membership | None:
@@ -735,7 +736,7 @@ def read_members(store: Reader) -> Membership | None:
 
 def commit_mark(store: Store, mark: TermMark) -> None:
     """Commit the first record of a term, and nothing else."""
-    _commit_next(store, mark.first, {layout.META_TERM: standing.encode_mark(mark)})
+    _commit_next(store, mark.first, {layout.META_TERM: log_vouching.encode_mark(mark)})
 
 
 def commit_nothing(store: Store, sequence: int) -> None:

@@ -15,8 +15,8 @@ from chelonia.ahash.group.forwarding import NotCarriedOut
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.store import layout
-from chelonia.core.ahash import GroupChange, GroupStep
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.ahash import GroupChange, GroupStep
 from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock
 
@@ -86,7 +86,7 @@ async def make_way(mastership: Mastership) -> None:
 async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -> None:
     """Do what an administrator asks. A voter that is to go loses its vote first; a master hands over before.
 
-    Raises: as `core.ahash.AHash.regroup`; `NotCarriedOut` when another is to be asked.
+    Raises: as `core.ports.ahash.AHash.regroup`; `NotCarriedOut` when another is to be asked.
     """
     async with mastership.regrouping:
         record = mastership.replica.membership

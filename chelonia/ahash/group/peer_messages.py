@@ -13,8 +13,8 @@ from typing import Final, assert_never
 import msgspec
 from msgspec.structs import astuple
 
-from chelonia.ahash.group.log_vouching import Reached, Vouched
-from chelonia.ahash.store.replicated_port import Token
+from chelonia.ahash.group.log_vouching import Vouched, VouchedCommit
+from chelonia.ahash.store.replicated_port import LogPosition
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -69,7 +69,7 @@ class Beat(msgspec.Struct, frozen=True):
 class Ack(msgspec.Struct, frozen=True):
     """What a follower has on stable storage of the log of this term; `sequence` is the last commit in it."""
 
-    token: Token
+    token: LogPosition
     sequence: int
 
 
@@ -153,8 +153,8 @@ class Past(msgspec.Struct, frozen=True):
     """
 
     number: int
-    known: Reached
-    held: tuple[Reached, ...]
+    known: VouchedCommit
+    held: tuple[VouchedCommit, ...]
 
 
 Message = (
@@ -286,7 +286,7 @@ def _read_beat(data: bytes) -> Beat:
 
 def _read_ack(data: bytes) -> Ack:
     _, term, file, offset, sequence = _ACK.unpack(data)
-    return Ack(Token(term, file, offset), sequence)
+    return Ack(LogPosition(term, file, offset), sequence)
 
 
 def _read_echo(data: bytes) -> Echo:
@@ -294,7 +294,7 @@ def _read_echo(data: bytes) -> Echo:
     acked = _flag(flags & ~_TRUSTED, _ACKED)
     if not acked and tuple(fields) != _NO_ACK:
         raise ValueError("an ack that says it is none")
-    ack = Ack(Token(fields[0], fields[1], fields[2]), fields[3]) if acked else None
+    ack = Ack(LogPosition(fields[0], fields[1], fields[2]), fields[3]) if acked else None
     return Echo(sent_ms, term, bool(flags & _TRUSTED), ack, lease_ms)
 
 
@@ -333,7 +333,7 @@ def _read_checkpoint_near(data: bytes) -> CheckpointNear:
 
 
 def _read_past(data: bytes) -> Past:
-    known, *held = (Reached(*fields) for fields in _REACHED.iter_unpack(data[_PAST.size :]))
+    known, *held = (VouchedCommit(*fields) for fields in _REACHED.iter_unpack(data[_PAST.size :]))
     _, number, count = _PAST.unpack_from(data)
     if len(held) != count:
         raise ValueError(f"{len(held)} terms instead of {count}")

@@ -1,6 +1,6 @@
 """The replication protocol of one replica: who is followed, what is durable, who may answer. Pure; time is passed in.
 
-A `Replica` takes messages of its peers, events of its engine and the passing of time, and returns effects: what to
+A `GroupReplica` takes messages of its peers, events of its engine and the passing of time, and returns effects: what to
 send, what to hand to the engine, what became of terms. It never reads a clock, a socket or the store. `now_ms` is
 always the process's monotonic clock. Invariants: a term is open only when a majority has its first two commits on
 stable storage, and nothing is answered before; a replica follows only whom `log_vouching.may_join` and its own grant
@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from chelonia.ahash.group import membership as records
-from chelonia.ahash.group.attention import Attention, Word
-from chelonia.ahash.group.candidacy import Standing, Turn, ballot
+from chelonia.ahash.group.attention import Attention, MasterWord
+from chelonia.ahash.group.candidacy import CandidacyNotices, ElectionTurn, ballot
 from chelonia.ahash.group.effects import (
     Admission,
     Announce,
@@ -29,8 +29,8 @@ from chelonia.ahash.group.effects import (
     Process,
     Promises,
     ProveTerm,
+    ReplicaRole,
     ReplicaStatus,
-    Role,
     Send,
     StepDown,
     TermEnded,
@@ -39,9 +39,9 @@ from chelonia.ahash.group.effects import (
     WritePages,
 )
 from chelonia.ahash.group.following import Following, HeldFrames
-from chelonia.ahash.group.grant import Grant
+from chelonia.ahash.group.grant import TermGrant
 from chelonia.ahash.group.histories import Histories, Remembers
-from chelonia.ahash.group.lease import NEVER_MS, Lease, Pace
+from chelonia.ahash.group.lease import NEVER_MS, Lease, ProtocolPeriods
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched, may_join
 from chelonia.ahash.group.membership import Membership, Quorum
 from chelonia.ahash.group.peer_messages import (
@@ -56,11 +56,10 @@ from chelonia.ahash.group.peer_messages import (
     Stand,
 )
 from chelonia.ahash.group.reign import Reign
-from chelonia.ahash.group.strain import Strain
+from chelonia.ahash.group.strain import ReplicaStrain
 from chelonia.ahash.group.watermark import Watermark
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
-    Committed,
     Demoted,
     ElectionFailed,
     Event,
@@ -70,12 +69,13 @@ from chelonia.ahash.store.replicated_port import (
     MasterThere,
     Ready,
     Refilling,
+    SyncedCommit,
     WantElection,
 )
 from chelonia.core.errors import CheloniaError, Kind
 
 
-class Replica:
+class GroupReplica:
     """One replica of a group. Every method that takes `now_ms` may change it and returns what has to be done, in order.
 
     Args:
@@ -87,7 +87,7 @@ class Replica:
     """
 
     def __init__(
-        self, own: int, membership: Membership, pace: Pace, now_ms: int, *, end: LogEnd, remembers: Remembers
+        self, own: int, membership: Membership, pace: ProtocolPeriods, now_ms: int, *, end: LogEnd, remembers: Remembers
     ) -> None:
         self._own = own
         self._set_membership(membership)
@@ -106,28 +106,28 @@ class Replica:
         self._following: Following | None = None
         self._flushed: Ack | None = None
         alone = membership.number == 1 and membership.replicas == (own,)  # nobody can be master elsewhere
-        self._grant = Grant(pace, remembers.promised_ms, now_ms, alone=alone)
+        self._grant = TermGrant(pace, remembers.promised_ms, now_ms, alone=alone)
         # What was granted was written down on the disk that is lost.
         self._trust_after_ms = now_ms if remembers.trusted else now_ms + pace.longest_ms
-        self._stood = Standing(pace.beat_ms)
+        self._stood = CandidacyNotices(pace.beat_ms)
         self._stand_due_ms = now_ms
-        self._turn = Turn(own, pace, now_ms, remembers.run)
-        self._strain = Strain(pace)
+        self._turn = ElectionTurn(own, pace, now_ms, remembers.run)
+        self._strain = ReplicaStrain(pace)
         self._terms_begun = 0
         self._wanted_until_ms = now_ms
         self.attention = Attention(pace.beat_ms, now_ms, now_ms)
-        self._heard = Word(now_ms)
+        self._heard = MasterWord(now_ms)
         self._held = HeldFrames()
         self._effects: list[Effect] = []
 
     # ------------------------------------------------------------------------------------------------------ questions
 
     @property
-    def role(self) -> Role:
+    def role(self) -> ReplicaRole:
         """What we are."""
         if self._reign is not None:
-            return Role.OPENING if self._reign.opened_ms is None else Role.MASTER
-        return Role.ALONE if self._following is None else Role.FOLLOWER
+            return ReplicaRole.OPENING if self._reign.opened_ms is None else ReplicaRole.MASTER
+        return ReplicaRole.ALONE if self._following is None else ReplicaRole.FOLLOWER
 
     @property
     def master(self) -> int | None:
@@ -290,7 +290,7 @@ class Replica:
         """The engine told `event`. `MasterHere` goes to `mastered` instead."""
         self._lapse(now_ms)
         match event:
-            case Committed():
+            case SyncedCommit():
                 self._committed(event, now_ms)
             case Flushed():
                 self._on_flushed(event, now_ms)
@@ -445,7 +445,7 @@ class Replica:
         until = self._reign.lease.until(now_ms) if self._reign is not None else None
         return until if until is not None else -NEVER_MS
 
-    def _committed(self, event: Committed, now_ms: int) -> None:
+    def _committed(self, event: SyncedCommit, now_ms: int) -> None:
         reign = self._reign
         if reign is None or reign.term != event.token.term:
             return
@@ -573,7 +573,7 @@ class Replica:
         self._grant.bind(self._pace.lease_ms, now_ms)
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
-            self._heard = Word(self.attention.grace_until_ms)
+            self._heard = MasterWord(self.attention.grace_until_ms)
         self._turn.over()
         if not beat.durable:
             self._effects.append(FollowerSees(peer, beat.term, 0))

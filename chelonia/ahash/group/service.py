@@ -1,4 +1,4 @@
-"""The replicated A-Hash: `core.ahash.AHash` on every replica of a group, whoever is master.
+"""The replicated A-Hash: `core.ports.ahash.AHash` on every replica of a group, whoever is master.
 
 As master it serves each term with a fresh `AHashService`, whose committer knows nothing of earlier ones; elsewhere it
 answers reads from its own copy while that is fresh enough for the caller, and has the master carry out the rest, one
@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from chelonia.ahash.group import forwarding
 from chelonia.ahash.group import membership_steps as keeping
-from chelonia.ahash.group.effects import ReplicaStatus, Role
-from chelonia.ahash.group.forwarding import Asked, Forwarder, NotCarriedOut
-from chelonia.ahash.group.mastership import Links, Mastership, TermDurability, TermStore
+from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
+from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarriedOut
+from chelonia.ahash.group.mastership import Mastership, ReplicaLinks, TermDurability, TermStore
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame
 from chelonia.ahash.service import AHashService, AHashSettings, backup_path
@@ -29,7 +29,12 @@ from chelonia.ahash.store.port import Executor
 from chelonia.ahash.store.replicated_port import ReplicatedEngine
 from chelonia.core import bounds, operations
 from chelonia.core.access import check_access, guarded
-from chelonia.core.ahash import (
+from chelonia.core.below import Below, BelowPage
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import (
     AHashStatus,
     ChangeOutcome,
     Element,
@@ -42,11 +47,6 @@ from chelonia.core.ahash import (
     Walk,
     WalkOutcome,
 )
-from chelonia.core.below import Below, BelowPage
-from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, RequestKey
-from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Horizon, Position, later
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import begin
@@ -64,12 +64,17 @@ REFUSED_MS: Final = 10_000
 BEHIND_MS: Final = 300
 """How long a read waits for this copy to reach what the caller has seen, before the master is asked."""
 
-_ROLES: Final = {Role.MASTER: "master", Role.FOLLOWER: "client", Role.OPENING: "opening", Role.ALONE: "alone"}
+_ROLES: Final = {
+    ReplicaRole.MASTER: "master",
+    ReplicaRole.FOLLOWER: "client",
+    ReplicaRole.OPENING: "opening",
+    ReplicaRole.ALONE: "alone",
+}
 _AGAIN: Final = frozenset({Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ReplicaParts:
     """What a replica is made of. `horizon`: the process's, told of every position answered here; `pages_seen`: what the
     scrub of its pages tells."""
 
@@ -97,7 +102,7 @@ class _Elsewhere(Exception):
 class ReplicatedAHash:
     """One replica of the A-Hash. `start` before use, `run` beside it, `close` at the end."""
 
-    def __init__(self, mastership: Mastership, parts: Parts) -> None:
+    def __init__(self, mastership: Mastership, parts: ReplicaParts) -> None:
         self._mastership = mastership
         self._parts = parts
         self._forwarder = Forwarder(self._ask, parts.clock)
@@ -109,7 +114,7 @@ class ReplicatedAHash:
         self._carrying_out = 0
         self._quiet_until_ms: dict[int, Ms] = {}
 
-    async def start(self, links: Links, members: Membership) -> None:
+    async def start(self, links: ReplicaLinks, members: Membership) -> None:
         """Begin as a follower. Raises: BAD_CONFIG, INTERNAL."""
         await self._mastership.start(links, self, members)
 
@@ -132,52 +137,52 @@ class ReplicatedAHash:
     # --- the port ---------------------------------------------------------------------------------------------------
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ahash.AHash.get`."""
+        """See `core.ports.ahash.AHash.get`."""
         found: tuple[StoredObject, ...] = await self._read_soon("get", call, (ids, needed))
         return found
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
-        """See `core.ahash.AHash.walk`."""
+        """See `core.ports.ahash.AHash.walk`."""
         found: tuple[WalkOutcome, ...] = await self._read_soon("walk", call, (walks, needed))
         return found
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
     ) -> Page:
-        """See `core.ahash.AHash.scan`."""
-        page: Page = await self._read(Asked("scan", call, (object_id, section, after, limit)))
+        """See `core.ports.ahash.AHash.scan`."""
+        page: Page = await self._read(ForwardedCall("scan", call, (object_id, section, after, limit)))
         return page
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
-        """See `core.ahash.AHash.below`."""
-        page: BelowPage = await self._read(Asked("below", call, (ask,)))
+        """See `core.ports.ahash.AHash.below`."""
+        page: BelowPage = await self._read(ForwardedCall("below", call, (ask,)))
         return page
 
     async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
-        """See `core.ahash.AHash.objects`."""
-        page: ObjectPage = await self._read(Asked("objects", call, (after, limit)))
+        """See `core.ports.ahash.AHash.objects`."""
+        page: ObjectPage = await self._read(ForwardedCall("objects", call, (after, limit)))
         return page
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ahash.AHash.recall`."""
-        outcome: TransactOutcome | None = await self._at_master(Asked("recall", call, (key,)), repeatable=True)
+        """See `core.ports.ahash.AHash.recall`."""
+        outcome: TransactOutcome | None = await self._at_master(ForwardedCall("recall", call, (key,)), repeatable=True)
         return outcome
 
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ahash.AHash.transact`. Without a key nothing is tried again that may have been carried out."""
-        asked = Asked("transact", call, (key, elements, memo))
+        """See `core.ports.ahash.AHash.transact`. Without a key nothing that may have applied is tried again."""
+        asked = ForwardedCall("transact", call, (key, elements, memo))
         outcome: TransactOutcome = await self._at_master(asked, repeatable=bool(key))
         return outcome
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
-        """See `core.ahash.AHash.change`."""
-        outcomes: tuple[ChangeOutcome, ...] = await self._at_master(Asked("change", call, (elements,)))
+        """See `core.ports.ahash.AHash.change`."""
+        outcomes: tuple[ChangeOutcome, ...] = await self._at_master(ForwardedCall("change", call, (elements,)))
         return outcomes
 
     async def backup(self, call: Call, name: str) -> str:
-        """See `core.ahash.AHash.backup`: of this replica, when it may be read."""
+        """See `core.ports.ahash.AHash.backup`: of this replica, when it may be read."""
         target = backup_path(self._parts.settings.backup_dir, name)
         if not self._mastership.may_read():
             cause = "this replica does not hold what the group has: ask another, or wait"
@@ -186,14 +191,14 @@ class ReplicatedAHash:
         return target
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
-        """See `core.ahash.AHash.regroup`."""
-        status: AHashStatus = await self._at_master(Asked("regroup", call, (change,)))
+        """See `core.ports.ahash.AHash.regroup`."""
+        status: AHashStatus = await self._at_master(ForwardedCall("regroup", call, (change,)))
         return status
 
     async def status(self, call: Call) -> AHashStatus:
-        """See `core.ahash.AHash.status`: of this replica, or strongly of the master."""
+        """See `core.ports.ahash.AHash.status`: of this replica, or strongly of the master."""
         if call.strong:
-            status: AHashStatus = await self._at_master(Asked("status", call, ()), repeatable=True)
+            status: AHashStatus = await self._at_master(ForwardedCall("status", call, ()), repeatable=True)
             return status
         return await self._parts.executor.run_read(self._status)
 
@@ -229,7 +234,7 @@ class ReplicatedAHash:
 
     def _views(self, found: ReplicaStatus) -> tuple[ReplicaView, ...]:
         peers = {peer.replica: peer for peer in found.peers}
-        own, is_master = self._mastership.own, found.role is Role.MASTER
+        own, is_master = self._mastership.own, found.role is ReplicaRole.MASTER
         views = []
         for member in self._mastership.replica.membership.members:
             peer = peers.get(member.replica)
@@ -269,7 +274,7 @@ class ReplicatedAHash:
 
     async def _read_soon(self, method: str, call: Call, arguments: tuple[Any, ...]) -> Any:
         found = self.at_once(call, method, arguments)
-        return found if found is not None else await self._read(Asked(method, call, arguments))
+        return found if found is not None else await self._read(ForwardedCall(method, call, arguments))
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
         """Answer one of `service.BRIEF` here, by the rules of `_here` and `_from_copy`, if nothing is to be waited for.
@@ -289,7 +294,7 @@ class ReplicatedAHash:
         sure = self._mastership.may_answer() if as_master else self._is_fresh(serving.term)
         return found if sure else None
 
-    async def _read(self, asked: Asked) -> Any:
+    async def _read(self, asked: ForwardedCall) -> Any:
         if not asked.call.strong and self._reign is None:
             try:
                 return await self._from_copy(asked)
@@ -297,7 +302,7 @@ class ReplicatedAHash:
                 pass
         return await self._at_master(asked, repeatable=True)
 
-    async def _from_copy(self, asked: Asked) -> Any:
+    async def _from_copy(self, asked: ForwardedCall) -> Any:
         """Answer from this copy. Raises: _Elsewhere when it is not fresh enough, or was not throughout."""
         copy = await self._fresh_copy()
         await self._reach(copy, later(asked.call.read_after, self._parts.horizon.newest))
@@ -357,7 +362,7 @@ class ReplicatedAHash:
 
     # --- the master -------------------------------------------------------------------------------------------------
 
-    async def _at_master(self, asked: Asked, *, repeatable: bool = False) -> Any:
+    async def _at_master(self, asked: ForwardedCall, *, repeatable: bool = False) -> Any:
         """Have the master carry out a call: ourselves, or whoever it is. Held while there is none.
 
         Args: `repeatable`: doing it twice does no harm (a read, or a change with a key).
@@ -373,7 +378,7 @@ class ReplicatedAHash:
                     raise
             await self._mastership.changed(RETRY_MS)
 
-    async def _once(self, asked: Asked) -> Any:
+    async def _once(self, asked: ForwardedCall) -> Any:
         if self._reign is not None:
             return await self._here(self._reign, asked)
         master = self._mastership.master()
@@ -385,7 +390,7 @@ class ReplicatedAHash:
             self._parts.horizon.saw(position)
         return answer
 
-    async def _here(self, reign: _Serving, asked: Asked) -> Any:
+    async def _here(self, reign: _Serving, asked: ForwardedCall) -> Any:
         """Carry out a call as master. Whatever was not newly committed for it counts only under the lease."""
         if asked.method in ("transact", "change") and not self._mastership.may_write():
             cause = "this master is not sure of its majority: retry"
@@ -400,7 +405,7 @@ class ReplicatedAHash:
             self._check_lease(asked)
         return answer
 
-    async def _answer_of(self, reign: _Serving, asked: Asked) -> Any:
+    async def _answer_of(self, reign: _Serving, asked: ForwardedCall) -> Any:
         if asked.method in ("status", "regroup"):
             check_access(asked.call, "ahash", asked.method)
             if asked.method == "regroup":
@@ -408,7 +413,7 @@ class ReplicatedAHash:
             return await self._parts.executor.run_read(self._status)
         return await getattr(reign.service, asked.method)(asked.call, *asked.arguments)
 
-    def _check_lease(self, asked: Asked) -> None:
+    def _check_lease(self, asked: ForwardedCall) -> None:
         """Raises: OUTCOME_UNKNOWN when another may be master by now, and what was read be old."""
         if not self._mastership.may_answer():
             cause = "this master has lost touch with its majority: retry with the same request key"
@@ -473,7 +478,7 @@ class ReplicatedAHash:
             self._carrying_out -= 1
         self._mastership.send(peer, AnswerFrame(number, answer))
 
-    def _asked(self, peer: int, body: bytes) -> Asked:
+    def _asked(self, peer: int, body: bytes) -> ForwardedCall:
         """What another replica asks. Raises: BAD_REQUEST, and says so in the log; TOO_LARGE, as its caller asked."""
         try:
             return forwarding.decode_request(body)

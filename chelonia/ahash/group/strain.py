@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.core import bounds
 
 STRAIN_KEPT_MS: Final = 20_000
@@ -25,10 +25,10 @@ BORNE_TIMES: Final = 3
 
 
 @dataclass(slots=True)
-class Strain:
+class ReplicaStrain:
     """Of one replica."""
 
-    pace: Pace
+    pace: ProtocolPeriods
     _late: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=bounds.LATENESSES_KEPT))
 
     def late(self, late_ms: int, now_ms: int) -> None:
@@ -63,11 +63,11 @@ class Strain:
         return stretch * self.pace.lease_ms if stretch > 1 else 0
 
     def stuck_ms(self, now_ms: int) -> int:
-        """See `Pace.stuck_ms`."""
+        """See `ProtocolPeriods.stuck_ms`."""
         return self.pace.stuck_ms + STUCK_LONGER * self.extra_ms(now_ms)
 
     def dead_ms(self, now_ms: int) -> int:
-        """See `Pace.dead_ms`."""
+        """See `ProtocolPeriods.dead_ms`."""
         return self.pace.dead_ms + self.extra_ms(now_ms)
 
     def extra_ms(self, now_ms: int) -> int:

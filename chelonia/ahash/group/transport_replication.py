@@ -93,7 +93,7 @@ class LinkIdentity:
     round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
-class Links:
+class ReplicationLinks:
     """All links of one replica."""
 
     def __init__(self, own: LinkIdentity, membership: Membership, trust: LinkTrust, receiver: Receiver) -> None:
@@ -278,7 +278,7 @@ class Links:
 class _Link(asyncio.Protocol):
     """One connection. `expected`: whom we dialled; None: it was accepted."""
 
-    def __init__(self, links: Links, expected: Member | None) -> None:
+    def __init__(self, links: ReplicationLinks, expected: Member | None) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.member: Member | None = None
         self.greeted = False

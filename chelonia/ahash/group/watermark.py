@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from chelonia.ahash.group.membership import Quorum
-from chelonia.ahash.store.replicated_port import Token
+from chelonia.ahash.store.replicated_port import LogPosition
 from chelonia.core.errors import CheloniaError, Kind
 
 
@@ -38,7 +38,7 @@ class Watermark:
         """Sequence of the last commit registered; one less than the first: none yet."""
         return self._last
 
-    def committed(self, sequence: int, token: Token, now_ms: int) -> None:
+    def committed(self, sequence: int, token: LogPosition, now_ms: int) -> None:
         """Register a commit of ours that is synced here. Sequences come without gaps."""
         assert token.term == self._term, f"a commit of term {token.term} in term {self._term}"
         assert sequence == self._last + 1, f"commit {sequence} after {self._last}"
@@ -48,7 +48,7 @@ class Watermark:
         self._held[self._own] = place
         self._advance()
 
-    def acked(self, replica: int, token: Token) -> None:
+    def acked(self, replica: int, token: LogPosition) -> None:
         """Register what `replica` has on stable storage. A token of another term says nothing here."""
         place = (token.file, token.offset)
         if token.term != self._term or replica == self._own or self._held.get(replica, (0, 0)) >= place:

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from chelonia.core.ahash import PagesSeen
 from chelonia.core.ids import Ms
+from chelonia.core.ports.ahash import PagesSeen
 from chelonia.core.timing.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ TOLD_MAX: Final = 10
 """Damaged pages that a round names in the log."""
 
 
-class _Look(Protocol):
+class _PageLook(Protocol):
     @property
     def pages(self) -> int: ...
     @property
@@ -51,7 +51,7 @@ class Pages(Protocol):
     @property
     def page_bytes(self) -> int: ...
 
-    def look(self, first: int, count: int) -> _Look:
+    def look(self, first: int, count: int) -> _PageLook:
         """Check some pages. Raises: OSError when they cannot be read now."""
         ...
 
@@ -130,7 +130,7 @@ class PageScrub:
         first, told = 0, 0
         pause_ms = self._pause_ms(STEP_PAGES * self._pages.page_bytes)
         while True:
-            look: _Look = await self._off_loop(self._pages.look, first, STEP_PAGES)
+            look: _PageLook = await self._off_loop(self._pages.look, first, STEP_PAGES)
             flaws = await self._lasting(first, look.flaws)
             for number in range(first, first + STEP_PAGES):
                 self._damaged.pop(number, None)

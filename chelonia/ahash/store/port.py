@@ -29,7 +29,7 @@ class Reader(Protocol):
         ...
 
 
-class State(Reader, Protocol):
+class StoredState(Reader, Protocol):
     """What is stored at one moment, for as long as it is held."""
 
     @property
@@ -61,7 +61,7 @@ class Store(Protocol):
         """While held, no commit becomes visible: reads inside see one state. Held briefly, not nested."""
         ...
 
-    def at_once(self, work: Callable[[State], T]) -> T | None:
+    def at_once(self, work: Callable[[StoredState], T]) -> T | None:
         """Run a brief read of one state, as within `reading`, if nobody has to be waited for; None: it was not run.
 
         May be called on the event loop: it waits for no lock, only for pages that are in no cache. `work` reads what

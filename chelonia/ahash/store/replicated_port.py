@@ -4,9 +4,9 @@ Every replica of the A-Hash holds one engine. On the master it takes commits; on
 sends. It decides nothing: who is master, what is durable and who may read is the protocol's (`protocol.py`), from the
 events below. Frames between engines are opaque here but for the term and the record's kind.
 Words: `replica` a number > 0, the same on every host, never reused; `term` one mastership (Berkeley DB's replication
-generation); `sequence` the count of commits (`core.ahash.Position.sequence`). A term has nothing to do with
+generation); `sequence` the count of commits (`core.ports.ahash.Position.sequence`). A term has nothing to do with
 `Position.generation`, which rises when a backup is restored.
-Invariants: events are told in the order in which the engine did what they tell; `Committed` is posted
+Invariants: events are told in the order in which the engine did what they tell; `SyncedCommit` is posted
 before any later change of role, and before `commit` returns, or `sync` after `write_at_once`; `Flushed` only after the
 replica's own log is synced.
 """
@@ -21,7 +21,7 @@ import msgspec
 from chelonia.ahash.store.port import Store
 
 
-class Token(msgspec.Struct, frozen=True, order=True):
+class LogPosition(msgspec.Struct, frozen=True, order=True):
     """A place in the log of one term. Only tokens of the same term tell whether one log holds what another has."""
 
     term: int
@@ -29,11 +29,11 @@ class Token(msgspec.Struct, frozen=True, order=True):
     offset: int
 
 
-class Committed(msgspec.Struct, frozen=True):
+class SyncedCommit(msgspec.Struct, frozen=True):
     """Master: a commit of ours is synced here. It ends at `token`; nothing is said about other replicas."""
 
     sequence: int
-    token: Token
+    token: LogPosition
 
 
 class Flushed(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Flushed(msgspec.Struct, frozen=True):
     `regrouped` False: the membership record is the one that the last such event, or `Ready`, found.
     """
 
-    token: Token
+    token: LogPosition
     sequence: int
     regrouped: bool = True
 
@@ -69,7 +69,7 @@ class Refilling(msgspec.Struct, frozen=True):
 
 
 class Demoted(msgspec.Struct, frozen=True):
-    """We were master and are no longer: no `Committed` of that term follows."""
+    """We were master and are no longer: no `SyncedCommit` of that term follows."""
 
 
 class CheckpointDue(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 Event = (
-    Committed
+    SyncedCommit
     | Flushed
     | MasterHere
     | MasterThere
@@ -111,7 +111,7 @@ Send = Callable[[int | None, bytes, bytes], None]
 """Send (control, record) to a replica, None for all. Called on any thread, returns at once, may drop."""
 
 
-class Notes(Protocol):
+class LogNotes(Protocol):
     """What a replica writes down beside its log, in the event loop, and what outlives its process.
 
     Attributes:
@@ -150,7 +150,7 @@ class ReplicatedEngine(Store, Protocol):
     heard_term: int
 
     @property
-    def notes(self) -> Notes:
+    def notes(self) -> LogNotes:
         """What is written down beside the log."""
         ...
 

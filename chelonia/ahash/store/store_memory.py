@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from chelonia.ahash.store.port import NeverLate, State
+from chelonia.ahash.store.port import NeverLate, StoredState
 from chelonia.core.errors import CheloniaError, Kind
 
 T = TypeVar("T")
 
 
 class MemoryStore(NeverLate):
-    """A `Store` in memory, its own `State`. `free` is what `free_bytes` answers: assign it to model a full disk."""
+    """A `Store` in memory, its own `StoredState`. `free` is what `free_bytes` answers: assign it for a full disk."""
 
     def __init__(self, contents: Mapping[bytes, bytes] | None = None) -> None:
         self._contents = dict(contents or {})
@@ -50,7 +50,7 @@ class MemoryStore(NeverLate):
         """Hold one state: nothing else runs here meanwhile."""
         yield
 
-    def at_once(self, work: Callable[[State], T]) -> T | None:
+    def at_once(self, work: Callable[[StoredState], T]) -> T | None:
         """Run a brief read."""
         return work(self)
 

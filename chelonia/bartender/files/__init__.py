@@ -1,1 +1,1 @@
-"""The port `core.files`, on a Librarian and Shepherds: attributes read, uploads placed, changes applied."""
+"""The port `core.ports.files`, on a Librarian and Shepherds: attributes read, uploads placed, changes applied."""

@@ -14,9 +14,9 @@ from chelonia.bartender.rights import RIGHTS
 from chelonia.core import bounds
 from chelonia.core.attributes import NS_PER_S
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Setting
 from chelonia.core.ids import BlobId
 from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
+from chelonia.core.ports.files import Setting
 from chelonia.core.replicas import Checksums
 
 DESCRIBED: Final[Filter] = (

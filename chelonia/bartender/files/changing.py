@@ -6,7 +6,7 @@ change is judged anew (`bulk`). Nothing here can leave half a change behind, but
 
 from __future__ import annotations
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import (
     accepted,
     check_rules,
@@ -20,13 +20,16 @@ from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
 from chelonia.bartender.names import check_url, may_link, parent_of
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import Found, Judge, existing, is_visible, parent_of_new, versions
+from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, parent_of_new, versions
 from chelonia.core import bounds
 from chelonia.core.attributes import attributes_of, is_implied
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
 from chelonia.core.ids import Guid, RequestKey
-from chelonia.core.librarian import (
+from chelonia.core.metadata import Needed, Sections, Triple, from_triples
+from chelonia.core.names import LogicalName
+from chelonia.core.policy import Action
+from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
+from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     TYPE_MOUNTPOINT,
     TYPE_SPECIAL,
@@ -38,16 +41,13 @@ from chelonia.core.librarian import (
     Unlink,
     Unmake,
 )
-from chelonia.core.librarian import Move as MoveOrder
-from chelonia.core.metadata import Needed, Sections, Triple, from_triples
-from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action
+from chelonia.core.ports.librarian import MoveEntry as MoveOrder
 from chelonia.core.uploads import Expect
 
 _ALL_WRITTEN = (*DESCRIBED, Needed("metadata"))
 
 
-async def make(ports: Ports, turn: Turn, change: Make) -> Done:
+async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     """Make an entry without bytes."""
     own = _own_sections(change)
     given = accepted(user_triples(change.user), change.type, "make.metadata")
@@ -63,7 +63,7 @@ async def make(ports: Ports, turn: Turn, change: Make) -> Done:
     return Done(made=True)
 
 
-async def set_attributes(ports: Ports, turn: Turn, change: Set) -> Done:
+async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     """Change attributes, user metadata and rights of one entry, together."""
     (walked,) = await ports.librarian.traverse(turn.service, (change.place,), _ALL_WRITTEN)
     found = existing(change.place, walked)
@@ -91,7 +91,7 @@ async def set_attributes(ports: Ports, turn: Turn, change: Set) -> Done:
     return Done()
 
 
-async def move(ports: Ports, turn: Turn, change: Move) -> Done:
+async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
     """Rename, move, link, replace or exchange."""
     source, target = change.source, change.target
     if not source.parts or not target.parts:
@@ -133,7 +133,7 @@ async def move(ports: Ports, turn: Turn, change: Move) -> Done:
     return Done(made=there is None)
 
 
-async def remove(ports: Ports, turn: Turn, change: Remove) -> Done:
+async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
     """Take a name, a file or an empty collection away."""
     place = change.place
     walks = await ports.librarian.traverse(turn.service, (place, place.parent), DESCRIBED)
@@ -176,7 +176,7 @@ async def remove(ports: Ports, turn: Turn, change: Remove) -> Done:
     return Done()
 
 
-async def _let_go(ports: Ports, turn: Turn, place: LogicalName) -> None:
+async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName) -> None:
     """Remove implied collections from here upwards, as far as they are empty."""
     service = turn.service.keyed(RequestKey(""))
     while place.parts:
@@ -193,14 +193,14 @@ async def _let_go(ports: Ports, turn: Turn, place: LogicalName) -> None:
         place = place.parent
 
 
-async def walk(ports: Ports, turn: Turn, place: LogicalName, *, parents: bool) -> Traversal:
+async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:
     """Follow a name; with `parents`, make the collections above it that are missing first."""
     while True:
         (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
         if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
             return walked
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
-        above = Found(ln, walked.last, ln.child(walked.rest[0]))
+        above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
         expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
         own = {"states": {"closed": "no"}, "node": {"implied": "yes"}}
         sections = merged(new_policies(above.object.sections, TYPE_COLLECTION), own)
@@ -212,12 +212,12 @@ async def walk(ports: Ports, turn: Turn, place: LogicalName, *, parents: bool) -
                 raise
 
 
-def seen(place: LogicalName, walked: Traversal) -> Found | None:
+def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
     """The entry at the end of a walk, None where the name leads nowhere."""
-    return Found(place, walked.last) if walked.complete and is_visible(walked.last) else None
+    return FoundEntry(place, walked.last) if walked.complete and is_visible(walked.last) else None
 
 
-def pinned(when: When, found: Found) -> Expect:
+def pinned(when: When, found: FoundEntry) -> Expect:
     """The version that a `When` was judged on, so that the transact holds it."""
     return versions(found) if when != ANY else ()
 
@@ -266,7 +266,7 @@ def _changes(change: Set) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ..
     return tuple(put), tuple(drop)
 
 
-def _target(change: Move, walked: Traversal, parent: Traversal) -> tuple[Found | None, Found]:
+def _target(change: Move, walked: Traversal, parent: Traversal) -> tuple[FoundEntry | None, FoundEntry]:
     """What has the target's name, where a move may take it, and the collection. Raises: EXISTS, NOT_FOUND, ..."""
     there = seen(change.target, walked)
     if there is None and change.over is Over.EXCHANGE:

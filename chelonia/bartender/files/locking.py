@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import Found, Judge, versions
+from chelonia.bartender.rights import FoundEntry, Judge, versions
 from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Set, When
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.librarian import TYPE_COLLECTION, Traversal
 from chelonia.core.locks import Lock, check_beside, check_held, check_new, from_text, to_text
 from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
+from chelonia.core.ports.files import Set, When
+from chelonia.core.ports.librarian import TYPE_COLLECTION, Traversal
 from chelonia.core.uploads import Expect
 
 _LOCKS: Filter = (Needed("locks"),)
@@ -35,7 +35,9 @@ def locks_of(stored: StoredObject, now: Ms, root: LogicalName) -> tuple[Lock, ..
     return tuple(lock for token, text in texts if (lock := from_text(token, text, now, root)) is not None)
 
 
-async def above(ports: Ports, turn: Turn, place: LogicalName, walked: Traversal) -> tuple[tuple[Lock, ...], Expect]:
+async def above(
+    ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal
+) -> tuple[tuple[Lock, ...], Expect]:
     """The locks of the collections above an entry, or above what would have the name; what they were read from."""
     steps = walked.steps[:-1] if walked.complete else walked.steps
     stored = await ports.librarian.get(turn.service, tuple(step.guid for step in steps), _LOCKS)
@@ -47,7 +49,7 @@ async def above(ports: Ports, turn: Turn, place: LogicalName, walked: Traversal)
 
 
 async def unlocked(
-    ports: Ports, turn: Turn, when: When, place: LogicalName, walked: Traversal, *, names: bool
+    ports: Ports, turn: ElementCall, when: When, place: LogicalName, walked: Traversal, *, names: bool
 ) -> Expect:
     """Refuse to change what others have locked. `names`: the name itself comes or goes, so that the collection changes.
 
@@ -66,7 +68,7 @@ async def unlocked(
 
 
 async def changed(
-    ports: Ports, turn: Turn, change: Set, found: Found, walked: Traversal
+    ports: Ports, turn: ElementCall, change: Set, found: FoundEntry, walked: Traversal
 ) -> tuple[list[Triple], list[tuple[str, str]], Expect]:
     """What taking, refreshing and giving up locks puts and drops, and what that rests on.
 
@@ -102,13 +104,13 @@ async def changed(
     return put, [("locks", token) for token in found.section("locks") if token not in here], (*expect, *versions(found))
 
 
-def _may_take(judge: Judge, found: Found, lock: Lock) -> Expect:
+def _may_take(judge: Judge, found: FoundEntry, lock: Lock) -> Expect:
     if lock.deep or found.type == TYPE_COLLECTION:
         return judge.require(Action.DELETE, found)
     return judge.require_one(((Action.DELETE, found), (Action.MODIFY_METADATA, found)))
 
 
-def _may_end(turn: Turn, judge: Judge, found: Found, lock: Lock, *, refreshes: bool) -> None:
+def _may_end(turn: ElementCall, judge: Judge, found: FoundEntry, lock: Lock, *, refreshes: bool) -> None:
     """Raises: DENIED, unless the lock is the caller's, or he has the say over the entry and ends it."""
     dn = turn.user.dn
     if turn.user.scopes:  # a token that only reads ends no lock of its giver's

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
 from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import Found, Judge, existing
+from chelonia.bartender.rights import FoundEntry, Judge, existing
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.metadata import from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.parts import PartPage, UploadPage
 from chelonia.core.policy import Action
+from chelonia.core.ports.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.replicas import Checksums
 from chelonia.core.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
 
 
-async def open_upload(ports: Ports, turn: Turn, change: Open) -> Done:
+async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
     """Open an upload, if the caller may write the name now. Raises: as `place`."""
     if not 1 <= change.wanted <= bounds.REPLICAS_WANTED_MAX:
         cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies can be asked for, not {change.wanted}"
@@ -48,14 +48,14 @@ async def open_upload(ports: Ports, turn: Turn, change: Open) -> Done:
     return Done(upload=await ports.librarian.open_upload(turn.service, order))
 
 
-async def put_part(ports: Ports, turn: Turn, change: Part) -> Done:
+async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
     """Take a piece of the caller's as a part."""
     token, held = arrived_bytes(ports, turn, change, change.content, piece=True)
     part = PutPart(change.upload, change.number, CommitFile(token.begin, token.begun, held))
     return Done(etag=await ports.librarian.put_part(turn.service, part))
 
 
-async def seal(ports: Ports, turn: Turn, change: Seal) -> Done:
+async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     """Make parts the content of the file, if the caller still may and what he rests on holds."""
     write = Splice(change.place, Content(), parents=change.parents, when=change.when)
     ready, there = await ready_to_write(ports, turn, write, _begin(turn, change.place, 0, Ms(0)))
@@ -64,14 +64,14 @@ async def seal(ports: Ports, turn: Turn, change: Seal) -> Done:
     return Done(made=there is None)
 
 
-async def drop(ports: Ports, turn: Turn, change: Drop) -> Done:
+async def drop(ports: Ports, turn: ElementCall, change: Drop) -> Done:
     """Give an upload up."""
     await _page(ports, turn, UploadParts(change.place, change.upload, limit=1), Action.REMOVE_ENTRY)
     await ports.librarian.drop_upload(turn.service, change.upload)
     return Done()
 
 
-async def uploads(ports: Ports, turn: Turn, ask: Uploads) -> UploadPage:
+async def uploads(ports: Ports, turn: ElementCall, ask: Uploads) -> UploadPage:
     """A page of the open uploads of a collection."""
     _check_limit(ask.place, ask.limit)
     found = await _collection(ports, turn, ask.place)
@@ -79,13 +79,13 @@ async def uploads(ports: Ports, turn: Turn, ask: Uploads) -> UploadPage:
     return await ports.librarian.uploads(turn.service, found.guid, ask.prefix, ask.after, ask.limit)
 
 
-async def listed(ports: Ports, turn: Turn, ask: UploadParts) -> PartPage:
+async def listed(ports: Ports, turn: ElementCall, ask: UploadParts) -> PartPage:
     """A page of the parts of an upload."""
     _check_limit(ask.place, min(ask.limit, ask.after))
     return await _page(ports, turn, ask, Action.READ)
 
 
-async def _page(ports: Ports, turn: Turn, ask: UploadParts, action: Action) -> PartPage:
+async def _page(ports: Ports, turn: ElementCall, ask: UploadParts, action: Action) -> PartPage:
     """Parts, to the opener of an upload or who has this right to the collection that lists it."""
     page = await ports.librarian.parts(turn.service, ask.upload, ask.after, ask.limit)
     if page.place != ask.place:
@@ -102,7 +102,7 @@ async def _page(ports: Ports, turn: Turn, ask: UploadParts, action: Action) -> P
     return page
 
 
-async def _collection(ports: Ports, turn: Turn, place: LogicalName) -> Found:
+async def _collection(ports: Ports, turn: ElementCall, place: LogicalName) -> FoundEntry:
     (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
     found = existing(place, walked)
     if found.type != TYPE_COLLECTION:
@@ -115,6 +115,6 @@ def _check_limit(place: LogicalName, limit: int) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause="limits and numbers of parts are 0 or more")
 
 
-def _begin(turn: Turn, place: LogicalName, wanted: int, expires: Ms) -> BeginPut:
+def _begin(turn: ElementCall, place: LogicalName, wanted: int, expires: Ms) -> BeginPut:
     owner = turn.user.dn
     return BeginPut(Guid(""), place.name, place, owner, {}, wanted, -1, Checksums(), expires, named=False)

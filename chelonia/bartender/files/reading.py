@@ -9,32 +9,32 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from chelonia.bartender.below import Walk
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.below import RecursiveWalk
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_triples
 from chelonia.bartender.files.locking import above, locks_of
-from chelonia.bartender.files.summarised import Readable, RightsKnown, public
+from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import Found, Judge, existing
+from chelonia.bartender.rights import FoundEntry, Judge, existing
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
 from chelonia.core.attributes import attributes_of
 from chelonia.core.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
-from chelonia.core.files import Listed, Listing, Look, Looked, Named, Want
 from chelonia.core.ids import BlobId, Ms, ObjectId
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Traversal
 from chelonia.core.locks import Lock
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName, entry_name
 from chelonia.core.policy import Action
+from chelonia.core.ports.files import Listed, Listing, Look, Looked, Named, Want
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Traversal
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.replicas import Checksums, ReplicaState
-from chelonia.core.shepherd import ByteRange
 from chelonia.core.summaries import MARK_LOCKS, MARK_USER
 
 
-async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
+async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     """Look at one entry. Raises: NOT_FOUND, IN_MOUNTPOINT, DENIED; with SOURCES also NO_REPLICA."""
     # A ticket outlives the decision, so it is not given on a policy that has been revoked.
     service = turn.service.strongly() if Want.SOURCES in ask.want else turn.service
@@ -60,7 +60,7 @@ async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
     return replace(seen, sources=sources, extents=tuple(Extent(0, size, blob) for blob in blobs if size), told=size)
 
 
-async def listed(ports: Ports, known: RightsKnown, turn: Turn, ask: Listing) -> Listed:
+async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listing) -> Listed:
     """A page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
     if ask.limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause="limit is 0 or a number of entries")
@@ -74,7 +74,7 @@ async def listed(ports: Ports, known: RightsKnown, turn: Turn, ask: Listing) -> 
     if found.type != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ask.place), cause=f"it is a {found.type}")
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
-    walk = Walk(ports, turn, judge, found)
+    walk = RecursiveWalk(ports, turn, judge, found)
     marks = "".join(mark for flag, mark in ((Want.USER, MARK_USER), (Want.LOCKS, MARK_LOCKS)) if flag in ask.want)
     needed = _filter(ask.want)
     below = Below(
@@ -83,13 +83,13 @@ async def listed(ports: Ports, known: RightsKnown, turn: Turn, ask: Listing) -> 
     leaves, after = await walk.page(below)
     told = await known.learn(walk, leaves, needed)
     turn.room.take(len(leaves), ())
-    readable = Readable(walk, known)
+    readable = ReadableCollection(walk, known)
     now = ports.clock.now_ms()
     entries = tuple([readable.named(leaf) if leaf.summary else _named(walk, ask, leaf, now) for leaf in told])
     return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]))
 
 
-def _named(walk: Walk, ask: Listing, leaf: Leaf, now: Ms) -> Named:
+def _named(walk: RecursiveWalk, ask: Listing, leaf: Leaf, now: Ms) -> Named:
     stored, name = leaf.object, entry_name(leaf.path)
     assert stored is not None, "what has no summary is read"
     child, attributes = walk.found(leaf.path, stored), attributes_of(stored)
@@ -105,14 +105,14 @@ def _filter(want: Want) -> Filter:
     return (*DESCRIBED, *(Needed(section) for flag, section in more if flag in want))
 
 
-async def _covering(ports: Ports, turn: Turn, place: LogicalName, walked: Traversal) -> tuple[Lock, ...]:
+async def _covering(ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal) -> tuple[Lock, ...]:
     """All locks that cover an entry, its own first."""
     inherited, _ = await above(ports, turn, place, walked)
     own = locks_of(walked.last, ports.clock.now_ms(), place)
     return (*own, *(lock for lock in inherited if lock.deep))
 
 
-async def _spanned(ports: Ports, turn: Turn, ask: Look, seen: Looked) -> Looked:
+async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> Looked:
     """The extents of a file of several blobs in a span, and TURLs for each blob. Raises: NO_REPLICA, BAD_REQUEST."""
     span, known = ask.span or ByteRange(0, seen.attributes.size), seen.attributes
     if span.offset < 0 or span.length < 0:
@@ -124,13 +124,13 @@ async def _spanned(ports: Ports, turn: Turn, ask: Look, seen: Looked) -> Looked:
     sources = []
     if Want.SOURCES in ask.want:
         stored = [StoredObject(ObjectId(place.blob), 1, {"locations": place.locations}) for place in page.blobs]
-        found = [Found(ask.place, each) for each in stored]
+        found = [FoundEntry(ask.place, each) for each in stored]
         sources = await asyncio.gather(*(_sources(ports, turn, each) for each in found))
     blobs = {place.blob: turls for place, turls in zip(page.blobs, sources, strict=False)}
     return replace(seen, extents=page.extents, told=page.until, blobs=blobs)
 
 
-async def _sources(ports: Ports, turn: Turn, found: Found) -> tuple[str, ...]:
+async def _sources(ports: Ports, turn: ElementCall, found: FoundEntry) -> tuple[str, ...]:
     """TURLs of whole replicas, nearest first. Raises: NO_REPLICA."""
     alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if not alive:

@@ -1,4 +1,4 @@
-"""`core.files.Files` on a Librarian and Shepherds: each element judged, keyed and answered by itself (`bulk`)."""
+"""`core.ports.files.Files` on a Librarian and Shepherds: each element judged, keyed and answered by itself (`bulk`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from chelonia.bartender.bulk import Operation, Turn, answer_all
+from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
 from chelonia.bartender.files import changing, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
@@ -18,7 +18,10 @@ from chelonia.core.access import guarded
 from chelonia.core.attributes import attributes_of
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import (
+from chelonia.core.names import LogicalName, check_ln
+from chelonia.core.parts import PartPage, UploadPage
+from chelonia.core.placement import NODE_ALIVE
+from chelonia.core.ports.files import (
     Change,
     Done,
     Drop,
@@ -42,9 +45,6 @@ from chelonia.core.files import (
     Uploads,
     Write,
 )
-from chelonia.core.names import LogicalName, check_ln
-from chelonia.core.parts import PartPage, UploadPage
-from chelonia.core.placement import NODE_ALIVE
 from chelonia.core.scopes import Share, Shared
 
 R = TypeVar("R")
@@ -76,7 +76,7 @@ class FilesService:
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         """Apply changes, each one transact."""
-        operation: Operation[Change, Done | Failure] = Operation(
+        operation: BulkOperation[Change, Done | Failure] = BulkOperation(
             "apply",
             _checked(self._apply),
             _failure,
@@ -119,7 +119,7 @@ class FilesService:
         settings = self._ports.settings
         return call.as_service(settings.dn, Role.BARTENDER, settings.service_id)
 
-    async def _apply(self, turn: Turn, change: Change) -> Done | Failure:
+    async def _apply(self, turn: ElementCall, change: Change) -> Done | Failure:
         match change:
             case Make():
                 return await changing.make(self._ports, turn, change)
@@ -158,17 +158,17 @@ class FilesService:
         return tuple(described)
 
     async def _answered(
-        self, call: Call, name: str, act: Callable[[Turn, R], Awaitable[A]], asks: Sequence[R]
+        self, call: Call, name: str, act: Callable[[ElementCall, R], Awaitable[A]], asks: Sequence[R]
     ) -> tuple[A | Failure, ...]:
-        operation: Operation[R, A | Failure] = Operation(name, _checked(act), _failure, repr)
+        operation: BulkOperation[R, A | Failure] = BulkOperation(name, _checked(act), _failure, repr)
         return await answer_all(self._ports, call, operation, asks)
 
 
-def _checked(act: Callable[[Turn, R], Awaitable[A]]) -> Callable[[Turn, R], Awaitable[A]]:
+def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[ElementCall, R], Awaitable[A]]:
     """The same, once the names are such as the law allows (no parser has seen those that came in an encoding), and lie
     where the caller's token reaches."""
 
-    async def checked(turn: Turn, ask: R) -> A:
+    async def checked(turn: ElementCall, ask: R) -> A:
         op = type(ask).__name__.lower()
         for name in (ask.source, ask.target) if isinstance(ask, Move) else (ask.place,):  # type: ignore[attr-defined]
             check_ln(name)

@@ -10,20 +10,20 @@ from urllib.parse import quote
 
 import msgspec
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, Judge, existing, parent_of_new
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Ms
-from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.core.policy import Action
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.scopes import CHANGING, READING, Scope, Share, Shared
 from chelonia.wire.shares import ShareToken, issue
 
 ID_BYTES = 6
 
 
-async def share(ports: Ports, turn: Turn, ask: Share) -> Shared:
+async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
     """Give a token. Raises: DENIED, NOT_FOUND, BAD_REQUEST, NOT_SUPPORTED, TOO_LARGE."""
     lifetime_ms = _lifetime_ms(ports, ask)
     (walked,) = await ports.librarian.traverse(turn.service.strongly(), (ask.place,), RIGHTS)
@@ -65,7 +65,7 @@ def _lifetime_ms(ports: Ports, ask: Share) -> int:
     return min(ask.lifetime_ms, most)
 
 
-def _check(turn: Turn, ask: Share) -> None:
+def _check(turn: ElementCall, ask: Share) -> None:
     """Raises: DENIED, BAD_REQUEST."""
     user = turn.user
     unknown = set(ask.actions) - {*READING, *CHANGING}

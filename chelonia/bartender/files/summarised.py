@@ -13,13 +13,13 @@ from typing import Final
 
 from msgspec import structs
 
-from chelonia.bartender.below import Walk
+from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.rights import RIGHTS
 from chelonia.core.below import Leaf
-from chelonia.core.files import UNSET, Attributes, Named
 from chelonia.core.ids import Dn, Guid, ObjectId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.policy import Action
+from chelonia.core.ports.files import UNSET, Attributes, Named
 from chelonia.core.summaries import attributes_in, rights_in, rights_of
 
 RIGHTS_KEPT: Final = 4096
@@ -32,7 +32,7 @@ class RightsKnown:
 
     by_name: dict[str, tuple[Dn, Mapping[str, str]]] = field(default_factory=dict)
 
-    async def learn(self, walk: Walk, leaves: Sequence[Leaf], needed: Filter) -> list[Leaf]:
+    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> list[Leaf]:
         """The leaves that are entries; those whose rights cannot be told are read. Afterwards all others are known."""
         entries = [leaf for leaf in leaves if not leaf.sums_up]
         strange: dict[str, Guid] = {}
@@ -57,10 +57,10 @@ class RightsKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class Readable:
+class ReadableCollection:
     """Decides for the files of one page; of those with equal rights once, unless the caller's token goes by names."""
 
-    walk: Walk
+    walk: RecursiveWalk
     known: RightsKnown
     decided: dict[str, bool] = field(default_factory=dict)
 

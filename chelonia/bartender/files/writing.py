@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chelonia.bartender.bulk import Turn
+from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, setting_triples, user_triples
 from chelonia.bartender.files.changing import pinned, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
-from chelonia.bartender.rights import Found, Judge, parent_of_new
+from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets
 from chelonia.core import bounds
 from chelonia.core.attributes import attributes_of
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import check_extents
-from chelonia.core.files import Arrived, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
+from chelonia.core.ports.files import Arrived, Done, Open, Part, Placed, Placing, Splice, Write
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.replicas import Checksums, Receipt
-from chelonia.core.shepherd import Purpose
 from chelonia.core.uploads import BeginPut, CommitFile, Expect
-from chelonia.core.uploads import Splice as SpliceOrder
+from chelonia.core.uploads import SpliceFile as SpliceOrder
 
 
-async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
+async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
     """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST."""
     if not 1 <= ask.wanted <= bounds.REPLICAS_WANTED_MAX or ask.size < -1:
         cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies, and a size (-1: not known) are needed"
@@ -58,7 +58,7 @@ async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
     return Placed(turl, put, begun.blob)
 
 
-async def may_begin(ports: Ports, turn: Turn, ask: Placing | Open, op: str) -> Guid:
+async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: str) -> Guid:
     """Whether the caller may give this name bytes, as things stand. Returns: the file that has the name, or "".
 
     Raises: DENIED, NO_PARENT, NOT_A_FILE.
@@ -70,13 +70,13 @@ async def may_begin(ports: Ports, turn: Turn, ask: Placing | Open, op: str) -> G
         return there.guid
     if ask.parents and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
         above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
-        judge.require(Action.ADD_ENTRY, Found(above, walked.last, above.child(walked.rest[0])))
+        judge.require(Action.ADD_ENTRY, FoundEntry(above, walked.last, above.child(walked.rest[0])))
     else:
         judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
     return Guid("")
 
 
-async def write(ports: Ports, turn: Turn, change: Write) -> Done:
+async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
     """Give durable bytes their name, if the caller still may and what he rests on still holds."""
     token, held = arrived_bytes(ports, turn, change, change.content, piece=False)
     begin = token.begin
@@ -89,7 +89,7 @@ async def write(ports: Ports, turn: Turn, change: Write) -> Done:
     return Done(made=there is None)
 
 
-async def splice(ports: Ports, turn: Turn, change: Splice) -> Done:
+async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     """Lay extents over a file, or make one of them, if the caller may and what he rests on holds."""
     content = change.content
     check_extents(content.extents, content.size)
@@ -109,7 +109,7 @@ async def splice(ports: Ports, turn: Turn, change: Splice) -> Done:
 
 
 def arrived_bytes(
-    ports: Ports, turn: Turn, change: Write | Splice | Part, arrived: Arrived, *, piece: bool
+    ports: Ports, turn: ElementCall, change: Write | Splice | Part, arrived: Arrived, *, piece: bool
 ) -> tuple[PutToken, tuple[Receipt, ...]]:
     """The upload behind a token, and its receipts. Raises: as `checked_receipts`; BAD_REQUEST for another's name."""
     token = decode(arrived.put, ports.settings.token_key)
@@ -126,8 +126,8 @@ def arrived_bytes(
 
 
 async def ready_to_write(
-    ports: Ports, turn: Turn, change: Write | Splice, begin: BeginPut
-) -> tuple[BeginPut, Found | None]:
+    ports: Ports, turn: ElementCall, change: Write | Splice, begin: BeginPut
+) -> tuple[BeginPut, FoundEntry | None]:
     """What is asked of the Librarian, if the caller may; and the file that is there."""
     own = from_triples(setting_triples(change.setting))
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
@@ -148,7 +148,7 @@ async def ready_to_write(
 
 
 def _judged(
-    turn: Turn, change: Write | Splice, *, walked_parent: Found | None, there: Found | None
+    turn: ElementCall, change: Write | Splice, *, walked_parent: FoundEntry | None, there: FoundEntry | None
 ) -> tuple[Sections, Expect, Guid]:
     """Whether the caller may. Returns: what a new file inherits; versions decided on; the collection of a new file."""
     judge = Judge(turn.user, "write")
@@ -160,7 +160,7 @@ def _judged(
     return new_policies(walked_parent.object.sections, TYPE_FILE), expect, walked_parent.guid
 
 
-def replaceable(place: LogicalName, there: Found) -> Found:
+def replaceable(place: LogicalName, there: FoundEntry) -> FoundEntry:
     """What is there, if it is a file. Raises: NOT_A_FILE."""
     if there.type != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause=f"there is a {there.type} of this name")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import RequestKey, parse_request_key
-from chelonia.hosting.doors.grants import Registry
-from chelonia.hosting.net.http_messages import Request
+from chelonia.hosting.doors.grants import RoleRegistry
+from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.wire import positions
 from chelonia.wire.web.headers import READ_AFTER_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER, STRONG_HEADER
 
 
-async def call_of(request: Request, registry: Registry) -> Call:
+async def call_of(request: HttpRequest, registry: RoleRegistry) -> Call:
     """The context of `request`, roles from the registry. Raises: BAD_REQUEST for a malformed key or position."""
     after = request.headers.get(READ_AFTER_HEADER, "")
     key = request.headers.get(REQUEST_KEY_HEADER, "")

@@ -1,8 +1,8 @@
 """Serves the compact encoding (`wire.compact`) on connections that agreed on it: many calls at once on each.
 
 The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. Who somebody is, is known
-before anything is read of him: services, users and strangers have each their own `Room`. Frames, calls in flight and
-unread answers are bounded for each connection: beyond them it is not read from, so that whoever floods waits for
+before anything is read of him: services, users and strangers have each their own `CallLimits`. Frames, calls in flight
+and unread answers are bounded for each connection: beyond them it is not read from, so that whoever floods waits for
 himself.
 """
 
@@ -26,7 +26,7 @@ from chelonia.core.position import Horizon
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.faults import note_fault
-from chelonia.hosting.doors.grants import Grant, Registry
+from chelonia.hosting.doors.grants import RoleGrant, RoleRegistry
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.reading import is_reading
 from chelonia.hosting.net.http_messages import Peer
@@ -47,16 +47,16 @@ LOOK_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CallLimits:
     """How many bytes one call may have, and how many calls of one connection may be in flight."""
 
     bytes_max: int
     calls_max: int
 
 
-SERVICES: Final = Room(compact.CALL_BYTES_MAX, bounds.COMPACT_CALLS_MAX)
-USERS: Final = Room(bounds.COMPACT_USER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
-STRANGERS: Final = Room(bounds.COMPACT_STRANGER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
+SERVICES: Final = CallLimits(compact.CALL_BYTES_MAX, bounds.COMPACT_CALLS_MAX)
+USERS: Final = CallLimits(bounds.COMPACT_USER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
+STRANGERS: Final = CallLimits(bounds.COMPACT_STRANGER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
 
 Observe = Callable[[str, str, str, float], None]
 """Told after each call: service, method, kind of the failure ("" for none), seconds."""
@@ -92,7 +92,7 @@ class CompactParts:
     """What a node gives: who holds which role, the newest position that answers may tell, who counts calls, and who is
     told of limits that are met."""
 
-    registry: Registry
+    registry: RoleRegistry
     horizon: Horizon
     observe: Observe = lambda service, method, kind, seconds: None
     notes: LimitNotes = field(default_factory=LimitNotes)
@@ -107,7 +107,7 @@ class CompactDoor:
         self.notes = parts.notes
         self._for_users = any(m.row.roles is EVERYONE for each in offered.values() for m in each.methods.values())
 
-    def answer_at_once(self, who: Peer, asked: compact.Asked) -> bytes | None:
+    def answer_at_once(self, who: Peer, asked: compact.IncomingCall) -> bytes | None:
         """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
         offered = self._offered.get(asked.service)
         if offered is None or asked.method not in offered.brief:
@@ -127,7 +127,7 @@ class CompactDoor:
         self._parts.observe(asked.service, asked.method, "", time.perf_counter() - started)
         return frame
 
-    async def answer(self, who: Peer, asked: compact.Asked) -> bytes:
+    async def answer(self, who: Peer, asked: compact.IncomingCall) -> bytes:
         """Carry out one call; returns the frame of its answer, whatever came of it."""
         started, kind, method = time.perf_counter(), "", None
         try:
@@ -154,16 +154,16 @@ class CompactDoor:
             names = (asked.service, asked.method) if known else ("compact", "unreadable")
             self._parts.observe(*names, kind, time.perf_counter() - started)
 
-    async def room(self, who: Peer) -> Room:
+    async def room(self, who: Peer) -> CallLimits:
         """What a peer may send."""
         if (await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles:
             return SERVICES
         return USERS if self._for_users and who.dn != ANONYMOUS else STRANGERS
 
-    def _offers(self, asked: compact.Asked) -> bool:
+    def _offers(self, asked: compact.IncomingCall) -> bool:
         return asked.service in self._offered and asked.method in self._offered[asked.service].methods
 
-    def _find(self, asked: compact.Asked) -> tuple[object, compact.Method]:
+    def _find(self, asked: compact.IncomingCall) -> tuple[object, compact.Method]:
         """The port and the method that are asked. Raises: NOT_SUPPORTED."""
         offered = self._offered.get(asked.service)
         method = offered.methods.get(asked.method) if offered is not None else None
@@ -304,7 +304,7 @@ class CompactConnection(asyncio.Protocol):
             return
         self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
 
-    def _begin(self, asked: compact.Asked) -> None:
+    def _begin(self, asked: compact.IncomingCall) -> None:
         self.silent = False
         known = (self._heard_s - self._known_s) * 1000 <= IDENTITY_MS
         answer = self._door.answer_at_once(self._who, asked) if known else None
@@ -343,7 +343,7 @@ class CompactConnection(asyncio.Protocol):
         if refusal is not None:
             self._refuse(refusal, compact.EVERY_CALL)
 
-    async def _serve(self, asked: compact.Asked) -> None:
+    async def _serve(self, asked: compact.IncomingCall) -> None:
         refusal = None
         if self._transport is not None and (self._heard_s - self._known_s) * 1000 > IDENTITY_MS:
             refusal = await self._meet(self._transport)
@@ -416,11 +416,11 @@ class CompactConnection(asyncio.Protocol):
         self.cut()
 
 
-def _names(asked: compact.Asked) -> tuple[str, str, str]:
+def _names(asked: compact.IncomingCall) -> tuple[str, str, str]:
     return asked.service[:64], asked.method[:64], asked.request_id[:64]
 
 
-def _call(who: Peer, asked: compact.Asked, grant: Grant) -> Call:
+def _call(who: Peer, asked: compact.IncomingCall, grant: RoleGrant) -> Call:
     """The context of a call. Raises: BAD_REQUEST for a malformed key."""
     return Call(
         dn=who.dn,

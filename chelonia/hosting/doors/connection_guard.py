@@ -2,8 +2,8 @@
 
 A frozen process holds its connections, its kernel acknowledges for it, and nobody outside can cut them. This process
 has a duplicate of each, from the node (`guarded.py`), and hears its event loop turn. When it turns no more
-(`core.stillness`) all are shut down, so that a client fails at once and can ask elsewhere. It kills nothing, and when
-the node goes on it finds these connections closed, as if the clients had gone. It ends with the node.
+(`core.timing.freezes`) all are shut down, so that a client fails at once and can ask elsewhere. It kills nothing, and
+when the node goes on it finds these connections closed, as if the clients had gone. It ends with the node.
 It imports little on purpose: one runs beside each Shepherd.
 
 Messages on the socket that is its standard input (SOCK_SEQPACKET), the number as 8 bytes, big-endian:
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from chelonia.core.timing.stillness import Stillness
+from chelonia.core.timing.freezes import FreezeDetector
 
 LOGGER = "chelonia.guard"
 BEAT, HOLD, FORGET = b"b", b"h", b"f"
@@ -68,7 +68,7 @@ class Guard:
         self._channel = channel
         self._say = say
         self._held: dict[int, int] = {}
-        self._stillness = Stillness()
+        self._freezes = FreezeDetector()
         self._limit_ms = 0
 
     def run(self) -> None:
@@ -76,10 +76,10 @@ class Guard:
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         while True:
-            if poller.poll(self._stillness.wait_ms(_now_ms())):
+            if poller.poll(self._freezes.wait_ms(_now_ms())):
                 if not self._take():
                     break
-            elif self._stillness.stopped(_now_ms()) and not poller.poll(0):
+            elif self._freezes.stopped(_now_ms()) and not poller.poll(0):
                 self._cut()
         while self._held:
             os.close(self._held.popitem()[1])
@@ -97,7 +97,7 @@ class Guard:
                 return False
             self._obey(data[:1], int.from_bytes(data[1:], "big"), descriptors)
         if self._limit_ms:
-            self._stillness.heard(_now_ms(), self._limit_ms)
+            self._freezes.heard(_now_ms(), self._limit_ms)
         return True
 
     def _obey(self, kind: bytes, number: int, descriptors: list[int]) -> None:
@@ -109,7 +109,7 @@ class Guard:
             os.close(self._held.pop(number))
 
     def _cut(self) -> None:
-        silent_ms, count = _now_ms() - self._stillness.heard_ms, len(self._held)
+        silent_ms, count = _now_ms() - self._freezes.heard_ms, len(self._held)
         while self._held:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=self._held.popitem()[1]) as connection:
                 cut(connection)

@@ -40,7 +40,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConnectionDecision:
     """What becomes of a new connection: taken, in place of `cut` if that is given; else `refused`. `limit` says why."""
 
     taken: bool = True
@@ -48,7 +48,7 @@ class Verdict:
     limit: str = ""
 
 
-TAKEN: Final = Verdict()
+TAKEN: Final = ConnectionDecision()
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class ConnectionTable:
         """Connections that are open."""
         return len(self._owner_of)
 
-    def came(self, connection: Hashable, owner: str, rank: Rank) -> Verdict:
+    def came(self, connection: Hashable, owner: str, rank: Rank) -> ConnectionDecision:
         """Judge a new connection. Unless refused it is counted, idle; whoever was `cut` is no longer."""
         assert connection not in self._owner_of, "a connection comes once"
         own = self._owners.get(owner) or _Owner(rank)
@@ -89,7 +89,7 @@ class ConnectionTable:
             assert len(self) <= self._shares.total
         return verdict
 
-    def _judge(self, own: _Owner, rank: Rank) -> Verdict:
+    def _judge(self, own: _Owner, rank: Rank) -> ConnectionDecision:
         shares = self._shares
         share = (shares.address, shares.dn, shares.total)[rank]
         if own.open >= share:
@@ -126,10 +126,10 @@ class ConnectionTable:
                 del self._owners[name]
 
 
-def _instead(idle: dict[Hashable, None], limit: str) -> Verdict:
+def _instead(idle: dict[Hashable, None], limit: str) -> ConnectionDecision:
     """Take a connection in place of the oldest idle one; refuse it when none is idle."""
     oldest = next(iter(idle), None)
-    return Verdict(taken=oldest is not None, cut=oldest, limit=limit)
+    return ConnectionDecision(taken=oldest is not None, cut=oldest, limit=limit)
 
 
 def owner_of(dn: Dn, address: str) -> str:

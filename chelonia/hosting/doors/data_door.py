@@ -16,11 +16,11 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import ByteRange, Download, ShepherdData, Turl, Upload, Uploaded
+from chelonia.core.ports.shepherd import ByteRange, Download, ShepherdData, Turl, Upload, Uploaded
 from chelonia.hosting.doors.calls import call_of
-from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import digest_headers, parse_digests
 from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
@@ -37,12 +37,12 @@ Headers = tuple[tuple[str, str], ...]
 class DataDoor:
     """Serves the TURLs of one Shepherd."""
 
-    def __init__(self, data: ShepherdData, registry: Registry, metrics: Metrics) -> None:
+    def __init__(self, data: ShepherdData, registry: RoleRegistry, metrics: Metrics) -> None:
         self._data = data
         self._registry = registry
         self._metrics = metrics
 
-    async def serve(self, request: Request) -> Answer:
+    async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer one request on `/turl/<reference>?ticket=...`."""
         started = time.perf_counter()
         kind = ""
@@ -69,14 +69,14 @@ class DataDoor:
 
     # --- PUT ---
 
-    async def _put(self, request: Request) -> Answer:
+    async def _put(self, request: HttpRequest) -> HttpResponse:
         call = await call_of(request, self._registry)
         done = await self._data.receive(call, self._upload(request))
         if not done.complete:
             return text_answer(308, f"{done.offset} bytes are kept\n", (*_offset(done.offset), *_kept(done.offset)))
         return text_answer(201, f"{done.offset} bytes stored\n", _stored(done))
 
-    def _upload(self, request: Request) -> Upload:
+    def _upload(self, request: HttpRequest) -> Upload:
         header = request.headers.get("Content-Range", "")
         length, offset, total = request.length, 0, -1
         if header:
@@ -99,7 +99,7 @@ class DataDoor:
 
     # --- GET ---
 
-    async def _get(self, request: Request) -> Answer:
+    async def _get(self, request: HttpRequest) -> HttpResponse:
         download = await self._data.open(await call_of(request, self._registry), _turl(request))
         try:
             return self._content(request, download)
@@ -108,25 +108,25 @@ class DataDoor:
             if error.kind is Kind.BAD_RANGE:
                 refusal = error_answer(error)
                 headers = (*refusal.headers, ("Content-Range", unsatisfied_range(download.size)))
-                return Answer(refusal.status, headers, refusal.body)
+                return HttpResponse(refusal.status, headers, refusal.body)
             raise
 
-    def _content(self, request: Request, download: Download) -> Answer:
+    def _content(self, request: HttpRequest, download: Download) -> HttpResponse:
         headers = _describe(download)
         spans = self._spans(request, download)
         if not spans:
             if _matches(request.headers.get("If-None-Match", ""), download):
-                return Answer(304, headers, _Content(download, self._chunks(download, (), b"")))
+                return HttpResponse(304, headers, _Content(download, self._chunks(download, (), b"")))
             whole = ByteRange(0, download.size)
             body = self._body(download, ((b"", whole),))
-            return Answer(200, (*headers, ("Content-Type", BINARY)), body, download.size)
+            return HttpResponse(200, (*headers, ("Content-Type", BINARY)), body, download.size)
         if len(spans) == 1:
             span = spans[0]
             more = (("Content-Type", BINARY), ("Content-Range", content_range(span, download.size)))
-            return Answer(206, (*headers, *more), self._body(download, ((b"", span),)), span.length)
+            return HttpResponse(206, (*headers, *more), self._body(download, ((b"", span),)), span.length)
         return self._multipart(download, spans, headers)
 
-    def _spans(self, request: Request, download: Download) -> tuple[ByteRange, ...]:
+    def _spans(self, request: HttpRequest, download: Download) -> tuple[ByteRange, ...]:
         wanted = request.headers.get("Range", "")
         condition = request.headers.get("If-Range", "")
         if not wanted or download.single_use:
@@ -135,7 +135,7 @@ class DataDoor:
             return ()
         return parse_range(wanted, download.size)
 
-    def _multipart(self, download: Download, spans: tuple[ByteRange, ...], headers: Headers) -> Answer:
+    def _multipart(self, download: Download, spans: tuple[ByteRange, ...], headers: Headers) -> HttpResponse:
         boundary = f"chelonia-{download.blob}"
         parts: list[tuple[bytes, ByteRange]] = []
         length = 0
@@ -149,7 +149,7 @@ class DataDoor:
         tail = f"\r\n--{boundary}--\r\n".encode()
         kind = ("Content-Type", f"multipart/byteranges; boundary={boundary}")
         body = self._body(download, tuple(parts), tail)
-        return Answer(206, (*headers, kind), body, length + len(tail))
+        return HttpResponse(206, (*headers, kind), body, length + len(tail))
 
     def _body(
         self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes = b""
@@ -170,7 +170,7 @@ class DataDoor:
 
     # --- HEAD ---
 
-    async def _head(self, request: Request) -> Answer:
+    async def _head(self, request: HttpRequest) -> HttpResponse:
         call, turl = await call_of(request, self._registry), _turl(request)
         try:
             download = await self._data.open(call, turl)
@@ -178,9 +178,9 @@ class DataDoor:
             if error.kind is not Kind.BAD_TICKET:
                 raise
             # A ticket to write, or none of ours at all: the upload side says which.
-            return Answer(200, _offset(await self._data.offset(call, turl)), b"", 0)
+            return HttpResponse(200, _offset(await self._data.offset(call, turl)), b"", 0)
         await download.reader.close(complete=False)
-        return Answer(200, (*_describe(download), ("Content-Type", BINARY)), _nothing(), download.size)
+        return HttpResponse(200, (*_describe(download), ("Content-Type", BINARY)), _nothing(), download.size)
 
     async def _counted(self, chunks: AsyncIterator[bytes], direction: str) -> AsyncGenerator[bytes, None]:
         try:
@@ -226,7 +226,7 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield chunk
 
 
-def _turl(request: Request) -> Turl:
+def _turl(request: HttpRequest) -> Turl:
     ticket = request.query.get("ticket", "")
     if not ticket:
         raise CheloniaError(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.jobs import Next, Wait
 from chelonia.hosting.net.identity import Identity
@@ -29,7 +29,7 @@ Source = Callable[[], Awaitable[Iterable[ServiceRecord]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class RoleGrant:
     """What a DN may act as here."""
 
     roles: tuple[Role, ...] = ()
@@ -49,12 +49,12 @@ class RegistryPace:
     keep_ms: int = 60_000
 
 
-NOTHING = Grant()
+NOTHING = RoleGrant()
 STRANGERS_MAX = 10_000
 """Callers remembered as not registered: users, mostly."""
 
 
-class Registry:
+class RoleRegistry:
     """Grants roles to DNs. `step` keeps it fresh; without a source only the configured identities are known."""
 
     def __init__(
@@ -80,9 +80,9 @@ class Registry:
 
     def _know(self, records: Iterable[ServiceRecord]) -> None:
         self._records = _by_dn(records)
-        self._grants: dict[Dn, Grant] = {}
+        self._grants: dict[Dn, RoleGrant] = {}
 
-    async def grant(self, dn: Dn, service: str = "", issuer: str = "") -> Grant:
+    async def grant(self, dn: Dn, service: str = "", issuer: str = "") -> RoleGrant:
         """The roles of `dn`, whose certificate is of `issuer`; `service` chooses among the ids registered for it.
 
         Raises: UNTRUSTED when it has roles, and another CA than those that may vouch for roles issued its certificate.
@@ -99,7 +99,7 @@ class Registry:
                 self._remember_stranger(dn)
         return self.known(dn, service, issuer) or NOTHING
 
-    def known(self, dn: Dn, service: str = "", issuer: str = "") -> Grant | None:
+    def known(self, dn: Dn, service: str = "", issuer: str = "") -> RoleGrant | None:
         """`grant`, as far as nobody has to be asked; None: the registry might know more by now."""
         if issuer and self._issuers and issuer not in self._issuers and dn in self._records:
             cause = f"this name has roles here, and its certificate is of {issuer}, which [trust] issuers does not name"
@@ -173,10 +173,10 @@ def _by_dn(records: Iterable[ServiceRecord]) -> dict[Dn, tuple[ServiceRecord, ..
     return out
 
 
-def _choose(records: tuple[ServiceRecord, ...], service: str) -> Grant:
+def _choose(records: tuple[ServiceRecord, ...], service: str) -> RoleGrant:
     """Roles of all records; the id asked for, else a Shepherd's (only those speak of themselves), else the first."""
     roles = tuple(role for role in Role if any(record.role == role for record in records))
     ids = [record.service_id for record in records if record.service_id]
     shepherds = [record.service_id for record in records if record.role == Role.SHEPHERD]
     chosen = ServiceId(service) if service in ids else next(iter((*shepherds, *ids)), ServiceId(""))
-    return Grant(roles, chosen)
+    return RoleGrant(roles, chosen)

@@ -20,8 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from chelonia.core.timing.freezes import SIGNS
 from chelonia.core.timing.pacing import Backoff
-from chelonia.core.timing.stillness import SIGNS
 from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, message
 
 log = logging.getLogger("chelonia.guard")

@@ -31,7 +31,7 @@ from chelonia.hosting.doors.connection_shares import ConnectionTable, Rank, Shar
 from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
-from chelonia.hosting.net.http_messages import Answer, Door, Peer, Request, WhenClosed, error_answer
+from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, Peer, WhenClosed, error_answer
 from chelonia.hosting.net.identity import Identity, TlsObject
 from chelonia.wire import compact
 from chelonia.wire.web.headers import REQUEST_ID_HEADER
@@ -47,12 +47,12 @@ _CLOSED = "Connection closed."
 """What aiohttp's RuntimeError says when the rest of a refused body is read and the client has gone."""
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
-Observe = Callable[[Request, int, int, int], None]
+Observe = Callable[[HttpRequest, int, int, int], None]
 """Told after each request: the request, status, bytes sent, milliseconds taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """What a client may take up. Defaults from `core.bounds`; tests make them small."""
 
     header_bytes_max: int = bounds.HTTP_HEADER_BYTES_MAX
@@ -79,7 +79,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListenSettings:
     """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only)."""
 
     host: str
@@ -108,11 +108,13 @@ class ServerParts:
 class HttpServer:
     """Serves one listener through one door."""
 
-    def __init__(self, door: Door, listener: Listener, parts: ServerParts, limits: Limits | None = None) -> None:
+    def __init__(
+        self, door: Door, listener: ListenSettings, parts: ServerParts, limits: HttpLimits | None = None
+    ) -> None:
         self._door = door
         self._listener = listener
         self._parts = parts
-        self._limits = limits or Limits()
+        self._limits = limits or HttpLimits()
         self._acceptor: _Acceptor | None = None
         self._server: asyncio.Server | None = None
         self._stopping = False
@@ -266,7 +268,7 @@ class HttpServer:
         self._parts.observe(request, answer.status, sent, took)
         return response
 
-    def _request(self, raw: web.BaseRequest, peer: Peer) -> Request:
+    def _request(self, raw: web.BaseRequest, peer: Peer) -> HttpRequest:
         length = raw.content_length
         if length is None:
             length = -1 if raw.body_exists else 0
@@ -277,7 +279,7 @@ class HttpServer:
             request_id = self._parts.ids.token(8).hex()
         body = _body(raw, self._limits, self._parts.clock)
         required, closing = self._listener.certificate_required, self._when_closed(raw)
-        return Request(
+        return HttpRequest(
             raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required, closing,
             raw.raw_path,
         )  # fmt: skip
@@ -312,7 +314,9 @@ class HttpServer:
 
     # --- the answer ---
 
-    async def _send(self, raw: web.BaseRequest, request: Request, answer: Answer) -> tuple[web.StreamResponse, int]:
+    async def _send(
+        self, raw: web.BaseRequest, request: HttpRequest, answer: HttpResponse
+    ) -> tuple[web.StreamResponse, int]:
         response = web.StreamResponse(status=answer.status, headers=_headers(answer))
         response.headers[REQUEST_ID_HEADER] = request.request_id
         response.headers["Server"] = "Chelonia"
@@ -401,7 +405,7 @@ class _Greeter(asyncio.BufferedProtocol):
 class _Newcomers:
     """Looks who has come, and cuts who has to go for him."""
 
-    def __init__(self, parts: ServerParts, limits: Limits) -> None:
+    def __init__(self, parts: ServerParts, limits: HttpLimits) -> None:
         self.table = ConnectionTable(limits.shares)
         self._parts = parts
         self._first_request_ms = limits.first_request_ms
@@ -561,7 +565,7 @@ def _check_coding(raw: web.BaseRequest) -> None:
         raise CheloniaError(Kind.NOT_SUPPORTED, raw.method, cause=cause)
 
 
-async def _body(raw: web.BaseRequest, limits: Limits, clock: Clock) -> AsyncIterator[bytes]:
+async def _body(raw: web.BaseRequest, limits: HttpLimits, clock: Clock) -> AsyncIterator[bytes]:
     if not raw.can_read_body:
         return
     if "100-continue" in raw.headers.get("Expect", "").lower() and raw.version >= (1, 1):
@@ -580,7 +584,7 @@ async def _body(raw: web.BaseRequest, limits: Limits, clock: Clock) -> AsyncIter
             window_start, window_bytes = clock.monotonic_ms(), 0
 
 
-async def _next_chunk(raw: web.BaseRequest, limits: Limits) -> bytes:
+async def _next_chunk(raw: web.BaseRequest, limits: HttpLimits) -> bytes:
     try:
         async with asyncio.timeout(limits.body_idle_ms / 1000):
             return await raw.content.readany()
@@ -605,7 +609,7 @@ async def _close(chunks: AsyncIterator[bytes]) -> None:
         await aclose()
 
 
-def _headers(answer: Answer) -> CIMultiDict[str]:
+def _headers(answer: HttpResponse) -> CIMultiDict[str]:
     return CIMultiDict(answer.headers)
 
 

@@ -13,18 +13,18 @@ from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.doors.calls import call_of
-from chelonia.hosting.doors.grants import Registry
-from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+from chelonia.hosting.doors.grants import RoleRegistry
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 
 
 class JobsDoor:
     """Serves what `look` returns."""
 
-    def __init__(self, registry: Registry, look: Callable[[], NodeJobs]) -> None:
+    def __init__(self, registry: RoleRegistry, look: Callable[[], NodeJobs]) -> None:
         self._registry = registry
         self._look = look
 
-    async def serve(self, request: Request) -> Answer:
+    async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer one request."""
         if request.method != "GET":
             return text_answer(405, "jobs are listed: GET\n", (("Allow", "GET"),))
@@ -35,4 +35,4 @@ class JobsDoor:
         if not call.has(Role.ADMINISTRATOR):
             cause = f"{call.dn} is no administrator of this cluster (trust.administrators)"
             return error_answer(CheloniaError(Kind.DENIED, "jobs", cause=cause))
-        return Answer(200, (("Content-Type", "application/json"),), msgspec.json.encode(self._look()))
+        return HttpResponse(200, (("Content-Type", "application/json"),), msgspec.json.encode(self._look()))

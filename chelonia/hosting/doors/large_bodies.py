@@ -24,7 +24,7 @@ def _pass(limit: str) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Arriving:
+class LargeBody:
     """One message. `give_up` ends its arrival; None while nothing arrives."""
 
     pool: LargeBodies
@@ -48,19 +48,19 @@ class LargeBodies:
 
     room: int = bounds.SOAP_LARGE_BODIES_MAX
     per_owner: int = bounds.SOAP_LARGE_BODIES_MAX
-    held: list[Arriving] = field(default_factory=list)
+    held: list[LargeBody] = field(default_factory=list)
 
     @contextmanager
-    def one(self, owner: str, met: Callable[[str], None] = _pass) -> Iterator[Arriving]:
+    def one(self, owner: str, met: Callable[[str], None] = _pass) -> Iterator[LargeBody]:
         """A message of `owner`, which frees its slot in the end; `met` is told of limits."""
-        arriving = Arriving(self, owner, met)
+        arriving = LargeBody(self, owner, met)
         try:
             yield arriving
         finally:
             if arriving in self.held:
                 self.held.remove(arriving)
 
-    def take(self, new: Arriving, now_s: float) -> None:
+    def take(self, new: LargeBody, now_s: float) -> None:
         """Give a slot, if need be that of the slowest. Raises: UNAVAILABLE."""
         own = sum(one.owner == new.owner for one in self.held)
         if own >= self.per_owner:

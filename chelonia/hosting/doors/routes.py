@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ANONYMOUS
 from chelonia.hosting.metrics import CONTENT_TYPE, Metrics
-from chelonia.hosting.net.http_messages import Answer, Door, Request, text_answer
+from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, text_answer
 
 log = logging.getLogger("chelonia.http.access")
 
@@ -57,7 +57,7 @@ class Routes:
         self._readiness = readiness
         self._metrics = metrics
 
-    async def serve(self, request: Request) -> Answer:
+    async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer one request."""
         first = request.path.strip("/").partition("/")[0].lower()
         door = self._doors.get(first)
@@ -76,19 +76,19 @@ class Routes:
             case "metrics" if self._metrics is not None and request.peer.dn == ANONYMOUS:
                 return text_answer(403, "metrics are for those who show a certificate\n")
             case "metrics" if self._metrics is not None:
-                return Answer(200, (("Content-Type", CONTENT_TYPE),), await self._metrics.expose())
+                return HttpResponse(200, (("Content-Type", CONTENT_TYPE),), await self._metrics.expose())
             case _:
                 return self._nothing()
 
-    def _nothing(self) -> Answer:
+    def _nothing(self) -> HttpResponse:
         here = " ".join(f"/{name}" for name in self._doors)
         return text_answer(404, f"nothing is served here; this listener has: {here} /healthz /readyz\n")
 
 
-def observer(metrics: Metrics) -> Callable[[Request, int, int, int], None]:
+def observer(metrics: Metrics) -> Callable[[HttpRequest, int, int, int], None]:
     """Count answers, and leave an access line at DEBUG; queries (they may hold tickets) are in neither."""
 
-    def observe(request: Request, status: int, sent: int, took_ms: int) -> None:
+    def observe(request: HttpRequest, status: int, sent: int, took_ms: int) -> None:
         metrics.answered(status)
         log.debug(
             "%s %r status=%d sent=%d ms=%d request=%s who=%r from=%s",

@@ -25,12 +25,12 @@ from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.connection_shares import owner_of
 from chelonia.hosting.doors.faults import note_fault
-from chelonia.hosting.doors.grants import Registry
-from chelonia.hosting.doors.large_bodies import Arriving, LargeBodies
+from chelonia.hosting.doors.grants import RoleRegistry
+from chelonia.hosting.doors.large_bodies import LargeBodies, LargeBody
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.reading import is_reading, while_connected
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, error_answer, read_whole, text_answer
 from chelonia.wire import positions, soap
 from chelonia.wire.operations import Service
 from chelonia.wire.web.headers import POSITION_HEADER
@@ -38,8 +38,8 @@ from chelonia.wire.wsdl import wsdl
 
 log = logging.getLogger("chelonia.soap")
 
-Message = soap.Request | soap.InformationRequest
-Done = Callable[[Request, str, Sequence[Any]], None]
+Message = soap.SoapRequest | soap.InformationRequest
+Done = Callable[[HttpRequest, str, Sequence[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SoapParts:
     """What every SOAP door of a node shares. `horizon`: answers tell its newest position, at or after their own;
     `notes` are told of limits that are met."""
 
-    registry: Registry
+    registry: RoleRegistry
     metrics: Metrics
     horizon: Horizon = field(default_factory=Horizon)
     notes: LimitNotes = field(default_factory=LimitNotes)
@@ -79,11 +79,13 @@ class SoapDoor:
         self._large_of_services = LargeBodies()
         self._large = LargeBodies(per_owner=bounds.SOAP_LARGE_BODIES_PER_OWNER_MAX)
 
-    async def serve(self, request: Request) -> Answer:
+    async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer one request: POST is SOAP, GET with `?wsdl` the description."""
         if request.method in ("GET", "HEAD"):
             if any(key.lower() == "wsdl" for key in request.query):
-                return Answer(200, (("Content-Type", soap.CONTENT_TYPE),), wsdl(self._service, self._url).encode())
+                return HttpResponse(
+                    200, (("Content-Type", soap.CONTENT_TYPE),), wsdl(self._service, self._url).encode()
+                )
             return text_answer(200, f"{self._service.type_name}: POST SOAP 1.1 here; ?wsdl describes it\n")
         if request.method != "POST":
             return text_answer(405, "this is a SOAP endpoint: POST\n", (("Allow", "GET, HEAD, POST"),))
@@ -93,7 +95,7 @@ class SoapDoor:
             return answer
         return replace(answer, headers=(*answer.headers, (POSITION_HEADER, positions.to_header(newest))))
 
-    async def _post(self, request: Request) -> Answer:
+    async def _post(self, request: HttpRequest) -> HttpResponse:
         started = time.perf_counter()
         operation, kind = "unreadable", ""
         try:
@@ -133,13 +135,13 @@ class SoapDoor:
         finally:
             self._parts.metrics.operation(self._service.name, operation, kind, time.perf_counter() - started)
 
-    def _slot(self, call: Call) -> AbstractContextManager[Arriving]:
+    def _slot(self, call: Call) -> AbstractContextManager[LargeBody]:
         """Where a large message of this caller may wait."""
         owner = owner_of(call.dn, call.address)
         pool = self._large_of_services if call.roles else self._large
         return pool.one(owner, lambda limit: self._parts.notes.met(limit, owner, "a large message was ended"))
 
-    async def _body(self, request: Request, call: Call, slot: Arriving) -> bytes:
+    async def _body(self, request: HttpRequest, call: Call, slot: LargeBody) -> bytes:
         """The body, as large as the caller's may be. Raises: DENIED, UNAVAILABLE; what `read_whole` does."""
         loop = asyncio.get_running_loop()
         stranger = not call.roles and self._service.name != "bartender"
@@ -182,13 +184,13 @@ class SoapDoor:
         return soap.encode_lidi(self._service, serving=True, capacity=capacity)
 
 
-def _xml(status: int, body: bytes) -> Answer:
-    return Answer(status, (("Content-Type", soap.CONTENT_TYPE),), body)
+def _xml(status: int, body: bytes) -> HttpResponse:
+    return HttpResponse(status, (("Content-Type", soap.CONTENT_TYPE),), body)
 
 
-def _fault(error: CheloniaError) -> Answer:
+def _fault(error: CheloniaError) -> HttpResponse:
     """A Fault; sizes and slow bodies are answered with HTTP's own status around it."""
     plain = error_answer(error)
     if error.kind in (Kind.TOO_LARGE, Kind.TIMEOUT, Kind.INCOMPLETE):
-        return Answer(plain.status, (("Content-Type", soap.CONTENT_TYPE),), soap.encode_fault(error), close=True)
+        return HttpResponse(plain.status, (("Content-Type", soap.CONTENT_TYPE),), soap.encode_fault(error), close=True)
     return _xml(soap.FAULT_STATUS, soap.encode_fault(error))

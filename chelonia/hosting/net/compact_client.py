@@ -52,7 +52,7 @@ class CompactClient:
             return True
         return self._clock.monotonic_ms() >= self._soap_until.get((_target(url), service), 0)
 
-    async def ask(self, url: str, asking: Asking) -> compact.Answered:
+    async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
         """Make one call.
 
         Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
@@ -115,11 +115,11 @@ class CompactClient:
         return connection
 
 
-class Asking(msgspec.Struct, frozen=True):
+class PendingCall(msgspec.Struct, frozen=True):
     """What is asked, its number still to be given, and for how long an answer is waited for; `silent_ms`: after so long
     without an answer `Silent` is raised (0: it is not)."""
 
-    words: compact.Asking
+    words: compact.OutgoingCall
     read_ms: int
     silent_ms: int = 0
 
@@ -127,7 +127,7 @@ class Asking(msgspec.Struct, frozen=True):
 class Silent(Exception):
     """A call has no answer yet. It goes on: `rest` is to be awaited."""
 
-    def __init__(self, rest: asyncio.Future[compact.Answered]) -> None:
+    def __init__(self, rest: asyncio.Future[compact.IncomingAnswer]) -> None:
         super().__init__()
         self.rest = rest
 
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._target = target
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[compact.Answered]] = {}
+        self._waiting: dict[int, asyncio.Future[compact.IncomingAnswer]] = {}
         self._due: list[tuple[float, int, float, float]] = []
         """When who waits is told that it takes long, its number, since when he waits, and when next (0: never)."""
         self._heard_s = 0.0
@@ -152,12 +152,12 @@ class Connection(asyncio.Protocol):
         self._handed_out = 0
         """How many answers came last together: as many may ask again in this turn."""
         self.broken = False
-        self._refused: compact.Failure | None = None
+        self._refused: compact.WireError | None = None
         """Why the peer hears nobody of us."""
         self.ended = self._loop.create_future()
         """Done when it is closed."""
 
-    def ask(self, asking: Asking) -> asyncio.Future[compact.Answered]:
+    def ask(self, asking: PendingCall) -> asyncio.Future[compact.IncomingAnswer]:
         """Send a call; its answer is to be awaited.
 
         Raises: NETWORK, TOO_LARGE, BAD_REQUEST (text that is not UTF-8); when awaited NETWORK, TIMEOUT, `Silent`.
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         waiting = self._waiting.get(number)
         return waiting is None or waiting.done()
 
-    def _tell_silence(self, number: int, waiting: asyncio.Future[compact.Answered]) -> None:
+    def _tell_silence(self, number: int, waiting: asyncio.Future[compact.IncomingAnswer]) -> None:
         """Whoever waits hears that it takes long; what answers him comes to another future."""
         rest = self._waiting[number] = self._loop.create_future()
         waiting.set_exception(Silent(rest))

@@ -45,7 +45,7 @@ class Explicit:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CredentialSurroundings:
     """Where to look: `environ` the environment, `home` the user's directory (None if he has none), `uid` his number.
 
     `proxy_dir` and `system_ca_dir` are the places grid software agreed on; other values are for tests.
@@ -96,7 +96,7 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _CredentialPlace:
     """One place to look at; `final` if the user named it, so that nothing else is tried after it."""
 
     origin: str
@@ -106,7 +106,9 @@ class _Place:
     final: bool = False
 
 
-def find_credential(explicit: Explicit, around: Surroundings, now_ms: Ms, prompt: Prompt | None = None) -> Credential:
+def find_credential(
+    explicit: Explicit, around: CredentialSurroundings, now_ms: Ms, prompt: Prompt | None = None
+) -> Credential:
     """Find the credential to use.
 
     Args:
@@ -132,7 +134,7 @@ def find_credential(explicit: Explicit, around: Surroundings, now_ms: Ms, prompt
     raise CheloniaError(kind, "find credential", "", cause)
 
 
-def find_cas(explicit: Explicit, around: Surroundings) -> TlsSettings:
+def find_cas(explicit: Explicit, around: CredentialSurroundings) -> TlsSettings:
     """Find the CAs to trust: the first place that is named or exists.
 
     Returns: settings with `ca_dir` or `ca_file` only.
@@ -188,37 +190,37 @@ def explain_file(cert_file: Path, trust: Trust, now_ms: Ms) -> tuple[str, ...]:
     return explain_chain(chain, trust, now_ms)
 
 
-def _places(explicit: Explicit, around: Surroundings) -> Iterator[_Place]:
+def _places(explicit: Explicit, around: CredentialSurroundings) -> Iterator[_CredentialPlace]:
     """Places to look at, best first."""
     if explicit.proxy is not None:
-        yield _Place("named explicitly", explicit.proxy, explicit.proxy, is_proxy=True, final=True)
+        yield _CredentialPlace("named explicitly", explicit.proxy, explicit.proxy, is_proxy=True, final=True)
     elif explicit.cert is not None or explicit.key is not None:
         cert, key = explicit.cert or explicit.key, explicit.key or explicit.cert
         assert cert is not None
         assert key is not None
-        yield _Place("named explicitly", cert, key, is_proxy=False, final=True)
+        yield _CredentialPlace("named explicitly", cert, key, is_proxy=False, final=True)
     else:
         yield from _found_places(around)
 
 
-def _found_places(around: Surroundings) -> Iterator[_Place]:
+def _found_places(around: CredentialSurroundings) -> Iterator[_CredentialPlace]:
     """The places of the environment and the conventions."""
     environ = around.environ
     for name in ("X509_USER_PROXY", "ARC_PROXY_FILE"):
         if environ.get(name):
-            yield _Place(name, Path(environ[name]), Path(environ[name]), is_proxy=True)
+            yield _CredentialPlace(name, Path(environ[name]), Path(environ[name]), is_proxy=True)
     usual = around.proxy_dir / f"x509up_u{around.uid}"
-    yield _Place("default proxy", usual, usual, is_proxy=True)
+    yield _CredentialPlace("default proxy", usual, usual, is_proxy=True)
     for cert_name, key_name in (("X509_USER_CERT", "X509_USER_KEY"), ("ARC_CERT_FILE", "ARC_KEY_FILE")):
         if environ.get(cert_name):
             cert = environ[cert_name]
-            yield _Place(cert_name, Path(cert), Path(environ.get(key_name) or cert), is_proxy=False)
+            yield _CredentialPlace(cert_name, Path(cert), Path(environ.get(key_name) or cert), is_proxy=False)
     if around.home is not None:
         globus = around.home / ".globus"
-        yield _Place("default certificate", globus / "usercert.pem", globus / "userkey.pem", is_proxy=False)
+        yield _CredentialPlace("default certificate", globus / "usercert.pem", globus / "userkey.pem", is_proxy=False)
 
 
-def _ca_places(around: Surroundings) -> Iterator[tuple[str, Path, bool]]:
+def _ca_places(around: CredentialSurroundings) -> Iterator[tuple[str, Path, bool]]:
     """(origin, path, whether a directory) of each place for CAs, best first."""
     for name, is_dir in (("X509_CERT_DIR", True), ("ARC_CA_DIR", True), ("ARC_CA_FILE", False)):
         if around.environ.get(name):
@@ -228,7 +230,7 @@ def _ca_places(around: Surroundings) -> Iterator[tuple[str, Path, bool]]:
     yield "default", around.system_ca_dir, True
 
 
-def _examine(place: _Place, uid: int, now_ms: Ms, prompt: Prompt | None) -> Credential:
+def _examine(place: _CredentialPlace, uid: int, now_ms: Ms, prompt: Prompt | None) -> Credential:
     """Prove a place usable.
 
     Raises: NOT_FOUND if a file is missing, otherwise what is wrong with it.

@@ -44,7 +44,7 @@ def _never(key: Hashable, told: Callable[[], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """One request. `path` is decoded; `headers` is case-insensitive, its items are in order, each field by itself;
     `length` is -1 when not declared; `target`: path and query as they were sent, what signatures are of."""
 
@@ -62,7 +62,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """One answer. A streamed `body` with `length` -1 is sent chunked; `close` ends the connection after it."""
 
     status: int
@@ -72,16 +72,16 @@ class Answer:
     close: bool = False
 
 
-Door = Callable[[Request], Awaitable[Answer]]
+Door = Callable[[HttpRequest], Awaitable[HttpResponse]]
 """What serves the requests of a listener."""
 
 
-def text_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+def text_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
     """A short plain text answer."""
-    return Answer(status, (("Content-Type", TEXT), *headers), text.encode())
+    return HttpResponse(status, (("Content-Type", TEXT), *headers), text.encode())
 
 
-def error_answer(error: CheloniaError) -> Answer:
+def error_answer(error: CheloniaError) -> HttpResponse:
     """The HTTP face of an error: its status, and a line naming kind and cause."""
     kind = ((ERROR_HEADER, error.kind.value),)
     retry = (("Retry-After", "1"),) if error.meaning.http == 503 else ()
@@ -99,7 +99,7 @@ class Whole:
     large: Callable[[int], None] = lambda size: None
 
 
-async def read_whole(request: Request, how: Whole) -> bytes:
+async def read_whole(request: HttpRequest, how: Whole) -> bytes:
     """Collect a request body. Raises: TOO_LARGE; TIMEOUT, INCOMPLETE from the body; what `how.large` raises."""
     try:
         async with asyncio.timeout(how.deadline_ms / 1000):
@@ -109,7 +109,7 @@ async def read_whole(request: Request, how: Whole) -> bytes:
         raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
 
 
-async def _collect(request: Request, how: Whole) -> bytes:
+async def _collect(request: HttpRequest, how: Whole) -> bytes:
     limit = how.limit
     if request.length > limit:
         cause = f"a body here has at most {limit} bytes, this declares {request.length}"

@@ -18,20 +18,20 @@ from typing import Any, Final, cast
 
 from chelonia.core import operations
 from chelonia.core.access_keys import AccessKeys
-from chelonia.core.ahash import AHash
-from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Files
 from chelonia.core.ids import RequestKey, ServiceId
-from chelonia.core.librarian import Librarian
 from chelonia.core.operations import PortMethod, PortTable, Retry
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.bartender import Bartender
+from chelonia.core.ports.files import Files
+from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.shepherd import Shepherd
 from chelonia.core.position import Horizon, Position, later
-from chelonia.core.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.racing import Race
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import Asking, CompactClient, Silent
+from chelonia.hosting.net.compact_client import CompactClient, PendingCall, Silent
 from chelonia.hosting.net.http_client import (
     ClientLimits,
     HttpClient,
@@ -74,7 +74,7 @@ COMPACT_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryLimits:
     """How hard a channel tries.
 
     `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once);
@@ -127,14 +127,14 @@ def _is_answer(error: BaseException | None) -> bool:
 class Channel:
     """Carries calls to one service, over one or several URLs of it."""
 
-    def __init__(self, link: Link, service: Service, urls: Sequence[str], patience: Patience | None = None) -> None:
+    def __init__(self, link: Link, service: Service, urls: Sequence[str], patience: RetryLimits | None = None) -> None:
         """Raises: BAD_CONFIG without a URL."""
         if not urls:
             raise CheloniaError(Kind.BAD_CONFIG, service.name, cause=f"no URL of a {service.name} is known")
         self._link = link
         self._service = service
         self._table = service.table
-        self._patience = patience or Patience()
+        self._patience = patience or RetryLimits()
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
@@ -248,19 +248,19 @@ class Channel:
             return False
         return method not in self._service.by_method or self._link.compact.speaks(url, self._service.name)
 
-    def _asking(self, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> Asking:
+    def _asking(self, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> PendingCall:
         after = later(call.read_after, self._link.horizon.newest)
-        words = compact.Asking(
+        words = compact.OutgoingCall(
             0, self._service.name, method, call.request_id, call.request_key, self._link.service_id, after,
             call.strong, self._compact[method].packed(args),
         )  # fmt: skip
-        return Asking(words, self._read_ms(method) or COMPACT_MS, silent_ms)
+        return PendingCall(words, self._read_ms(method) or COMPACT_MS, silent_ms)
 
     def _read_ms(self, method: str) -> int:
         return self._table.by_method[method].answer_ms or self._patience.read_ms
 
     async def _packed(
-        self, answer: Awaitable[compact.Answered], url: str, call: Call, method: str, args: tuple[Any, ...]
+        self, answer: Awaitable[compact.IncomingAnswer], url: str, call: Call, method: str, args: tuple[Any, ...]
     ) -> Any:
         """What came of asking in the compact encoding; by SOAP where it is not spoken. Raises: as `Connection.ask`."""
         try:
@@ -270,7 +270,7 @@ class Channel:
                 raise
             return await self._by_soap(url, call, method, args)
 
-    def _unpacked(self, answered: compact.Answered, url: str, method: str) -> Any:
+    def _unpacked(self, answered: compact.IncomingAnswer, url: str, method: str) -> Any:
         if answered.position is not None:
             self._saw(answered.position)
         result = compact.decode_result(self._compact[method], answered)
@@ -353,37 +353,37 @@ def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, A
     return ask
 
 
-def remote(link: Link, service: Service, urls: Sequence[str], patience: Patience) -> Any:
+def remote(link: Link, service: Service, urls: Sequence[str], patience: RetryLimits) -> Any:
     """The port of a service elsewhere, every method a call."""
     return _Remote(Channel(link, service, urls, patience), service.table)
 
 
-def remote_ahash(link: Link, urls: Sequence[str], patience: Patience | None = None) -> AHash:
+def remote_ahash(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AHash:
     """An A-Hash elsewhere. A transact without a key gets a fresh one: a repeated call must apply once."""
-    hedged = Patience(hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
+    hedged = RetryLimits(hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
     return cast(AHash, remote(link, AHASH, urls, patience or hedged))
 
 
-def remote_librarian(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Librarian:
+def remote_librarian(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Librarian:
     """A Librarian elsewhere."""
-    return cast(Librarian, remote(link, LIBRARIAN, urls, patience or Patience()))
+    return cast(Librarian, remote(link, LIBRARIAN, urls, patience or RetryLimits()))
 
 
-def remote_shepherd(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Shepherd:
+def remote_shepherd(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Shepherd:
     """A Shepherd elsewhere; it is asked once, whoever asks has others."""
-    return cast(Shepherd, remote(link, SHEPHERD, urls, patience or Patience(retry_ms=0)))
+    return cast(Shepherd, remote(link, SHEPHERD, urls, patience or RetryLimits(retry_ms=0)))
 
 
-def remote_files(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Files:
+def remote_files(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Files:
     """The port `Files` of a Bartender elsewhere."""
-    return cast(Files, remote(link, FILES, urls, patience or Patience()))
+    return cast(Files, remote(link, FILES, urls, patience or RetryLimits()))
 
 
-def remote_keys(link: Link, urls: Sequence[str], patience: Patience | None = None) -> AccessKeys:
+def remote_keys(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AccessKeys:
     """The port `AccessKeys` of a Bartender elsewhere."""
-    return cast(AccessKeys, remote(link, ACCESS_KEYS, urls, patience or Patience()))
+    return cast(AccessKeys, remote(link, ACCESS_KEYS, urls, patience or RetryLimits()))
 
 
-def remote_bartender(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Bartender:
+def remote_bartender(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Bartender:
     """A Bartender elsewhere."""
-    return cast(Bartender, remote(link, BARTENDER, urls, patience or Patience()))
+    return cast(Bartender, remote(link, BARTENDER, urls, patience or RetryLimits()))

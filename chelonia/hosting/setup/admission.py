@@ -5,7 +5,8 @@ that the door shows, so that the newcomer knows to whom it speaks before it says
 to whom the administrator gave it. A token is for one host and lives as long as the `admit` that made it. What is signed
 is decided here from the name that the administrator gave: of the request only the public key is taken.
 
-Messages are lines of JSON within TLS: one `Request`, then `Answer`s until one is final, then one empty line: received.
+Messages are lines of JSON within TLS: one `AdmissionRequest`, then an `AdmissionStatus` each until one is
+final, then one empty line: received.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from chelonia.core import bounds
-from chelonia.core.ahash import ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
+from chelonia.core.ports.ahash import ReplicaView
 from chelonia.hosting.net.identity import is_for, names_of, subject_dn
 
 PREFIX: Final = "chelonia1-"
@@ -43,7 +44,7 @@ _AT_WORK: Final = ("master", "follower")
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AdmissionToken:
     """What the administrator carries from `admit` to `join`. `pin`: of the door's certificate."""
 
     pin: bytes
@@ -54,7 +55,7 @@ class Token:
         return PREFIX + base64.b32encode(self.pin + self.secret).decode().rstrip("=").lower()
 
 
-class Request(msgspec.Struct, frozen=True):
+class AdmissionRequest(msgspec.Struct, frozen=True):
     """What a newcomer asks. `csr`: PEM; `certificate`: PEM, when the site's own CA has certified the key already."""
 
     version: int
@@ -65,7 +66,7 @@ class Request(msgspec.Struct, frozen=True):
     time_ms: int
 
 
-class Replica(msgspec.Struct, frozen=True):
+class ReplicaAddress(msgspec.Struct, frozen=True):
     """A replica of the A-Hash, as `config.ReplicaEntry`."""
 
     id: int
@@ -83,7 +84,7 @@ class Offer(msgspec.Struct, frozen=True):
     cluster: str
     port: int
     replica: int
-    replicas: list[Replica]
+    replicas: list[ReplicaAddress]
     hosts: list[str]
     administrators: list[str]
     bartender_secret: str
@@ -93,7 +94,7 @@ class Offer(msgspec.Struct, frozen=True):
     round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AdmissionStatus(msgspec.Struct, frozen=True):
     """Where a request stands: `waiting` for the administrator, `refused` because of `cause`, or admitted: `offer`."""
 
     state: str
@@ -120,7 +121,7 @@ def pin_of(certificate: bytes) -> bytes:
     return hashlib.sha256(certificate).digest()[:PIN_BYTES]
 
 
-def parse_token(text: str) -> Token:
+def parse_token(text: str) -> AdmissionToken:
     """Read a token as it was typed. Raises: BAD_REQUEST."""
     cause = f"a token is what `cheloniad admit` prints: {PREFIX} and 52 letters and digits, all of them"
     body = text.strip().lower().removeprefix(PREFIX)
@@ -130,13 +131,13 @@ def parse_token(text: str) -> Token:
         raise CheloniaError(Kind.BAD_REQUEST, "join", "token", cause) from error
     if len(raw) != PIN_BYTES + SECRET_BYTES or not text.strip().lower().startswith(PREFIX):
         raise CheloniaError(Kind.BAD_REQUEST, "join", "token", cause)
-    return Token(raw[:PIN_BYTES], raw[PIN_BYTES:])
+    return AdmissionToken(raw[:PIN_BYTES], raw[PIN_BYTES:])
 
 
-def parse_request(line: bytes) -> Request:
+def parse_request(line: bytes) -> AdmissionRequest:
     """Read a request. Raises: BAD_REQUEST."""
     try:
-        request = msgspec.json.decode(line, type=Request)
+        request = msgspec.json.decode(line, type=AdmissionRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheloniaError(Kind.BAD_REQUEST, "join", cause=f"this is no request to join: {error}") from error
     if request.version != VERSION:
@@ -145,26 +146,26 @@ def parse_request(line: bytes) -> Request:
     return request
 
 
-def parse_answer(line: bytes) -> Answer:
+def parse_answer(line: bytes) -> AdmissionStatus:
     """Read an answer. Raises: BAD_REQUEST."""
     try:
-        return msgspec.json.decode(line, type=Answer)
+        return msgspec.json.decode(line, type=AdmissionStatus)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         cause = f"this is no answer of `cheloniad admit`: {error}"
         raise CheloniaError(Kind.BAD_REQUEST, "join", cause=cause) from error
 
 
-def line_of(message: Request | Answer) -> bytes:
+def line_of(message: AdmissionRequest | AdmissionStatus) -> bytes:
     """A message as a line."""
     return msgspec.json.encode(message) + b"\n"
 
 
-def knows_secret(request: Request, secret: bytes) -> bool:
+def knows_secret(request: AdmissionRequest, secret: bytes) -> bool:
     """Whether the token is the one that was given out; takes the same time whatever was sent."""
     return hmac.compare_digest(request.secret.encode("utf-8", "replace"), secret.hex().encode())
 
 
-def judge(request: Request, expected: Expected, now_ms: Ms) -> x509.CertificateSigningRequest:
+def judge(request: AdmissionRequest, expected: Expected, now_ms: Ms) -> x509.CertificateSigningRequest:
     """Look at the request of one who knows the secret.
 
     Returns: the signing request, whose key is the newcomer's own.
@@ -213,7 +214,7 @@ def replica_of(members: Sequence[ReplicaView], dn: Dn) -> int:
     return next((view.replica for view in members if view.dn == dn), 0)
 
 
-def own_certificate(request: Request, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
+def own_certificate(request: AdmissionRequest, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
     """The site's certificate that a newcomer brings, leaf first. Raises: UNTRUSTED, BAD_REQUEST.
 
     That the key is his own is shown by the signing request; whether a CA stands behind it is the caller's to ask.
@@ -239,7 +240,7 @@ def fingerprint(csr: x509.CertificateSigningRequest) -> str:
     return ":".join(digest[at : at + 4] for at in range(0, len(digest), 4))
 
 
-def _checked_csr(request: Request) -> x509.CertificateSigningRequest:
+def _checked_csr(request: AdmissionRequest) -> x509.CertificateSigningRequest:
     try:
         csr = x509.load_pem_x509_csr(request.csr.encode())
         good = csr.is_signature_valid

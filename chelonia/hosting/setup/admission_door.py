@@ -26,10 +26,10 @@ from chelonia.hosting.net.certificates import KeyKind, chain_pem, key_pem, make_
 from chelonia.hosting.setup.admission import (
     LINE_BYTES_MAX,
     WRONG_TOKENS_MAX,
-    Answer,
+    AdmissionRequest,
+    AdmissionStatus,
+    AdmissionToken,
     Offer,
-    Request,
-    Token,
     knows_secret,
     line_of,
     parse_answer,
@@ -49,7 +49,7 @@ FAREWELL_S: Final = 1.0
 RECEIVED_S: Final = 30.0
 """In which a newcomer says that it has written down what it was given."""
 
-Decide = Callable[[Request, str], Awaitable[Offer]]
+Decide = Callable[[AdmissionRequest, str], Awaitable[Offer]]
 """Asked about each request whose secret is right, with the address it came from. Raises: CheloniaError: refused."""
 
 
@@ -112,27 +112,27 @@ class Door:
             async with asyncio.timeout(REQUEST_S):
                 request = parse_request(await reader.readuntil(b"\n"))
         except asyncio.LimitOverrunError:
-            return await self._say(writer, Answer("refused", f"a request has at most {LINE_BYTES_MAX} bytes"))
+            return await self._say(writer, AdmissionStatus("refused", f"a request has at most {LINE_BYTES_MAX} bytes"))
         except CheloniaError as error:
-            return await self._say(writer, Answer("refused", error.cause))
+            return await self._say(writer, AdmissionStatus("refused", error.cause))
         if not knows_secret(request, self._secret):
             return await self._turn_away(writer, origin)
-        await self._say(writer, Answer("waiting"))
+        await self._say(writer, AdmissionStatus("waiting"))
         async with self._deciding:
             await self._admit(request, origin, reader, writer)
 
     async def _admit(
-        self, request: Request, origin: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: AdmissionRequest, origin: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Have the request decided, and tell. A refusal leaves the door open for a better request."""
         try:
             offer = await self._decide(request, origin)
         except CheloniaError as error:
-            await self._say(writer, Answer("refused", error.cause))
+            await self._say(writer, AdmissionStatus("refused", error.cause))
             if error.kind is Kind.DENIED:
                 self._end(error)
             return
-        await self._say(writer, Answer("admitted", offer=offer))
+        await self._say(writer, AdmissionStatus("admitted", offer=offer))
         async with asyncio.timeout(RECEIVED_S):
             await reader.readuntil(b"\n")
         self._end(None)
@@ -140,12 +140,14 @@ class Door:
     async def _turn_away(self, writer: asyncio.StreamWriter, origin: str) -> None:
         self._wrong += 1
         log.warning("wrong token from=%s tries=%d", origin, self._wrong)
-        await self._say(writer, Answer("refused", "the token is not that of this `cheloniad admit`: use the newest"))
+        await self._say(
+            writer, AdmissionStatus("refused", "the token is not that of this `cheloniad admit`: use the newest")
+        )
         if self._wrong >= WRONG_TOKENS_MAX:
             cause = f"{self._wrong} wrong tokens, the last from {origin}: somebody is trying; the token is void"
             self._end(CheloniaError(Kind.UNTRUSTED, "admit", cause=cause))
 
-    async def _say(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
+    async def _say(self, writer: asyncio.StreamWriter, answer: AdmissionStatus) -> None:
         async with asyncio.timeout(REQUEST_S):
             writer.write(line_of(answer))
             await writer.drain()
@@ -161,7 +163,7 @@ class Door:
 class Knock:
     """A newcomer at the door of `host:port`, once it has proved to be the token's."""
 
-    def __init__(self, host: str, port: int, token: Token) -> None:
+    def __init__(self, host: str, port: int, token: AdmissionToken) -> None:
         """Connect. Raises: NETWORK, UNTRUSTED with the cure."""
         self._where = f"{host}:{port}"
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -187,7 +189,7 @@ class Knock:
             raise CheloniaError(Kind.UNTRUSTED, "join", self._where, cause)
         self._file = self._socket.makefile("rb")
 
-    def ask(self, request: Request, deadline_s: float, waiting: Callable[[], None]) -> Offer:
+    def ask(self, request: AdmissionRequest, deadline_s: float, waiting: Callable[[], None]) -> Offer:
         """Send the request and wait for the administrator. Raises: DENIED (refused), NETWORK, BAD_REQUEST."""
         self._socket.settimeout(deadline_s)
         self._socket.sendall(line_of(request))

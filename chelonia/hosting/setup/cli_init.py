@@ -38,7 +38,7 @@ from chelonia.hosting.setup.first_config import (
     REPLICA,
     ClusterFacts,
     HostFacts,
-    Places,
+    HostPaths,
     check_host,
     core_config,
     url,
@@ -91,9 +91,9 @@ def add_places(parser: argparse.ArgumentParser, *, new: bool = True) -> None:
     parser.add_argument("--data", type=Path, default=Path("/var/lib/chelonia"), help="default /var/lib/chelonia")
 
 
-def places_of(options: argparse.Namespace) -> Places:
+def places_of(options: argparse.Namespace) -> HostPaths:
     """Where this host keeps things."""
-    return Places(*(path.absolute() for path in (options.conf, options.grid, options.data)))
+    return HostPaths(*(path.absolute() for path in (options.conf, options.grid, options.data)))
 
 
 def _init(options: argparse.Namespace) -> int:
@@ -133,7 +133,7 @@ def _check_range(option: str, value: int, least: int, most: int) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, "init", str(value), f"{option} is from {least} to {most}")
 
 
-def _own_certificates(places: Places, name: str, options: argparse.Namespace) -> Dn:
+def _own_certificates(places: HostPaths, name: str, options: argparse.Namespace) -> Dn:
     """Make a CA and this host's certificate, where they are not there. Raises: EXISTS for another's certificate."""
     if places.cert.exists() and not CertificateAuthority.is_in(places.grid):
         cause = "there is a host certificate of another CA: use it with --site-certificate, or move it away"
@@ -148,7 +148,7 @@ def _own_certificates(places: Places, name: str, options: argparse.Namespace) ->
     return dn
 
 
-def _authority(places: Places, subject: str, now: Ms) -> CertificateAuthority:
+def _authority(places: HostPaths, subject: str, now: Ms) -> CertificateAuthority:
     """The CA that is there, whole; a new one when there is none."""
     # Nobody signs its CRL every month here: it lasts as long as the certificates that have to be renewed anyway.
     lifetime = CERTIFICATE_LIFETIME_S
@@ -162,7 +162,7 @@ def _authority(places: Places, subject: str, now: Ms) -> CertificateAuthority:
     return ca
 
 
-def _check_certificate(places: Places, name: str) -> None:
+def _check_certificate(places: HostPaths, name: str) -> None:
     """Raises: EXISTS when it is another host's, as after an `init` that was given another name; UNTRUSTED."""
     cert = x509.load_pem_x509_certificates(places.cert.read_bytes())[0]
     if not is_for(cert, name):
@@ -174,13 +174,13 @@ def _check_certificate(places: Places, name: str) -> None:
         raise CheloniaError(Kind.UNTRUSTED, "init", str(places.cert), cause)
 
 
-def _refused(cert: Path, places: Places) -> str:
+def _refused(cert: Path, places: HostPaths) -> str:
     """Why a certificate is not accepted by the CAs that are here; empty when it is."""
     trust = load_trust(TlsSettings(ca_dir=places.ca_dir))
     return "; ".join(explain_file(cert, trust, SystemClock().now_ms()))
 
 
-def _site_certificate(places: Places) -> Dn:
+def _site_certificate(places: HostPaths) -> Dn:
     """The subject of the host certificate that is there. Raises: BAD_CONFIG."""
     for path in (places.cert, places.key, places.ca_dir):
         if not path.exists():
@@ -191,7 +191,7 @@ def _site_certificate(places: Places) -> Dn:
     return dn
 
 
-def _administrator(options: argparse.Namespace, places: Places) -> Dn:
+def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
     """The administrator's DN; a certificate is made for a name. Raises: BAD_REQUEST, EXISTS, BAD_CONFIG."""
     wanted, folder = options.administrator, Path.home() / ".globus"
     cert, key = folder / "usercert.pem", folder / "userkey.pem"
@@ -217,7 +217,7 @@ def _administrator(options: argparse.Namespace, places: Places) -> Dn:
     return issued.dn
 
 
-def _found(host: HostFacts, cluster: ClusterFacts, places: Places, owner: host_files.Account) -> None:
+def _found(host: HostFacts, cluster: ClusterFacts, places: HostPaths, owner: host_files.Account) -> None:
     """Begin the A-Hash."""
     section = core_config(host, cluster, places).ahash
     assert section is not None

@@ -21,11 +21,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
-from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.librarian import Librarian, ServiceRecord
+from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep
+from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.hosting.ahash_replica import settings_of
 from chelonia.hosting.config import NodeConfig, ReplicaEntry, load_config, read_secret
 from chelonia.hosting.net.certificates import (
@@ -43,12 +43,12 @@ from chelonia.hosting.net.certificates import (
     write_file,
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.credentials import Explicit, Surroundings, explain_chain, find_credential
+from chelonia.hosting.net.credentials import CredentialSurroundings, Explicit, explain_chain, find_credential
 from chelonia.hosting.net.identity import name_from_dn, subject_dn
-from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash, remote_librarian
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_trust
 from chelonia.hosting.setup import admission, host_files
-from chelonia.hosting.setup.admission import Expected, Offer, Replica, Request, Token
+from chelonia.hosting.setup.admission import AdmissionRequest, AdmissionToken, Expected, Offer, ReplicaAddress
 from chelonia.hosting.setup.admission_door import Door, Knock
 from chelonia.hosting.setup.cli_ca import host_subject
 from chelonia.hosting.setup.cli_init import add_places, places_of
@@ -58,7 +58,7 @@ from chelonia.hosting.setup.first_config import (
     REPLICA,
     ClusterFacts,
     HostFacts,
-    Places,
+    HostPaths,
     check_host,
     hosts_of,
     url,
@@ -124,7 +124,7 @@ def _minutes(text: str) -> int:
 class _Home:
     """The host on which `admit` runs: its files, its core, its CA (None: the site has its own)."""
 
-    places: Places
+    places: HostPaths
     core: NodeConfig
     ca: CertificateAuthority | None
 
@@ -171,14 +171,14 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
     async with link.client:
         assert home.core.librarian is not None, "a core has a Librarian"
         ports = _Ports(
-            remote_ahash(link, (home.core.ahash.id,), Patience()),
-            remote_librarian(link, (home.core.librarian.id,), Patience()),
+            remote_ahash(link, (home.core.ahash.id,), RetryLimits()),
+            remote_librarian(link, (home.core.librarian.id,), RetryLimits()),
         )
         teller = _Teller(json=options.json)
         desk = _Desk(home, ports, name, teller, approve_all=options.yes)
         await desk.look()
         door = Door(desk.secret, desk.decide)
-        token = Token(door.pin, desk.secret)
+        token = AdmissionToken(door.pin, desk.secret)
         port = home.port + ADMISSION
         opened = functools.partial(_tell_token, teller, home, name, token, options.minutes)
         await door.run(options.listen, port, options.minutes * 60, opened)
@@ -197,7 +197,7 @@ class _Teller:
         print(json.dumps({"event": event, **facts}) if self.json else text, flush=True)
 
 
-def _home(places: Places) -> _Home:
+def _home(places: HostPaths) -> _Home:
     """What stands on this host. Raises: BAD_CONFIG with the cure."""
     if not places.core.exists():
         cause = "there is no such configuration: `cheloniad admit` runs on a host that `init` or `join` has set up"
@@ -209,7 +209,7 @@ def _home(places: Places) -> _Home:
     return _Home(places, core, _own_ca(places, core) if (places.grid / "ca").exists() else None)
 
 
-def _own_ca(places: Places, core: NodeConfig) -> CertificateAuthority:
+def _own_ca(places: HostPaths, core: NodeConfig) -> CertificateAuthority:
     """The CA whose key is here. Raises: BAD_CONFIG when the hosts trust another in its place: no host would take what
     it certifies, and a newcomer would trust nobody else."""
     ca = CertificateAuthority.load(places.grid)
@@ -235,7 +235,7 @@ def _trusted(core: NodeConfig) -> list[tuple[Dn, CertificatePublicKeyTypes]]:
 
 def _administrator(home: _Home) -> TlsSettings:
     """The credential of whoever runs this. Raises: BAD_CONFIG naming the places looked at, DENIED."""
-    around = Surroundings(os.environ, Path.home(), os.getuid())
+    around = CredentialSurroundings(os.environ, Path.home(), os.getuid())
     credential = find_credential(Explicit(), around, SystemClock().now_ms())
     if credential.dn not in home.core.trust.administrators:
         known = ", ".join(home.core.trust.administrators)
@@ -244,7 +244,7 @@ def _administrator(home: _Home) -> TlsSettings:
     return credential.settings(TlsSettings(ca_dir=Path(home.core.tls.ca_dir)))
 
 
-def _tell_token(teller: _Teller, home: _Home, name: str, token: Token, minutes: int) -> None:
+def _tell_token(teller: _Teller, home: _Home, name: str, token: AdmissionToken, minutes: int) -> None:
     site, lines = "", []
     if home.ca is None:
         site = " --site-certificate"
@@ -309,7 +309,7 @@ class _Desk:
         admission.check_free(expected)
         return expected
 
-    async def decide(self, request: Request, origin: str) -> Offer:
+    async def decide(self, request: AdmissionRequest, origin: str) -> Offer:
         """Admit, or raise. As `admission_door.Decide`."""
         now = SystemClock().now_ms()
         csr = admission.judge(request, await self.look(Dn("")), now)
@@ -327,7 +327,9 @@ class _Desk:
         """What our CA calls a newcomer; "" where the site has its own."""
         return host_subject(self._home.ca, self._name) if self._home.ca is not None else Dn("")
 
-    def _certified(self, request: Request, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
+    def _certified(
+        self, request: AdmissionRequest, csr: x509.CertificateSigningRequest
+    ) -> tuple[x509.Certificate, ...]:
         """The certificate that the newcomer has: the site's, or what our CA gave to a `join` that was killed.
 
         Raises: UNTRUSTED, BAD_REQUEST.
@@ -382,7 +384,7 @@ class _Desk:
         replicas = []
         for view in status.replicas:
             host, _, port = view.address.rpartition(":")
-            replicas.append(Replica(view.replica, host, int(port), view.dn))
+            replicas.append(ReplicaAddress(view.replica, host, int(port), view.dn))
         ca, crl = "", ""
         if home.ca is not None:
             ca = chain_pem([home.ca.certificate]).decode()
@@ -461,26 +463,26 @@ def _asked() -> str:
     return sys.stdin.readline()
 
 
-def _key(places: Places, *, site: bool) -> Issued:
+def _key(places: HostPaths, *, site: bool) -> Issued:
     """The host's key, with its certificate or none yet. Raises: BAD_CONFIG."""
     if site or places.cert.exists():
         return load_issued(places.cert, places.key)
     return Issued((), key_at(places.key, NEW_KEY) if places.key.exists() else make_key(NEW_KEY))
 
 
-def _request(name: str, token: Token, issued: Issued) -> Request:
+def _request(name: str, token: AdmissionToken, issued: Issued) -> AdmissionRequest:
     csr = x509.CertificateSigningRequestBuilder().subject_name(name_from_dn(f"/CN={name}"))
     pem = csr.sign(issued.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
     certificate = chain_pem(issued.chain).decode()
-    return Request(admission.VERSION, token.secret.hex(), name, pem, certificate, SystemClock().now_ms())
+    return AdmissionRequest(admission.VERSION, token.secret.hex(), name, pem, certificate, SystemClock().now_ms())
 
 
-def _tell_waiting(request: Request) -> None:
+def _tell_waiting(request: AdmissionRequest) -> None:
     csr = x509.load_pem_x509_csr(request.csr.encode())
     print(f"key fingerprint {admission.fingerprint(csr)}\nWaiting for the administrator to approve ...", flush=True)
 
 
-def _settle(offer: Offer, issued: Issued, host: HostFacts, places: Places, owner: host_files.Account) -> None:
+def _settle(offer: Offer, issued: Issued, host: HostFacts, places: HostPaths, owner: host_files.Account) -> None:
     """Write all that was given, the core's configuration last. Raises: BAD_REQUEST, EXISTS when it does not fit."""
     host_files.check_secret(places, offer.bartender_secret)
     if offer.certificate:
@@ -495,7 +497,7 @@ def _settle(offer: Offer, issued: Issued, host: HostFacts, places: Places, owner
     host_files.write_configs(host, cluster, places, owner, "join")
 
 
-def _write_certificates(offer: Offer, key: PrivateKey, places: Places) -> None:
+def _write_certificates(offer: Offer, key: PrivateKey, places: HostPaths) -> None:
     chain = tuple(x509.load_pem_x509_certificates(offer.certificate.encode()))
     ca = x509.load_pem_x509_certificate(offer.ca.encode())
     if chain[0].public_key() != key.public_key() or subject_dn(chain[0]) != offer.dn:

@@ -15,7 +15,7 @@ from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
-from chelonia.core.shepherd import StoreIdentity
+from chelonia.core.ports.shepherd import StoreIdentity
 from chelonia.hosting.config import load_config
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store.blobs_files import lay_out, locked

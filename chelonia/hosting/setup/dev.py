@@ -62,9 +62,9 @@ from chelonia.hosting.net.certificates import (
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits
 from chelonia.hosting.net.identity import identity_of_chain
-from chelonia.hosting.net.rpc_client import Link, Patience, open_link, remote_ahash, remote_librarian
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_own_chain
-from chelonia.hosting.supervisor import Child, Program, stop_all
+from chelonia.hosting.supervisor import ChildProcess, Program, stop_all
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import dev as dev_shepherd
 
@@ -100,7 +100,7 @@ class DevOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevNode:
     """One node of the cluster: its name, ports and certificate. `replica`: which one of the A-Hash it has, 0: none or
     all of it; `front`: whether it has a Librarian and a Bartender."""
 
@@ -160,8 +160,8 @@ class DevCluster:
         self._options = options
         self._root = options.directory.resolve()
         self._certs = self._root / "certs"
-        self._children: dict[str, Child] = {}
-        self._places: dict[str, Place] = {}
+        self._children: dict[str, ChildProcess] = {}
+        self._places: dict[str, DevNode] = {}
 
     async def run(self) -> int:
         """Prepare, start, say `ready`, and stay until SIGTERM or SIGINT; returns the exit code."""
@@ -192,7 +192,7 @@ class DevCluster:
 
     # --- what is made once ---
 
-    def prepare(self) -> list[Place]:
+    def prepare(self) -> list[DevNode]:
         """Make what is not there yet; returns the nodes, the core first."""
         for name in ("certs", "conf", "data", "log"):
             (self._root / name).mkdir(parents=True, exist_ok=True)
@@ -211,13 +211,13 @@ class DevCluster:
         self._keep(replace(kept, founded=True))
         return places
 
-    def _lay_out(self, kept: Kept) -> list[Place]:
+    def _lay_out(self, kept: Kept) -> list[DevNode]:
         """The nodes: first those of the core, then the Shepherds; replicas talk on ports behind all others."""
         replicas, base = kept.replicas, kept.port_base
         cores = ["core"] if replicas == 1 else [f"core{n}" for n in range(1, replicas + 1)]
         names = [*cores, *(f"shepherd{n}" for n in range(1, self._options.shepherds + 1))]
         places = [
-            Place(name, base + PORTS_PER_NODE * n, base + PORTS_PER_NODE * n + 1, self._certs)
+            DevNode(name, base + PORTS_PER_NODE * n, base + PORTS_PER_NODE * n + 1, self._certs)
             for n, name in enumerate(names)
         ]
         for n in range(replicas):
@@ -255,7 +255,7 @@ class DevCluster:
         (self._root / "conf" / "ports.json").write_text(json.dumps(asdict(kept)))
         return kept
 
-    async def _await_ports(self, places: list[Place]) -> None:
+    async def _await_ports(self, places: list[DevNode]) -> None:
         """Give what is just ending time to free them; others cannot be taken, they are in the names of the services.
 
         Raises: UNAVAILABLE.
@@ -286,7 +286,7 @@ class DevCluster:
             raise CheloniaError(Kind.UNAVAILABLE, "dev", str(self._root), cause) from error
         return handle
 
-    def _make_certificates(self, places: list[Place]) -> None:
+    def _make_certificates(self, places: list[DevNode]) -> None:
         now = SystemClock().now_ms()
         if (self._certs / "ca" / "cakey.pem").exists():
             ca = CertificateAuthority.load(self._certs)
@@ -318,7 +318,7 @@ class DevCluster:
 
     # --- configurations ---
 
-    def _config(self, place: Place, places: list[Place], kept: Kept) -> NodeConfig:
+    def _config(self, place: DevNode, places: list[DevNode], kept: Kept) -> NodeConfig:
         node = NodeConfig(
             node=NodeSection(name=place.name, stop_deadline_ms=20_000),
             listen=(),
@@ -337,7 +337,7 @@ class DevCluster:
         )
         return self._front(node, place) if place.front else node
 
-    def _ahash(self, place: Place, replicas: list[Place], kept: Kept) -> AHashSection:
+    def _ahash(self, place: DevNode, replicas: list[DevNode], kept: Kept) -> AHashSection:
         settings = AHashSettings(cluster=kept.cluster if replicas else "")
         entries = tuple(ReplicaEntry(each.replica, HOST, each.replica_port, each.dn) for each in replicas)
         backups = self._root / "backups"
@@ -345,7 +345,7 @@ class DevCluster:
         group = (place.replica, HOST, entries)
         return AHashSection(place.url("AHash"), self._data(place), str(backups), *group, tuning=_tuned(settings))
 
-    def _front(self, node: NodeConfig, place: Place) -> NodeConfig:
+    def _front(self, node: NodeConfig, place: DevNode) -> NodeConfig:
         owner = dn_of(self._file("admin-cert"), self._file("admin-key"))
         quick = replace(
             LibrarianSettings.dev(owner),
@@ -370,7 +370,7 @@ class DevCluster:
             ),
         )
 
-    def _shepherd(self, node: NodeConfig, place: Place, fronts: list[Place]) -> NodeConfig:
+    def _shepherd(self, node: NodeConfig, place: DevNode, fronts: list[DevNode]) -> NodeConfig:
         data_url = f"https://localhost:{place.data_port}"
         url = place.url("Shepherd")
         quick = replace(dev_shepherd(ServiceId(url), data_url), domain=place.name)
@@ -385,7 +385,7 @@ class DevCluster:
             shepherd=section,
         )
 
-    def _trust(self, places: list[Place]) -> TrustSection:
+    def _trust(self, places: list[DevNode]) -> TrustSection:
         services = [
             TrustedService(name.lower(), place.url(name), place.dn) for place in places for name in place.services
         ]
@@ -394,17 +394,17 @@ class DevCluster:
         admin = dn_of(self._file("admin-cert"), self._file("admin-key"))
         return TrustSection((admin,), tuple(services))
 
-    def _data(self, place: Place) -> str:
+    def _data(self, place: DevNode) -> str:
         name = f"ahash{place.replica or ''}" if place.core else place.name
         return str(self._root / "data" / name)
 
     # --- processes ---
 
-    def _child(self, place: Place) -> Child:
+    def _child(self, place: DevNode) -> ChildProcess:
         config = self._root / "conf" / f"{place.name}.toml"
         argv = (sys.executable, "-m", "chelonia.hosting.cheloniad", "run", "--config", str(config))
         program = Program(place.name, argv, self._root / "log" / f"{place.name}.log")
-        child = Child(program, restart=self._options.restart, changed=self._write_cluster)
+        child = ChildProcess(program, restart=self._options.restart, changed=self._write_cluster)
         self._children[place.name] = child
         self._places[place.name] = place
         return child
@@ -431,11 +431,11 @@ class DevCluster:
             out[f"{name}_key"] = str(self._file(f"{name}-key"))
         return out
 
-    def _entry(self, place: Place, service: str) -> dict[str, Any]:
+    def _entry(self, place: DevNode, service: str) -> dict[str, Any]:
         url = place.url(service)
         return {"id": url, "url": url, "pid": self._children[place.name].pid, "data_dir": self._data(place)}
 
-    async def _until_ready(self, places: list[Place]) -> None:
+    async def _until_ready(self, places: list[DevNode]) -> None:
         """Return when every Librarian has heard every Shepherd - what it read of their last run does not count - and
         every replica of the A-Hash has its vote."""
         files = TlsSettings(self._file("admin-cert"), self._file("admin-key"), ca_dir=self._certs / "certificates")
@@ -455,9 +455,9 @@ class DevCluster:
                 await asyncio.sleep(0.05)
 
 
-async def _all_serve(link: Link, places: list[Place]) -> bool:
+async def _all_serve(link: Link, places: list[DevNode]) -> bool:
     """Whether everybody knows of everybody. Raises: what a service raised that does not answer yet."""
-    once, call = Patience(retry_ms=0, read_ms=5_000), Call(request_id="dev-ready")
+    once, call = RetryLimits(retry_ms=0, read_ms=5_000), Call(request_id="dev-ready")
     wanted = {place.url("Shepherd") for place in places if not place.core}
     for place in places:
         if place.front:

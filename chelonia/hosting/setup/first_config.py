@@ -42,7 +42,7 @@ _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class HostPaths:
     """Where a host keeps things: configurations, certificates in the grid layout, data."""
 
     conf: Path
@@ -133,7 +133,7 @@ def hosts_of(addresses: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if name))
 
 
-def core_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeConfig:
+def core_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> NodeConfig:
     """A-Hash replica, Librarian and Bartender. The host's own services are approved by it, as the host itself was."""
     first = cluster.port
     far = {"round_trip_ms": cluster.round_trip_ms} if cluster.round_trip_ms != bounds.ROUND_TRIP_MS else {}
@@ -166,7 +166,7 @@ def core_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeC
     )
 
 
-def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeConfig:
+def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> NodeConfig:
     """A Shepherd that reports to the Librarians of all hosts."""
     first = cluster.port
     services = [
@@ -190,5 +190,5 @@ def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> N
     )
 
 
-def _tls(places: Places) -> TlsSection:
+def _tls(places: HostPaths) -> TlsSection:
     return TlsSection(str(places.cert), str(places.key), str(places.ca_dir))

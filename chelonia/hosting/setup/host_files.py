@@ -20,7 +20,14 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store, founded_only
 from chelonia.hosting.config import AHashSection, NodeConfig, load_config, read_secret, render_config
 from chelonia.hosting.net.certificates import write_file
-from chelonia.hosting.setup.first_config import LISTENING, ClusterFacts, HostFacts, Places, core_config, shepherd_config
+from chelonia.hosting.setup.first_config import (
+    LISTENING,
+    ClusterFacts,
+    HostFacts,
+    HostPaths,
+    core_config,
+    shepherd_config,
+)
 
 HEAD: Final = """# Made by `cheloniad {verb}`; yours to change. The files in conf/ of the distribution explain all keys;
 # `cheloniad print-config --config FILE` shows those that are not here, with their defaults.
@@ -52,7 +59,7 @@ def account(name: str) -> Account:
     return Account(name, found.pw_uid, found.pw_gid)
 
 
-def is_set_up(places: Places, name: str, verb: str) -> bool:
+def is_set_up(places: HostPaths, name: str, verb: str) -> bool:
     """Whether this host is set up already, under this name. Raises: EXISTS when it is another's."""
     if not places.core.exists():
         return False
@@ -64,7 +71,7 @@ def is_set_up(places: Places, name: str, verb: str) -> bool:
     raise CheloniaError(Kind.EXISTS, verb, str(places.core), cause)
 
 
-def check_writable(places: Places) -> None:
+def check_writable(places: HostPaths) -> None:
     """Raises: BAD_CONFIG naming the first directory that cannot be written."""
     for option, path in (("conf", places.conf), ("grid", places.grid), ("data", places.data)):
         there = next(each for each in (path, *path.parents) if each.exists())
@@ -75,14 +82,14 @@ def check_writable(places: Places) -> None:
             raise CheloniaError(Kind.BAD_CONFIG, "set up", str(there), cause)
 
 
-def check_free_of_data(places: Places) -> None:
+def check_free_of_data(places: HostPaths) -> None:
     """Raises: EXISTS when an A-Hash is there that nobody configures."""
     if places.ahash.exists() and any(places.ahash.iterdir()):
         cause = "there is a store of an A-Hash, but no configuration: move it away, or put the configuration back"
         raise CheloniaError(Kind.EXISTS, "set up", str(places.ahash), cause)
 
 
-def founded_before(places: Places, owner: Account) -> str:
+def founded_before(places: HostPaths, owner: Account) -> str:
     """The cluster whose store an `init` that was killed has founded, and nobody has used; empty when there is none.
 
     Raises: EXISTS when there is any other.
@@ -113,7 +120,7 @@ def check_resolves(name: str) -> None:
         raise CheloniaError(Kind.BAD_CONFIG, "resolve", name, cause) from error
 
 
-def write_secret(places: Places, owner: Account, secret: str) -> None:
+def write_secret(places: HostPaths, owner: Account, secret: str) -> None:
     """Write the secret of the Bartenders, unless it is there."""
     make_directory(places.conf, owner, 0o750, of_root=True)
     if not places.secret.exists():
@@ -121,21 +128,21 @@ def write_secret(places: Places, owner: Account, secret: str) -> None:
     give(places.secret, owner)
 
 
-def check_secret(places: Places, secret: str) -> None:
+def check_secret(places: HostPaths, secret: str) -> None:
     """Raises: EXISTS when the Bartenders of another cluster have theirs here."""
     if places.secret.exists() and read_secret(places.secret).decode() != secret:
         cause = "it is not the secret of this cluster, but of another, or of one that it had: move it away"
         raise CheloniaError(Kind.EXISTS, "join", str(places.secret), cause)
 
 
-def check_free_of_shepherd(host: HostFacts, cluster: ClusterFacts, places: Places, verb: str) -> None:
+def check_free_of_shepherd(host: HostFacts, cluster: ClusterFacts, places: HostPaths, verb: str) -> None:
     """Raises: EXISTS when a Shepherd is configured otherwise than it is going to be."""
     if places.shepherd.exists() and load_config(places.shepherd) != shepherd_config(host, cluster, places):
         cause = f"it is not what `{verb}` writes: move it away, or give `{verb}` again as it was given before"
         raise CheloniaError(Kind.EXISTS, verb, str(places.shepherd), cause)
 
 
-def write_configs(host: HostFacts, cluster: ClusterFacts, places: Places, owner: Account, verb: str) -> None:
+def write_configs(host: HostFacts, cluster: ClusterFacts, places: HostPaths, owner: Account, verb: str) -> None:
     """Write both configurations, the core's last. Raises: EXISTS when another Shepherd is configured."""
     make_directory(places.conf, owner, 0o750, of_root=True)
     check_free_of_shepherd(host, cluster, places, verb)
@@ -148,7 +155,7 @@ def _write_config(path: Path, config: NodeConfig, owner: Account, verb: str) -> 
     write_file(path, text.encode(), 0o640, (0, owner.gid) if os.geteuid() == 0 else None)
 
 
-def make_data(places: Places, owner: Account) -> None:
+def make_data(places: HostPaths, owner: Account) -> None:
     """Make the directories that the daemons write to."""
     for path in (places.data, places.data / "core", places.backups, places.data / "shepherd"):
         make_directory(path, owner, 0o750)

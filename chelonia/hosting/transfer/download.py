@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from chelonia.core import bounds
-from chelonia.core.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.shepherd import PROTOCOL_HTTP
+from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP
 from chelonia.hosting.net.http_client import target_of
-from chelonia.hosting.transfer.hedging import PATIENCE_MS, Choice, opened
+from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.requester import Progress, Requester
 
 
@@ -78,7 +78,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     """
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
-    search, held = _Search(client, ln), _Held(ln, progress)
+    search, held = _Search(client, ln), _HeldBytes(ln, progress)
     async for answer, choice in search.replicas():
         fetched = fetched or _Fetched(ln, answer)
         fetched.check_same(answer)
@@ -106,7 +106,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
 
 
-class _Held:
+class _HeldBytes:
     """What lies between the replicas and a consumer who cannot give bytes back: those held until all is verified, and
     the digest of those handed over, by which another replica is known to begin as they do."""
 
@@ -230,7 +230,7 @@ class _Search:
         self.arrived = 0
         self.wrong: set[str] = set()
 
-    async def replicas(self) -> AsyncGenerator[tuple[TransferOutcome, Choice], None]:
+    async def replicas(self) -> AsyncGenerator[tuple[TransferOutcome, ReplicaChoice], None]:
         """Yield what there is to choose from until nothing of it is left, then fresh TURLs; Raises: as `_ask`."""
         client = self._client
         number = barren = 0
@@ -247,7 +247,7 @@ class _Search:
                 client.trouble(self._ln, error.cause)
             else:
                 turls = [turl for turl in _turls(answer) if target_of(turl) not in self.wrong]
-                choice = Choice(turls, PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
+                choice = ReplicaChoice(turls, PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
                 while choice.turls:
                     yield answer, choice
             number += 1
@@ -266,7 +266,7 @@ async def _ask(client: Requester, ln: str) -> TransferOutcome:
     return answer
 
 
-async def _from(client: Requester, choice: Choice, offset: int) -> AsyncGenerator[bytes, None]:
+async def _from(client: Requester, choice: ReplicaChoice, offset: int) -> AsyncGenerator[bytes, None]:
     """Yield a replica's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
     async with opened(client.http, choice, offset) as answer:
         if answer.status == 416:
@@ -279,7 +279,7 @@ async def _from(client: Requester, choice: Choice, offset: int) -> AsyncGenerato
 
 
 async def _append(
-    client: Requester, choice: Choice, file: BinaryIO, fetched: _Fetched, progress: Progress | None
+    client: Requester, choice: ReplicaChoice, file: BinaryIO, fetched: _Fetched, progress: Progress | None
 ) -> None:
     keeper = _Keeper(file, fetched)
     try:

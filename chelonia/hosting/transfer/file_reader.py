@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.bytes import Bytes
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
-from chelonia.core.files import Failure, Files, Look, Looked, Want
 from chelonia.core.names import LogicalName
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.bytes import Bytes
+from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
+from chelonia.core.ports.shepherd import ByteRange
 
 _ZEROS: Final = bytes(64 * 1024)
 

@@ -1,4 +1,4 @@
-"""`core.bytes.Bytes` over the pooled HTTP client: a front end that carries bytes for its clients."""
+"""`core.ports.bytes.Bytes` over the pooled HTTP client: a front end that carries bytes for its clients."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Arrived, Placed
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.files import Arrived, Placed
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.net.http_client import HttpClient
-from chelonia.hosting.transfer.hedging import PATIENCE_MS, Choice, opened
+from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire import receipts
 
@@ -35,7 +35,7 @@ class HttpBytes:
         at, end = span.offset, span.offset + span.length
         failure = CheloniaError(Kind.NO_REPLICA, "get", cause="no Shepherd was named to read it from")
         for patience_ms in PATIENCE_MS:
-            choice = Choice(list(sources), patience_ms)
+            choice = ReplicaChoice(list(sources), patience_ms)
             while at < end and choice.turls:
                 try:
                     async with contextlib.aclosing(self._from(choice, at, end)) as chunks:
@@ -48,7 +48,7 @@ class HttpBytes:
                 return
         raise failure
 
-    async def _from(self, choice: Choice, at: int, end: int) -> AsyncGenerator[bytes, None]:
+    async def _from(self, choice: ReplicaChoice, at: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield bytes from `at` on, from the first source that answers; never more than up to `end`."""
         async with opened(self._client, choice, at, end) as answer:
             skip = at if answer.status != 206 else 0

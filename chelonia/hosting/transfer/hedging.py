@@ -25,7 +25,7 @@ PATIENCE_MS: Final = (500, 2_000, 8_000, 60_000)
 
 
 @dataclass(slots=True)
-class Choice:
+class ReplicaChoice:
     """Replicas still to be tried in this round, nearest first, and how long each may be silent. `given`: the last whose
     answer was given."""
 
@@ -35,13 +35,13 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenRead:
     answer: Streaming
     holding: AsyncExitStack
 
 
 @asynccontextmanager
-async def opened(http: HttpClient, choice: Choice, offset: int, end: int = -1) -> AsyncIterator[Streaming]:
+async def opened(http: HttpClient, choice: ReplicaChoice, offset: int, end: int = -1) -> AsyncIterator[Streaming]:
     """Give the first answer of a replica of `choice`, asked for the bytes from `offset` up to `end` (-1: to the last).
 
     Those that failed, and the one given, are no longer in `choice` afterwards; those that were slower are its last.
@@ -52,8 +52,8 @@ async def opened(http: HttpClient, choice: Choice, offset: int, end: int = -1) -
         yield won.answer
 
 
-async def _race(http: HttpClient, choice: Choice, span: str) -> _Opened:
-    async with Race[str, _Opened](SystemClock()) as race:
+async def _race(http: HttpClient, choice: ReplicaChoice, span: str) -> _OpenRead:
+    async with Race[str, _OpenRead](SystemClock()) as race:
         try:
             choice.given, won = await _first(http, choice, span, race)
             choice.turls += race.running.values()
@@ -62,7 +62,9 @@ async def _race(http: HttpClient, choice: Choice, span: str) -> _Opened:
             await _dropped(race.running)
 
 
-async def _first(http: HttpClient, choice: Choice, span: str, race: Race[str, _Opened]) -> tuple[str, _Opened]:
+async def _first(
+    http: HttpClient, choice: ReplicaChoice, span: str, race: Race[str, _OpenRead]
+) -> tuple[str, _OpenRead]:
     while True:
         if choice.turls:
             turl = choice.turls.pop(0)
@@ -88,21 +90,21 @@ def _span(offset: int, end: int) -> str:
     return f"bytes={offset}-{last}" if offset or last else ""
 
 
-async def _open(http: HttpClient, turl: str, span: str, patience_ms: int) -> _Opened:
+async def _open(http: HttpClient, turl: str, span: str, patience_ms: int) -> _OpenRead:
     headers = {"Range": span} if span else {}
     async with AsyncExitStack() as stack:
         sending = Sending("GET", turl, headers, read_idle_ms=patience_ms)
         answer = await stack.enter_async_context(http.stream(sending))
         if answer.status >= 400 and not (answer.status == 416 and span):
             raise_for_status(answer.status, answer.headers, await answer.read(4096), "get")
-        return _Opened(answer, stack.pop_all())
+        return _OpenRead(answer, stack.pop_all())
     raise AssertionError("the block above returns or raises")
 
 
-async def _dropped(tasks: Collection[asyncio.Task[_Opened]]) -> None:
+async def _dropped(tasks: Collection[asyncio.Task[_OpenRead]]) -> None:
     """End what is still asked, and let go of what has answered too late."""
     for task in tasks:
         task.cancel()
     for late in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(late, _Opened):
+        if isinstance(late, _OpenRead):
             await late.holding.aclose()

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.operations import COPY_MS
+from chelonia.core.ports.shepherd import ByteRange, Uploaded
 from chelonia.core.replicas import Receipt
-from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import parse_digests
@@ -17,7 +17,7 @@ from chelonia.wire.web.ranges import content_range
 
 
 class HttpTransfers:
-    """`core.shepherd.Transfers` over the pooled client; users' SDKs upload with it too."""
+    """`core.ports.shepherd.Transfers` over the pooled client; users' SDKs upload with it too."""
 
     def __init__(self, client: HttpClient, read_idle_ms: int = 0) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class HttpTransfers:
 
 
 class HttpCarrier:
-    """`core.shepherd.Carrier` over the pooled client."""
+    """`core.ports.shepherd.Carrier` over the pooled client."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Call
+from chelonia.core.ports.bartender import Bartender
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
 
@@ -20,7 +20,7 @@ Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a transfer starts over)."""
 
 
-class Answer(Protocol):
+class BartenderOutcome(Protocol):
     """What all outcomes of the Bartender have: `kind` and `cause`, "" on success."""
 
     @property
@@ -34,7 +34,7 @@ class Answer(Protocol):
         ...
 
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=BartenderOutcome)
 
 
 class Requester(Protocol):

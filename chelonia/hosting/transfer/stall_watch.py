@@ -30,7 +30,7 @@ MORE: Final = 4
 """With each fresh start there is so many times more patience."""
 
 
-class Watch:
+class StallWatch:
     """Watches one sending. `start`: how many fresh starts came before it; `moved`: bytes taken so far."""
 
     def __init__(self, http: HttpClient, clock: Clock, start: int, moved: Callable[[], int]) -> None:

@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.bartender import CommitPutRequest, StartPutOutcome, StartPutRequest
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
+from chelonia.core.ports.bartender import CommitPutRequest, StartPutOutcome, StartPutRequest
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer.requester import Progress, Requester
-from chelonia.hosting.transfer.stall_watch import Watch
+from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER
 
@@ -41,7 +41,7 @@ class UploadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
+class UploadResult:
     """What was stored: its size in bytes and SHA-256 (hex), as confirmed by the Shepherds.
 
     `note`: for the user, as that there are fewer Shepherds than copies wanted.
@@ -77,7 +77,7 @@ def stream_source(chunks: AsyncIterator[bytes]) -> Source:
     return Source(lambda: chunks, -1, repeatable=False)
 
 
-async def upload(client: Requester, source: Source, ln: str, options: UploadOptions | None = None) -> Uploaded:
+async def upload(client: Requester, source: Source, ln: str, options: UploadOptions | None = None) -> UploadResult:
     """Store `source` under `ln`.
 
     Raises: EXISTS (without `replace`), NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE, CHECKSUM, NETWORK; OSError from the
@@ -112,7 +112,7 @@ _START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLET
 """Failures of a commit, or of a PUT, that a fresh start may cure although the same request would not."""
 
 
-async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOptions, number: int) -> Uploaded:
+async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOptions, number: int) -> UploadResult:
     try:
         start = await _start(client, source, ln, wish)
     except CheloniaError as error:
@@ -121,7 +121,7 @@ async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOp
         raise
     sent = _Counted(source.open(), wish.progress)
     try:
-        watch = Watch(client.http, client.clock, number, lambda: sent.size) if source.repeatable else None
+        watch = StallWatch(client.http, client.clock, number, lambda: sent.size) if source.repeatable else None
         words = await _put(client, ln, Sending("PUT", start.turl, {}, sent, source.size), watch)
         _compare(ln, sent, words)
         await _commit(client, start, words, ln, wish)
@@ -135,7 +135,7 @@ async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOp
         raise
     finally:
         await sent.aclose()
-    return Uploaded(ln, sent.size, sent.sha256, start.cause)
+    return UploadResult(ln, sent.size, sent.sha256, start.cause)
 
 
 async def _start(client: Requester, source: Source, ln: str, wish: UploadOptions) -> StartPutOutcome:
@@ -154,7 +154,7 @@ async def _commit(client: Requester, start: StartPutOutcome, words: list[str], l
         raise CheloniaError(kind_from_wire(done.kind), "commitPut", ln, done.cause or done.status)
 
 
-async def _put(client: Requester, ln: str, sending: Sending, watch: Watch | None) -> list[str]:
+async def _put(client: Requester, ln: str, sending: Sending, watch: StallWatch | None) -> list[str]:
     try:
         work = asyncio.ensure_future(client.http.request(sending))
         answer = await watch.settled(work, sending.url) if watch else await work

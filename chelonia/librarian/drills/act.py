@@ -21,15 +21,15 @@ from chelonia.core.ids import REPAIR_OBJECT, BlobId, ReferenceId, ServiceId, blo
 from chelonia.core.placement import NODE_OFFLINE
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.drills import decide as drills
-from chelonia.librarian.drills.decide import DRILL, Holding, Scene, Seen
+from chelonia.librarian.drills.decide import DRILL, DrillView, Holding, Scene
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.metadata.elements import check, isnot
 from chelonia.librarian.repair.plan.read import Planning
-from chelonia.librarian.repair.progress.act import Progress
-from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.progress.act import HealingProgress
+from chelonia.librarian.repair.tally import RepairTally
 from chelonia.librarian.repair.trim import Trimming
 
 _LOG = logging.getLogger(__name__)
@@ -40,13 +40,17 @@ OBEY_MS = 10_000
 """How long a Shepherd may take to obey: its disk may be busy."""
 
 
-class Drilling:
+class LibrarianDrills:
     """The drills of one Librarian. `step` every tick."""
 
     def __init__(
-        self, footing: Footing, leading: Leading, planning: Planning, counts: tuple[Tally, Progress, Trimming]
+        self,
+        context: LibrarianContext,
+        leading: Leading,
+        planning: Planning,
+        counts: tuple[RepairTally, HealingProgress, Trimming],
     ) -> None:
-        self._on = footing
+        self._on = context
         self._leading = leading
         self._planning = planning
         self._tally, self._progress, self._trimming = counts
@@ -244,10 +248,10 @@ class Drilling:
             took = f"noticed after {_since(after, after.noticed_ms)}, whole after {_since(after, after.whole_ms)}"
             _LOG.warning("DRILL %s is over: %s, %s; %s", after.id, after.stage.value, took, after.why or "all is well")
 
-    async def _seen(self, drill: Drill) -> Seen:
+    async def _seen(self, drill: Drill) -> DrillView:
         searching = any(cursor.shepherd == drill.shepherd and not cursor.read for cursor in self._progress.cursors)
         present, tally = self._on.nodes.present(drill.shepherd), self._tally
-        seen = Seen(present, tally.watched, tally.touched, searching, self._others_away(drill))
+        seen = DrillView(present, tally.watched, tally.touched, searching, self._others_away(drill))
         if not drill.blob:
             return seen
         blob = await self._on.records.one(self._on.call, blob_object(drill.blob))

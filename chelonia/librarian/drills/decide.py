@@ -14,13 +14,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealControl
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE
+from chelonia.core.ports.ahash import Element
 from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.metadata.elements import drop, put
@@ -241,7 +241,7 @@ def _names(items: Sequence[Holding]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DrillView:
     """What the repair leader sees of a running drill.
 
     `present`: its Shepherd is there; `exposed`: its files by copies left; `touched`: how many were found exposed, if
@@ -270,7 +270,7 @@ def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettin
     )  # fmt: skip
 
 
-def progressed(drill: Drill, seen: Seen, now: Ms) -> Drill:
+def progressed(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     """The drill after a look at it. Where `recalled_ms` is newly set its Shepherd is to be told to answer."""
     assert drill.running, "a drill that has ended does not go on"
     drill = replace(drill, touched=max(drill.touched, seen.touched))
@@ -287,7 +287,7 @@ def called_off(drill: Drill, why: str, now: Ms) -> Drill:
     return replace(drill, recalled_ms=drill.recalled_ms or now, why=drill.why or why)
 
 
-def _silence(drill: Drill, seen: Seen, now: Ms) -> Drill:
+def _silence(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     whole = not (seen.exposed or seen.searching)
     if not (drill.noticed_ms or seen.present):
         drill = replace(drill, noticed_ms=now)
@@ -307,7 +307,7 @@ def _silence(drill: Drill, seen: Seen, now: Ms) -> Drill:
     return replace(drill, stage=stage, whole_ms=drill.whole_ms or now, ended_ms=now)
 
 
-def _corruption(drill: Drill, seen: Seen, now: Ms) -> Drill:
+def _corruption(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     if not drill.noticed_ms and seen.state is not ReplicaState.ALIVE:
         drill = replace(drill, noticed_ms=now)
     if not seen.wanted:

@@ -15,13 +15,13 @@ import logging
 from collections.abc import Sequence
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import Word
+from chelonia.core.healing import HealingWord
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.timing.clock import within
 from chelonia.core.timing.jobs import IDLE, Next
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
-from chelonia.librarian.presence.quorum_verdict import Verdict, verdict
+from chelonia.librarian.presence.quorum_verdict import PresenceVerdict, verdict
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ ASK_MS_MAX = 1_000
 class Detecting:
     """One Librarian's detection. `suspect` and `step` for what closes, `look` for what is not heard."""
 
-    def __init__(self, footing: Footing, me: ServiceId, leading: Leading) -> None:
-        self._on = footing
-        self._table = footing.nodes.table
-        self._neighbours = footing.world.neighbours
+    def __init__(self, context: LibrarianContext, me: ServiceId, leading: Leading) -> None:
+        self._on = context
+        self._table = context.nodes.table
+        self._neighbours = context.world.neighbours
         self._me = me
         self._leading = leading
         self._suspects: dict[ServiceId, Ms] = {}
         self.news = asyncio.Event()
         """Set when there is something for `step`."""
         self._asked_all_ms = Ms(0)
-        footing.nodes.listen(self._changed)
+        context.nodes.listen(self._changed)
 
     # --- what it is told --------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class Detecting:
             self.news.set()
 
     def _changed(self, shepherd: ServiceId) -> None:
-        if self._table.doubts.is_away(shepherd, self._on.now):
+        if self._table.evidence.is_away(shepherd, self._on.now):
             self.news.set()
 
     # --- what it does -----------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class Detecting:
             missed = tuple(dict.fromkeys((*missed, *self._table.unheard(now))))
         await self._consult(missed)
 
-    async def words(self, shepherds: Sequence[ServiceId]) -> tuple[Word, ...]:
+    async def words(self, shepherds: Sequence[ServiceId]) -> tuple[HealingWord, ...]:
         """What this Librarian knows of them, having tried the address of each now. For those who ask."""
         now = self._on.now
         await self._knock(dict.fromkeys(shepherds, now))
@@ -106,9 +106,9 @@ class Detecting:
         gone = tuple(s for (s, at), refuses in pairs if refuses and not self._heard_since(s, at))
         found = tuple(s for s in gone if not self._table.starting(s))  # then a lease decides
         for shepherd in found:
-            if not self._table.doubts.is_gone(shepherd):
+            if not self._table.evidence.is_gone(shepherd):
                 _LOG.info("shepherd %s: its connections have closed and its address refuses", shepherd)
-            self._table.doubts.refused(shepherd)
+            self._table.evidence.refused(shepherd)
         return found
 
     def _heard_since(self, shepherd: ServiceId, at: Ms) -> bool:
@@ -124,15 +124,15 @@ class Detecting:
         for index, shepherd in enumerate(shepherds):
             own, others = self._table.word(shepherd, now), [words[index] if words else None for words in answers]
             found = verdict(own, others)
-            if Word.HEARD in others:
-                self._table.doubts.vouched(shepherd, now)
+            if HealingWord.HEARD in others:
+                self._table.evidence.vouched(shepherd, now)
                 continue
             if None not in others:
-                self._table.doubts.unvouched(shepherd)
-            if own is Word.GONE and found is Verdict.AWAY:
-                self._table.doubts.away(shepherd, now)
+                self._table.evidence.unvouched(shepherd)
+            if own is HealingWord.GONE and found is PresenceVerdict.AWAY:
+                self._table.evidence.away(shepherd, now)
 
-    async def _ask(self, shepherds: Sequence[ServiceId]) -> list[tuple[Word, ...] | None]:
+    async def _ask(self, shepherds: Sequence[ServiceId]) -> list[tuple[HealingWord, ...] | None]:
         """The words of each other Librarian that runs; None of one that does not answer."""
         others = [librarian for librarian in self._on.nodes.librarians() if librarian != self._me]
         if self._neighbours is None or not others:
@@ -140,7 +140,7 @@ class Detecting:
         answers = await asyncio.gather(*(self._answer(librarian, shepherds) for librarian in others))
         return [words for words in answers if words != ()]
 
-    async def _answer(self, librarian: ServiceId, shepherds: Sequence[ServiceId]) -> tuple[Word, ...] | None:
+    async def _answer(self, librarian: ServiceId, shepherds: Sequence[ServiceId]) -> tuple[HealingWord, ...] | None:
         """One Librarian's words; () when its process is not there, None when it does not say."""
         assert self._neighbours is not None
         limit = min(ASK_MS_MAX, self._on.settings.lease_ms // 2)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.below import Below, Leaf
 from chelonia.core.ids import REPAIR_OBJECT, ObjectId, is_guid
-from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.core.metadata import Needed
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.summaries import SECTION, SUMMARISED, summary_of
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.elements import check, is_, put, version
 from chelonia.librarian.namespace.tree import type_of
@@ -30,8 +30,8 @@ TOGETHER: Final = 100
 class Summarising:
     """One Librarian's pass over the collections."""
 
-    def __init__(self, footing: Footing, leading: Leading) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+        self._on = context
         self._leading = leading
         self._after = ""
         self._written = False

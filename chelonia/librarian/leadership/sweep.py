@@ -11,7 +11,6 @@ import logging
 from collections.abc import Sequence
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import (
     CONTENT_PREFIX,
@@ -25,9 +24,10 @@ from chelonia.core.ids import (
     blob_object,
     is_guid,
 )
-from chelonia.core.librarian import TYPE_PENDING, TYPE_TRASHED
 from chelonia.core.metadata import Needed, StoredObject
-from chelonia.librarian.context import Footing
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_PENDING, TYPE_TRASHED
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata import contents, rebuild_record
 from chelonia.librarian.metadata.elements import as_read, check, drop, erase, is_
@@ -44,8 +44,8 @@ PAGE = 200
 class Expiring:
     """The sweep of one Librarian."""
 
-    def __init__(self, footing: Footing, leading: Leading) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+        self._on = context
         self._leading = leading
 
     async def sweep(self) -> None:

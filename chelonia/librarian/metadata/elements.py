@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, shepherd_object
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.replicas import Location
 from chelonia.core.uploads import Expect
 

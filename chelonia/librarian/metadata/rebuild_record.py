@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.ids import (
     BLOB_PREFIX,
     OVERWRITTEN_OBJECT,
@@ -18,6 +17,7 @@ from chelonia.core.ids import (
     is_guid,
 )
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.librarian.metadata.elements import as_read, check, put, version
 
 RUNNING: Final = "running"

@@ -16,12 +16,12 @@ from functools import partial
 from typing import Final, TypeVar
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
 from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
 from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.jobs import CAUSE
@@ -48,7 +48,7 @@ Applied = Callable[[tuple[Element, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class LibrarianIdentity:
     """Who this Librarian is: the DN of its certificate and its service id."""
 
     dn: Dn
@@ -60,7 +60,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PlannedTransact:
     """A decided transact, the note that a retry of the request will be answered from, and what it is counted by where
     its job writes for several reasons."""
 
@@ -70,7 +70,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryContext:
     """What it takes to ask again: a clock, and keys under which a change that is asked for twice applies once."""
 
     clock: Clock
@@ -81,7 +81,7 @@ class Records:
     """Reads and transacts in the name of one Librarian. With `patience` an A-Hash that does not answer is asked again
     for a while: for work that has no caller who would."""
 
-    def __init__(self, ahash: AHash, identity: Identity, patience: Patience | None = None) -> None:
+    def __init__(self, ahash: AHash, identity: LibrarianIdentity, patience: RetryContext | None = None) -> None:
         self._ahash = ahash
         self._patience = patience
         self._identity = identity
@@ -104,7 +104,7 @@ class Records:
         """Have `listener` told of every transact that applies here, and of those of which nobody knows."""
         self._listeners.append(listener)
 
-    def patiently(self, patience: Patience) -> Records:
+    def patiently(self, patience: RetryContext) -> Records:
         """The same A-Hash, asked again while it does not answer; who listens here hears of that, too. It keeps no
         record of what is deleted: a rebuild, whose own it is, notes by itself what newer bytes have replaced."""
         patient = Records(self._ahash, self._identity, patience)
@@ -175,7 +175,7 @@ class Records:
         self._saw((await self._ask(lambda: self._ahash.status(self._identity.call(call)))).position)
         return self._position
 
-    async def attempt(self, call: Call, draft: Draft) -> TransactOutcome:
+    async def attempt(self, call: Call, draft: PlannedTransact) -> TransactOutcome:
         """One transact under the call's request key; listeners hear of it when it applied, or may have."""
         own, key, elements = self._identity.call(call), _scoped(call), tuple(draft.elements)
         if self.remembers_deleted:
@@ -198,7 +198,7 @@ class Records:
         for listener in self._listeners:
             listener(elements)
 
-    async def apply(self, call: Call, build: Callable[[], Awaitable[Draft]]) -> TransactOutcome:
+    async def apply(self, call: Call, build: Callable[[], Awaitable[PlannedTransact]]) -> TransactOutcome:
         """Build, transact, and build again while others get in between.
 
         Returns: the outcome that applied; its memo is the first try's when the request is a retry.

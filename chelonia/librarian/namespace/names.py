@@ -11,11 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element, Linked, Walk, WalkOutcome
 from chelonia.core.below import Below, BelowPage, Leaf
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Over
 from chelonia.core.ids import (
     ROOT,
     TRASH_OBJECT,
@@ -31,16 +29,21 @@ from chelonia.core.ids import (
     is_guid,
     parse_guid,
 )
-from chelonia.core.librarian import (
+from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
+from chelonia.core.names import LogicalName, check_name, entry_name
+from chelonia.core.parts import parse_mark, parse_upload
+from chelonia.core.ports.ahash import Element, Linked, Walk, WalkOutcome
+from chelonia.core.ports.files import Over
+from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_TRASHED,
     ChangeEntry,
     Delete,
     MakeEntry,
+    ModifyEntry,
     ModifyOutcome,
-    ModifyRequest,
-    Move,
+    MoveEntry,
     NewOutcome,
     NewRequest,
     RemoveOutcome,
@@ -52,13 +55,10 @@ from chelonia.core.librarian import (
     Unlink,
     Unmake,
 )
-from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
-from chelonia.core.names import LogicalName, check_name, entry_name
-from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.summaries import SUMMARISED
 from chelonia.librarian.metadata.contents import OPEN, content_of
 from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import summaries, trash, tree, view
 from chelonia.librarian.namespace.parts.decide import Opened, give_up
 from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
@@ -163,7 +163,7 @@ class Names:
         """Make an entry and its name."""
         guid = Guid(self._world.ids.uuid()) if request.parent else ROOT
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             slot = await self.slot(call, request.parent, request.name) if request.parent else None
             if slot is None:
                 await self._absent(call, ROOT)
@@ -180,9 +180,9 @@ class Names:
         guid = Guid(entry.get("GUID", "") or self._world.ids.uuid())
         wanted = MakeEntry(Guid(""), "", entry["type"], self._world.owner(entry.get("owner", "")), sections)
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             await self._absent(call, guid)
-            return Draft(tree.make_entry(wanted, guid, None, self._world.clock.now_ms()), memo=guid)
+            return PlannedTransact(tree.make_entry(wanted, guid, None, self._world.clock.now_ms()), memo=guid)
 
         try:
             made = (await self._records.apply(call, build)).memo
@@ -201,7 +201,7 @@ class Names:
     async def unlink(self, call: Call, request: Unlink) -> None:
         """Drop one name; the last one takes the entry with it."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             child = await self._records.one(call, entry_id(request.child))
             doomed = await self._doomed(call, child, ((request.parent, request.name),))
             draft = self.draft(tree.unlink(request, doomed, self._now(), self._keep_ms), request.child, child)
@@ -214,7 +214,7 @@ class Names:
     async def delete(self, call: Call, request: Delete) -> None:
         """Remove a file or mount point with all names and replicas."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid))
             tree.check_removable(entry, "delete")
             doomed = await self._doomed(call, entry)
@@ -226,7 +226,7 @@ class Names:
     async def undelete(self, call: Call, request: Undelete) -> None:
         """Bring a file back from the trash."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             trashed = await self._records.one(call, entry_id(request.guid))
             slot = await self.slot(call, request.parent, request.name)
             return self.draft(tree.undelete(request, trashed, slot, self._now()), request.guid, trashed)
@@ -251,7 +251,7 @@ class Names:
     async def unmake(self, call: Call, request: Unmake) -> None:
         """Remove an empty collection and its names."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid))
             tree.check_unmakable(entry)
             await self._emptied(call, entry)
@@ -281,7 +281,7 @@ class Names:
         held = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
         elements = tree.sweep_reservations(collection.id, held.items, self._now())
         if elements:
-            await self._records.attempt(call.keyed(RequestKey("")), Draft(elements))
+            await self._records.attempt(call.keyed(RequestKey("")), PlannedTransact(elements))
         await self._without_uploads(call, collection)
 
     async def _without_uploads(self, call: Call, collection: StoredObject) -> None:
@@ -291,9 +291,9 @@ class Names:
             ids = [content_object(parse_upload(parse_mark(mark)[1])[1]) for mark, _ in listed.items]
             for header in await self._records.get(call, ids, (Needed("content"),)):
                 if header.value("content", "state") == OPEN:
-                    await self._records.attempt(unkeyed, Draft(give_up(Opened(header), self._now())))
+                    await self._records.attempt(unkeyed, PlannedTransact(give_up(Opened(header), self._now())))
             dangling = [drop(collection.id, "uploads", mark) for mark, _ in listed.items]
-            await self._records.attempt(unkeyed, Draft(dangling))
+            await self._records.attempt(unkeyed, PlannedTransact(dangling))
 
     async def _doomed(self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = ()) -> Doomed:
         """Read what removing an entry touches: its parents and its blobs."""
@@ -307,10 +307,10 @@ class Names:
 
     # --- moving and changing ----------------------------------------------------------------------------------------
 
-    async def move(self, call: Call, request: Move) -> None:
+    async def move(self, call: Call, request: MoveEntry) -> None:
         """Rename, move or hard-link."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             view = await self._move_view(call, request)
             changed = (view.child, view.there.entry) if view.there is not None else (view.child,)
             if request.over == Over.EXCHANGE.value and view.there is not None:
@@ -321,7 +321,7 @@ class Names:
 
         await self._records.apply(call, build)
 
-    async def _move_view(self, call: Call, request: Move) -> MoveView:
+    async def _move_view(self, call: Call, request: MoveEntry) -> MoveView:
         epoch, child = await self._records.get(
             call,
             (TREE_OBJECT, entry_id(request.child)),
@@ -348,7 +348,7 @@ class Names:
             above_source=above_source,
         )
 
-    async def _in_the_way(self, call: Call, request: Move, target: Slot) -> Doomed | None:
+    async def _in_the_way(self, call: Call, request: MoveEntry, target: Slot) -> Doomed | None:
         """The entry whose name a move may take. Raises: CONFLICT when it is another than the caller saw."""
         if request.over == Over.REFUSE.value:
             return None
@@ -375,7 +375,7 @@ class Names:
     async def change_entry(self, call: Call, request: ChangeEntry) -> None:
         """Change several properties of one entry at once."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid), (*SUMMARISED, Needed("tally", "changed")))
             return self.draft(tree.change_entry(request, entry, self._now()), request.guid, entry)
 
@@ -385,7 +385,7 @@ class Names:
         """Change how many replicas a file wants. Returns: the content whose blobs are still to be told."""
         content = ContentId("")
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             nonlocal content
             file = await self._records.one(call, entry_id(request.guid), SUMMARISED)
             content = content_of(file)
@@ -394,7 +394,7 @@ class Names:
         await self._records.apply(call, build)
         return content
 
-    async def modify(self, call: Call, request: ModifyRequest) -> ModifyOutcome:
+    async def modify(self, call: Call, request: ModifyEntry) -> ModifyOutcome:
         """Change one property of one entry."""
         try:
             success = await self._modify(call, request)
@@ -404,7 +404,7 @@ class Names:
             success = failed(error)
         return ModifyOutcome(request.change_id, success)
 
-    async def _modify(self, call: Call, request: ModifyRequest) -> str:
+    async def _modify(self, call: Call, request: ModifyEntry) -> str:
         tree.check_modifiable(request.section, request.property)
         if (request.section, request.property) == ("states", "neededReplicas"):
             return await self._modify_wanted(call, request)
@@ -426,18 +426,18 @@ class Names:
             change, done = put(obj, request.section, request.property, request.value, *exists), "set"
         elements = [*expectations(request.expect), change]
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             entry = await self._records.one(call, obj, (*SUMMARISED, Needed(request.section, request.property)))
             if not tree.visible(entry):
                 raise CheloniaError(Kind.NOT_FOUND, "modifyMetadata", request.guid, "no such entry")
             now = entry.value(request.section, request.property)
             if (word == "add" and now) or (word == "setifvalue" and now != value):
-                return Draft((), memo="condition failed")
+                return PlannedTransact((), memo="condition failed")
             return self.draft(elements, done, entry)
 
         return (await self._records.apply(call, build)).memo
 
-    async def _modify_wanted(self, call: Call, request: ModifyRequest) -> str:
+    async def _modify_wanted(self, call: Call, request: ModifyEntry) -> str:
         """The wanted count stands on the file and on its blobs: a plain set of it is `set_wanted`."""
         if request.change_type != "set" or not request.value.isdecimal():
             cause = "neededReplicas can only be set, to a number"
@@ -463,11 +463,11 @@ class Names:
         """The blob objects of a file, in order."""
         return await self._records.get(call, [blob_object(blob) for blob in tree.blobs_of(file)])
 
-    def draft(self, elements: Sequence[Element], memo: str, *changed: StoredObject) -> Draft:
+    def draft(self, elements: Sequence[Element], memo: str, *changed: StoredObject) -> PlannedTransact:
         """A transact with what follows from it for collections and summaries. `changed`: the entries it changes, each
         read with `SUMMARISED`."""
         stamp = f"{self._now()} {self._world.ids.uuid()[:8]}"
-        return Draft(summaries.kept(elements, stamp, changed), memo)
+        return PlannedTransact(summaries.kept(elements, stamp, changed), memo)
 
     @property
     def _keep_ms(self) -> int:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from chelonia.core.ahash import Element
 from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Trashed
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Trashed
 from chelonia.librarian.metadata.blobs import blob_of, discard_blob
 from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, put, version

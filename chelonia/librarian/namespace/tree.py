@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Condition, Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId
-from chelonia.core.librarian import (
+from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
+from chelonia.core.names import check_name, entry_key
+from chelonia.core.ports.ahash import Condition, Element
+from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_MOUNTPOINT,
@@ -29,13 +31,11 @@ from chelonia.core.librarian import (
     TYPE_TRASHED,
     ChangeEntry,
     MakeEntry,
-    Move,
+    MoveEntry,
     SetWanted,
     Undelete,
     Unlink,
 )
-from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
-from chelonia.core.names import check_name, entry_key
 from chelonia.librarian.metadata.blobs import discard_blob
 from chelonia.librarian.metadata.elements import (
     add,
@@ -341,7 +341,7 @@ class MoveView:
     above_source: frozenset[Guid] = frozenset()
 
 
-def move(request: Move, view: MoveView, now: Ms, keep_ms: int = 0) -> list[Element]:
+def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[Element]:
     """Give an entry another name, or (`keep`) one more; an entry that has the name goes as `unlink` takes it.
 
     Args: `keep_ms`: how long a file that goes is kept in the trash.
@@ -367,7 +367,7 @@ def move(request: Move, view: MoveView, now: Ms, keep_ms: int = 0) -> list[Eleme
     return elements
 
 
-def _clear_name(request: Move, view: MoveView, there: Doomed, now: Ms, keep_ms: int) -> list[Element]:
+def _clear_name(request: MoveEntry, view: MoveView, there: Doomed, now: Ms, keep_ms: int) -> list[Element]:
     """Take the name from the entry that has it, for another of its kind (POSIX rename)."""
     kind, other = type_of(view.child), type_of(there.entry)
     if kind == TYPE_COLLECTION and other != TYPE_COLLECTION:
@@ -379,7 +379,7 @@ def _clear_name(request: Move, view: MoveView, there: Doomed, now: Ms, keep_ms: 
     return unlink(name, there, now, keep_ms)
 
 
-def exchange(request: Move, view: MoveView) -> list[Element]:
+def exchange(request: MoveEntry, view: MoveView) -> list[Element]:
     """Have two entries change names, in one transact. Raises: NOT_FOUND, INVALID_TARGET (a cycle, or the root)."""
     assert view.there is not None, "an exchange is of two entries"
     one, other = view.child, view.there.entry
@@ -411,14 +411,14 @@ def _next_epoch(view: MoveView) -> Element:
     return add(TREE_OBJECT, "epoch", "tree", 1, as_read("epoch", "tree", view.epoch))
 
 
-def _source_name(request: Move, source: Slot, kind: str) -> list[Element]:
+def _source_name(request: MoveEntry, source: Slot, kind: str) -> list[Element]:
     if not request.keep:
         return drop_name(source, kind, request.child)
     key = key_for(source.name, kind)
     return [check(source.parent.id, is_("entries", key, request.child))]
 
 
-def _parents(request: Move, child: StoredObject) -> list[Element]:
+def _parents(request: MoveEntry, child: StoredObject) -> list[Element]:
     if request.keep and len(child.sections.get("parents", {})) >= bounds.PARENTS_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "move", request.target_name, f"it has {bounds.PARENTS_MAX} names already")
     same = is_("entry", "type", type_of(child))

@@ -7,13 +7,13 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
 from chelonia.librarian.metadata.elements import check, erase, put_all, version
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 
 SECTION: Final = "key"
 
@@ -44,11 +44,11 @@ class StoredKeys:
     async def keep(self, call: Call, sealed: SealedKey) -> None:
         """Store a new key. Raises: TOO_LARGE when there are too many, EXISTS."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             there = await self._records.one(call, access_key_object(sealed.key.id))
             if there.exists:
                 raise CheloniaError(Kind.EXISTS, "createKey", sealed.key.id, "there is a key of this id")
-            return Draft(written(sealed), memo=sealed.key.id)
+            return PlannedTransact(written(sealed), memo=sealed.key.id)
 
         if len(await self.all(call)) >= bounds.ACCESS_KEYS_MAX:
             cause = f"{bounds.ACCESS_KEYS_MAX} access keys are kept: revoke those that nobody uses"
@@ -58,11 +58,11 @@ class StoredKeys:
     async def drop(self, call: Call, key_id: str) -> None:
         """Forget a key. Raises: NOT_FOUND."""
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             there = await self._records.one(call, access_key_object(key_id))
             if read_key(there) is None:
                 raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "there is no such key")
-            return Draft((erase(there.id, version(there.version)),), memo=key_id)
+            return PlannedTransact((erase(there.id, version(there.version)),), memo=key_id)
 
         await self._records.apply(call, build)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from chelonia.core.ids import Ms, ServiceId
 
 
-class Doubts:
+class FailureEvidence:
     """Of all Shepherds. `lease_ms`: for how long another Librarian's word, and a conclusion, counts."""
 
     def __init__(self, lease_ms: int) -> None:

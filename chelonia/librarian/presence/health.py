@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from chelonia.core.healing import Word
+from chelonia.core.healing import HealingWord
 from chelonia.core.ids import Dn, Ms, ServiceId, is_uuid
-from chelonia.core.librarian import Arriving, Heartbeat, NodeView
 from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+from chelonia.core.ports.librarian import Arriving, Heartbeat, NodeView
 from chelonia.core.replicas import Location
-from chelonia.librarian.presence.failure_evidence import Doubts
+from chelonia.librarian.presence.failure_evidence import FailureEvidence
 from chelonia.librarian.presence.identity import older
 from chelonia.librarian.presence.listening import Listening
 
@@ -75,7 +75,7 @@ class Transition:
     left: bool = False
 
 
-class Told(NamedTuple):
+class RecordedHealth(NamedTuple):
     """What a view of a Shepherd says that the table does not know: its store on record, and its trouble."""
 
     store: str = ""
@@ -134,7 +134,7 @@ class HealthTable:
         self.listening = Listening(lease_ms, started_ms)
         self._grace_until = Ms(started_ms + start_grace_ms)
         self._leading = False
-        self.doubts = Doubts(lease_ms)
+        self.evidence = FailureEvidence(lease_ms)
         self._nodes: dict[ServiceId, _Node] = {}
 
     # --- what is told to it -----------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ class HealthTable:
         if (returned or new_boot) and not (node.beat is not None and node.beat.leaving):
             node.returns.append(now)
         if beat.leaving:
-            self.doubts.left(beat.shepherd, now)
+            self.evidence.left(beat.shepherd, now)
         else:
-            self.doubts.heard(beat.shepherd)
+            self.evidence.heard(beat.shepherd)
         node.beat, node.heard_ms, node.heard_ran_ms = beat, now, self.listening.ran(now)
         announced = (beat.domain, beat.verify_key)
         return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
@@ -240,7 +240,7 @@ class HealthTable:
             return False
         if self._fresh(shepherd, node, now):
             return True
-        if self.doubts.is_away(shepherd, now):
+        if self.evidence.is_away(shepherd, now):
             return False
         return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(node, now))
 
@@ -256,23 +256,23 @@ class HealthTable:
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved or node.beat is None or not self._heard(node, now):
             return False
-        return node.beat.compared == generation and not self.doubts.is_gone(shepherd)
+        return node.beat.compared == generation and not self.evidence.is_gone(shepherd)
 
     def heard_ms(self, shepherd: ServiceId) -> Ms | None:
         """When a Shepherd was last heard, None when it never was."""
         node = self._nodes.get(shepherd)
         return node.heard_ms if node else None
 
-    def word(self, shepherd: ServiceId, now: Ms, margin_ms: int = 0) -> Word:
+    def word(self, shepherd: ServiceId, now: Ms, margin_ms: int = 0) -> HealingWord:
         """What this Librarian knows of a Shepherd by itself, or will know in `margin_ms` if it hears nothing more."""
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved:
-            return Word.UNKNOWN
-        if self.doubts.is_gone(shepherd):
-            return Word.GONE
+            return HealingWord.UNKNOWN
+        if self.evidence.is_gone(shepherd):
+            return HealingWord.GONE
         if self._heard(node, Ms(now + margin_ms)):
-            return Word.HEARD
-        return Word.SILENT if self._overdue(node, now, margin_ms) else Word.UNKNOWN
+            return HealingWord.HEARD
+        return HealingWord.SILENT if self._overdue(node, now, margin_ms) else HealingWord.UNKNOWN
 
     def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
         """Who is stored as alive, but will not have been heard within the lease in `margin_ms` from now: others are to
@@ -281,13 +281,13 @@ class HealthTable:
             shepherd
             for shepherd, node in self._nodes.items()
             if node.stored.state == NODE_ALIVE
-            and not self.doubts.is_away(shepherd, now)
-            and self.word(shepherd, now, margin_ms) in (Word.SILENT, Word.GONE)
+            and not self.evidence.is_away(shepherd, now)
+            and self.word(shepherd, now, margin_ms) in (HealingWord.SILENT, HealingWord.GONE)
         )
 
     def unheard(self, now: Ms) -> tuple[ServiceId, ...]:
         """Who is away as far as this Librarian hears: somebody may hear it again. Ordered by service id."""
-        return tuple(s for s in self.shepherds() if self.word(s, now) in (Word.SILENT, Word.GONE))
+        return tuple(s for s in self.shepherds() if self.word(s, now) in (HealingWord.SILENT, HealingWord.GONE))
 
     def unsteady(self, now: Ms) -> frozenset[ServiceId]:
         """The approved Shepherds that come and go."""
@@ -309,12 +309,14 @@ class HealthTable:
             if self._fresh(shepherd, node, now):
                 if stored != NODE_ALIVE:
                     out.append(Transition(shepherd, NODE_ALIVE, stored))
-            elif stored == NODE_ALIVE and (self.doubts.is_away(shepherd, now) or self._overdue(node, now)):
+            elif stored == NODE_ALIVE and (self.evidence.is_away(shepherd, now) or self._overdue(node, now)):
                 left = node.beat is not None and node.beat.leaving
                 out.append(Transition(shepherd, NODE_OFFLINE, stored, left))
         return tuple(out)
 
-    def views(self, now: Ms, wall: Ms, told: Callable[[ServiceId], Told] = lambda _: Told()) -> tuple[NodeView, ...]:
+    def views(
+        self, now: Ms, wall: Ms, told: Callable[[ServiceId], RecordedHealth] = lambda _: RecordedHealth()
+    ) -> tuple[NodeView, ...]:
         """All Shepherds, ordered by service id. `told`: what else is said of one; its trouble comes first."""
         shaky = self.unsteady(now)
         views = (self._view(shepherd, now, wall, told(shepherd)) for shepherd in self._nodes)
@@ -326,7 +328,7 @@ class HealthTable:
             for view in views
         )
 
-    def _view(self, shepherd: ServiceId, now: Ms, wall: Ms, told: Told) -> NodeView:
+    def _view(self, shepherd: ServiceId, now: Ms, wall: Ms, told: RecordedHealth) -> NodeView:
         node = self._nodes[shepherd]
         stored, beat = node.stored, node.beat if node.stored.approved else None
         here = self.present(shepherd, now)
@@ -350,9 +352,9 @@ class HealthTable:
         )
 
     def _fresh(self, shepherd: ServiceId, node: _Node, now: Ms) -> bool:
-        if self.doubts.is_away(shepherd, now):
+        if self.evidence.is_away(shepherd, now):
             return False
-        return self._heard(node, now) or self.doubts.is_vouched(shepherd, now)
+        return self._heard(node, now) or self.evidence.is_vouched(shepherd, now)
 
     def _heard(self, node: _Node, now: Ms) -> bool:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms

@@ -16,10 +16,10 @@ from itertools import islice
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.ids import Ms, ServiceId, shepherd_object
-from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat
 from chelonia.librarian.metadata.elements import as_read, drop, put
 
 BURNT: Final = (

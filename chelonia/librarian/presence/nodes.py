@@ -25,7 +25,8 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import (
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.ports.librarian import (
     REFUSED_FORGOTTEN,
     REFUSED_STORE,
     Heartbeat,
@@ -37,16 +38,15 @@ from chelonia.core.librarian import (
     ReportAnswer,
     ServiceRecord,
 )
-from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.rebuild_record import REPORTED, may_have_named, still_named, under_way
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.presence import identity, registry, reports
-from chelonia.librarian.presence.health import FlapRule, HealthTable, StoredNode, Told, Transition
+from chelonia.librarian.presence.health import FlapRule, HealthTable, RecordedHealth, StoredNode, Transition
 from chelonia.librarian.presence.identity import BURNT, Recorded, Voices
-from chelonia.librarian.presence.registry import Registry
-from chelonia.librarian.presence.reports import Known, Reached
+from chelonia.librarian.presence.registry import IdentityRegistry
+from chelonia.librarian.presence.reports import ReportContext, ReportPosition
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ Changed = Callable[[ServiceId], None]
 """Told of a Shepherd whose replicas must be planned again."""
 
 
-class Nodes:
+class NodeTable:
     """What this Librarian knows of the Shepherds and of all registered services."""
 
     def __init__(self, records: Records, world: World, started_ms: Ms) -> None:
@@ -70,8 +70,8 @@ class Nodes:
         grace_ms = world.settings.start_grace_ms
         self.table = HealthTable(world.settings.lease_ms, started_ms, rule, start_grace_ms=grace_ms)
         self._voices = Voices(world.settings.lease_ms)
-        self._registry = Registry()
-        self._reached: dict[ServiceId, Reached] = {}
+        self._registry = IdentityRegistry()
+        self._reached: dict[ServiceId, ReportPosition] = {}
         self._listeners: list[Changed] = []
 
     def listen(self, listener: Changed) -> None:
@@ -91,8 +91,8 @@ class Nodes:
         """All Shepherds, ordered by service id."""
         now, voices = self._world.clock.monotonic_ms(), self._voices
 
-        def told(shepherd: ServiceId) -> Told:
-            return Told(voices.recorded(shepherd).store, voices.trouble(shepherd, now))
+        def told(shepherd: ServiceId) -> RecordedHealth:
+            return RecordedHealth(voices.recorded(shepherd).store, voices.trouble(shepherd, now))
 
         return self.table.views(now, self._world.clock.now_ms(), told)
 
@@ -124,7 +124,7 @@ class Nodes:
         return tuple(dict.fromkeys(approved))
 
     @property
-    def registry(self) -> Registry:
+    def registry(self) -> IdentityRegistry:
         """The registry as last read."""
         return self._registry
 
@@ -132,12 +132,12 @@ class Nodes:
         """Approve or withdraw an identity."""
         _check_identity(record)
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             await self.refresh(call)
             known = self._registry.find(record.role, record.service_id, record.dn)
             if known is not None and known.forgotten:
                 raise CheloniaError(Kind.DENIED, "approve", record.service_id, BURNT)
-            return Draft((registry.set_record(record),), memo=record.service_id)
+            return PlannedTransact((registry.set_record(record),), memo=record.service_id)
 
         await self._records.apply(call, build)
         _LOG.info("service %s role=%s id=%s dn=%s", _word(record), record.role.value, record.service_id, record.dn)
@@ -147,7 +147,7 @@ class Nodes:
         """Register identities that the configuration names, each only if nothing is said of it yet."""
         for record in records:
             _check_identity(record)
-            await self._records.attempt(call, Draft((registry.add_record(record),)))
+            await self._records.attempt(call, PlannedTransact((registry.add_record(record),)))
 
     async def _wait_for_approval(self, call: Call, shepherd: ServiceId) -> None:
         """Record an unknown identity as waiting, once."""
@@ -169,7 +169,7 @@ class Nodes:
                 raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
             _LOG.info("service waits no longer id=%s dn=%s: most that wait are of it", other.service_id, other.dn)
             elements.append(registry.drop_waiting(other))
-        if (await self._records.attempt(call, Draft(elements))).applied:
+        if (await self._records.attempt(call, PlannedTransact(elements))).applied:
             _LOG.info("service waiting role=shepherd id=%s dn=%s", shepherd, call.dn)
         await self.refresh(call)
 
@@ -253,7 +253,7 @@ class Nodes:
         reported = await self._records.one(call.strongly(), shepherd_object(beat.shepherd), (Needed("report"),))
         last_boot = max(reports.reached(reported).boot, self._voices.boot(beat.shepherd, before.store))
         recorded, elements = identity.recording(beat, before, last_boot)
-        if not (await self._records.attempt(call, Draft(elements))).applied:
+        if not (await self._records.attempt(call, PlannedTransact(elements))).applied:
             await self.refresh(call)
             raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, "its store is being recorded; try again")
         self._voices.record(beat.shepherd, recorded)
@@ -274,7 +274,7 @@ class Nodes:
             put(obj, "node", "domain", beat.domain),
             put(obj, "node", "verify_key", beat.verify_key),
         ]
-        await self._records.attempt(call, Draft(elements))
+        await self._records.attempt(call, PlannedTransact(elements))
         self.table.store(beat.shepherd, replace(stored, domain=beat.domain, verify_key=beat.verify_key))
 
     async def _accepted(self, call: Call, beat: Heartbeat) -> int:
@@ -309,9 +309,9 @@ class Nodes:
         if stored is None:
             raise CheloniaError(Kind.NOT_FOUND, "maintenance", shepherd, "no such Shepherd is registered")
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             element = put(shepherd_object(shepherd), "node", "maintenance_until_ms", str(until_ms))
-            return Draft((element,), memo=shepherd)
+            return PlannedTransact((element,), memo=shepherd)
 
         await self._records.apply(call, build)
         self.decided(shepherd, replace(stored, maintenance_until_ms=until_ms))
@@ -342,7 +342,7 @@ class Nodes:
         needed = (*reports.records_needed(report), *of_rebuild)
         answer = ReportAnswer(0, self._world.settings.lease_ms)
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             nonlocal answer
             stored, marker = await self._records.get(call, (obj, REBUILD_OBJECT), needed)
             _require_whole("report", report.shepherd, marker)
@@ -353,13 +353,13 @@ class Nodes:
                 answer = replace(answer, next_report_ms=ASK_RECONCILIATION)
             if not reports.is_next(report, last):
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
-            if not reports.is_next(report, last) and last != Reached(report.boot, report.number):
-                return Draft(())
+            if not reports.is_next(report, last) and last != ReportPosition(report.boot, report.number):
+                return PlannedTransact(())
             known = await self._known(call, report, stored)
             judged = reports.judge(report, known, self._world.clock.now_ms())
             if not reports.is_next(report, last):  # a repeat is told again what is unknown: silence would mean "known"
                 answer = replace(answer, unknown=(*judged.unknown, *judged.unlisted))
-                return Draft(())
+                return PlannedTransact(())
             for note in judged.notes:
                 _LOG.info("report %s", note)
             for why in judged.refused:
@@ -367,18 +367,18 @@ class Nodes:
                 _LOG.warning("report %d of %s: an entry is refused: %s", report.number, report.shepherd, why)
             answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))
             as_it_says = [still_named(marker, report.shepherd)] if report.number == 1 else []
-            return Draft([*judged.elements, *as_it_says])
+            return PlannedTransact([*judged.elements, *as_it_says])
 
         await self._records.apply(call, build)
         if answer.accepted == report.number:
-            self._reached[report.shepherd] = Reached(report.boot, report.number)
+            self._reached[report.shepherd] = ReportPosition(report.boot, report.number)
         return answer
 
-    async def _known(self, call: Call, report: Report, stored: StoredObject) -> Known:
-        known = Known(stored, {})
+    async def _known(self, call: Call, report: Report, stored: StoredObject) -> ReportContext:
+        known = ReportContext(stored, {})
         ids = list(dict.fromkeys(blob for r in report.replicas if (blob := known.blob_of(r))))
         found = await self._records.get(call, [blob_object(blob) for blob in ids])
-        return Known(stored, dict(zip(ids, found, strict=True)))
+        return ReportContext(stored, dict(zip(ids, found, strict=True)))
 
     async def _old_report(self, call: Call, report: Report) -> ReportAnswer:
         """A report of the original's form: a sign of life. It has no number, so nothing in it can be applied safely;

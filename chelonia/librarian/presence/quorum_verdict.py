@@ -12,10 +12,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from chelonia.core.healing import Word
+from chelonia.core.healing import HealingWord
 
 
-class Verdict(enum.Enum):
+class PresenceVerdict(enum.Enum):
     """What follows for a Shepherd."""
 
     HERE = "here"
@@ -24,7 +24,7 @@ class Verdict(enum.Enum):
     """Not to be said yet: the lease, or another question, will tell."""
 
 
-def verdict(own: Word, others: Sequence[Word | None]) -> Verdict:
+def verdict(own: HealingWord, others: Sequence[HealingWord | None]) -> PresenceVerdict:
     """Put together what is known.
 
     Args:
@@ -32,13 +32,13 @@ def verdict(own: Word, others: Sequence[Word | None]) -> Verdict:
         others: those of the other Librarians that run; None of one that did not answer. One whose process is gone has
             no say: with it a loss of both would wait for the lease.
     """
-    if Word.HEARD in (own, *others):
-        return Verdict.HERE
+    if HealingWord.HEARD in (own, *others):
+        return PresenceVerdict.HERE
     match own:
-        case Word.SILENT:
-            return Verdict.AWAY
-        case Word.GONE:
-            agreed = 1 + sum(word in (Word.GONE, Word.SILENT) for word in others)
-            return Verdict.AWAY if 2 * agreed > 1 + len(others) else Verdict.OPEN
+        case HealingWord.SILENT:
+            return PresenceVerdict.AWAY
+        case HealingWord.GONE:
+            agreed = 1 + sum(word in (HealingWord.GONE, HealingWord.SILENT) for word in others)
+            return PresenceVerdict.AWAY if 2 * agreed > 1 + len(others) else PresenceVerdict.OPEN
         case _:
-            return Verdict.OPEN
+            return PresenceVerdict.OPEN

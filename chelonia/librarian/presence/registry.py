@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Role
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
-from chelonia.core.librarian import ServiceRecord
 from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.librarian.metadata.elements import drop, is_, isnot, put, unset
 
 APPROVED = "approved"
@@ -75,7 +75,7 @@ def drop_waiting(record: ServiceRecord) -> Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class IdentityRegistry:
     """The identities as last read."""
 
     records: tuple[ServiceRecord, ...] = ()
@@ -119,8 +119,8 @@ class Registry:
         return sum(record.dn == dn and not record.approved and not record.forgotten for record in self.records)
 
 
-def read(stored: StoredObject) -> Registry:
+def read(stored: StoredObject) -> IdentityRegistry:
     """The registry as stored."""
     records = parse(stored)
     waiting = tuple(r for r in records if stored.value(r.role.value, property_of(r)) == WAITING)
-    return Registry(records, waiting)
+    return IdentityRegistry(records, waiting)

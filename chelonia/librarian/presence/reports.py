@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from chelonia.core.ahash import Element
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, is_uuid, shepherd_object
-from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import Report, ReportedReplica
 from chelonia.core.position import Position
 from chelonia.core.replicas import PROVEN, Cause, Location, ReplicaState, next_state
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
@@ -32,7 +32,7 @@ CAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReportPosition:
     """The last report applied for a Shepherd (boot 0: none yet)."""
 
     boot: int
@@ -40,7 +40,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ReportContext:
     """What was read to judge a report: the Shepherd's `report` and `file` records, and the blobs named."""
 
     shepherd: StoredObject
@@ -72,9 +72,9 @@ def records_needed(report: Report) -> Filter:
     return (Needed("report"), *(Needed("file", replica.reference) for replica in report.replicas))
 
 
-def reached(shepherd: StoredObject) -> Reached:
+def reached(shepherd: StoredObject) -> ReportPosition:
     """The last report applied, as stored."""
-    return Reached(int(shepherd.value("report", "boot", "0")), int(shepherd.value("report", "number", "0")))
+    return ReportPosition(int(shepherd.value("report", "boot", "0")), int(shepherd.value("report", "number", "0")))
 
 
 def still_of(shepherd: ServiceId, boot: int) -> Element:
@@ -82,14 +82,14 @@ def still_of(shepherd: ServiceId, boot: int) -> Element:
     return check(shepherd_object(shepherd), as_read("report", "boot", str(boot) if boot else ""))
 
 
-def is_next(report: Report, last: Reached) -> bool:
+def is_next(report: Report, last: ReportPosition) -> bool:
     """Whether this report is the one to apply now: the next of its boot, or the first of a newer boot."""
     if report.boot == last.boot:
         return report.number == last.number + 1
     return report.boot > last.boot and report.number == 1
 
 
-def accepted(report: Report, last: Reached) -> int:
+def accepted(report: Report, last: ReportPosition) -> int:
     """The number reached for the report's boot: the sender repeats from there."""
     return last.number if report.boot == last.boot else 0
 
@@ -100,28 +100,28 @@ def has_obeyed(shepherd: ServiceId, authority: Position) -> Element:
     return put(shepherd_object(shepherd), "report", "obeyed", obeyed)
 
 
-def told(shepherd: StoredObject) -> Reached:
+def told(shepherd: StoredObject) -> ReportPosition:
     """The last report applied that was not the first of its boot, which tells nothing (boot 0: none yet, or nobody
     knows). A first one keeps it in `before`, with its own boot: software that does not, leaves another boot there."""
     last = reached(shepherd)
     boot, number, kept_by = map(int, shepherd.value("report", "before", "0 0 0").split())
     if last.number > 1:
         return last
-    return Reached(boot, number) if kept_by == last.boot else Reached(0, 0)
+    return ReportPosition(boot, number) if kept_by == last.boot else ReportPosition(0, 0)
 
 
-def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Reached, int]:
+def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[ReportPosition, int]:
     """To the first report of a boot, also when it is repeated, what told something last before it, and the sequence of
     the newest order of this generation that was confirmed: how far a Shepherd that starts again was believed. Zeros to
     any other report."""
     last = reached(shepherd)
-    if report.number != 1 or not (is_next(report, last) or last == Reached(report.boot, 1)):
-        return Reached(0, 0), 0
+    if report.number != 1 or not (is_next(report, last) or last == ReportPosition(report.boot, 1)):
+        return ReportPosition(0, 0), 0
     ordered, sequence = map(int, shepherd.value("report", "obeyed", "0 0").split())
     return told(shepherd), sequence if ordered == generation else 0
 
 
-def judge(report: Report, known: Known, now: Ms) -> Judged:
+def judge(report: Report, known: ReportContext, now: Ms) -> Judged:
     """Decide everything a report in its turn changes at `now`, its number included."""
     judged = Judged(now)
     obj = shepherd_object(report.shepherd)
@@ -138,7 +138,7 @@ def judge(report: Report, known: Known, now: Ms) -> Judged:
     return judged
 
 
-def _judge_one(location: Location, replica: ReportedReplica, known: Known, judged: Judged) -> None:
+def _judge_one(location: Location, replica: ReportedReplica, known: ReportContext, judged: Judged) -> None:
     record = known.shepherd.value("file", replica.reference)
     blob_id = known.blob_of(replica)
     blob = known.blobs.get(blob_id)

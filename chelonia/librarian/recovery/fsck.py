@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element, Page, Walk
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -33,12 +32,13 @@ from chelonia.core.ids import (
     content_object,
     is_guid,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
+from chelonia.core.ports.ahash import Element, Page, Walk
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
 from chelonia.core.summaries import SUMMARISED
 from chelonia.librarian.metadata.contents import content_of, last_byte_key
 from chelonia.librarian.metadata.elements import check, outbox_reference, version
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import entry_id
 from chelonia.librarian.namespace.summaries import dropped, touched
 from chelonia.librarian.namespace.tree import blobs_of, type_of
@@ -158,7 +158,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SectionPage:
     """One look at a page of a wide section: where it goes on ("" at the end), how much there was, what was found."""
 
     after: str
@@ -246,7 +246,7 @@ class Fsck:
 
     async def _wide_page(self, call: Call, piece: Piece, cursor: Cursor) -> None:
         """A page of one wide section; then its next page, the object's next section, or the next object."""
-        seen = Seen("", 0, ())
+        seen = SectionPage("", 0, ())
 
         async def look() -> Iterable[Finding]:
             nonlocal seen
@@ -258,12 +258,12 @@ class Fsck:
         section = cursor.section if seen.after else _NEXT_SECTION.get(cursor.section, "")
         piece.cursor = replace(cursor, section=section, at=seen.after)
 
-    async def _wide_rules(self, call: Call, obj: ObjectId, cursor: Cursor) -> Seen:
+    async def _wide_rules(self, call: Call, obj: ObjectId, cursor: Cursor) -> SectionPage:
         if cursor.section == "file":
             return await self._record_pages(call, obj, cursor.at)
         page = await self._records.scan(call, obj, cursor.section, cursor.at, PAGE)
         found = await self._item_rules(call, obj, cursor.section, page.items, cursor.at)
-        return Seen(_after(page), len(page.items), found)
+        return SectionPage(_after(page), len(page.items), found)
 
     async def _item_rules(
         self, call: Call, obj: ObjectId, section: str, items: Sequence[Item], after: str = ""
@@ -296,7 +296,7 @@ class Fsck:
 
         return await look.settle(lambda: invariants.guarded(obj, rules))
 
-    async def _record_pages(self, call: Call, obj: ObjectId, after: str) -> Seen:
+    async def _record_pages(self, call: Call, obj: ObjectId, after: str) -> SectionPage:
         """Some pages of a Shepherd's records: what no blob lists must be in the outbox, which is read through once."""
         shepherd, left, count = ServiceId(obj.removeprefix(SHEPHERD_PREFIX)), list[Item](), 0
         for _ in range(RECORDS_PER_OUTBOX_PASS):
@@ -306,7 +306,7 @@ class Fsck:
             if not after:
                 break
         ordered = await self._ordered(call, obj, {reference for reference, _ in left})
-        return Seen(after, count, tuple(invariants.record_rules(shepherd, left, ordered)))
+        return SectionPage(after, count, tuple(invariants.record_rules(shepherd, left, ordered)))
 
     async def _unlisted(self, call: Call, shepherd: ServiceId, items: Sequence[Item]) -> tuple[Item, ...]:
         look = LiveLook(self._records, call)
@@ -407,7 +407,9 @@ class Fsck:
         found = await look.settle(lambda: self._mend(look, finding))
         if found is None:
             return Mended(done=False, what="no safe repair is known; a person has to decide")
-        outcome = await self._records.attempt(call, Draft([*found.elements, *await self._unsummed(call, found)]))
+        outcome = await self._records.attempt(
+            call, PlannedTransact([*found.elements, *await self._unsummed(call, found)])
+        )
         if outcome.applied:
             _LOG.info("mended %s: %s by=%s", finding, found.what, call.dn)
         return Mended(outcome.applied, found.what if outcome.applied else "it has changed meanwhile")

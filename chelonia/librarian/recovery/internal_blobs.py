@@ -18,13 +18,13 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, Guid, ServiceId
 from chelonia.core.placement import Demand
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Carrier, GetRequest, Purpose, PutRequest
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts
-from chelonia.core.shepherd import PROTOCOL_HTTP, Carrier, GetRequest, Purpose, PutRequest
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import NewBlob, agreed
 from chelonia.librarian.metadata.seal import seal
-from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.namespace.uploads.act import FileUploads
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ SURE_COPIES: Final = 2
 class Keeping:
     """Stores and reads the Librarian's own blobs."""
 
-    def __init__(self, footing: Footing, uploads: Uploads, carrier: Carrier) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, uploads: FileUploads, carrier: Carrier) -> None:
+        self._on = context
         self._uploads = uploads
         self._carrier = carrier
 

@@ -1,8 +1,8 @@
 """The invariants of the metadata, stated once: what must hold after every transact, and what holds when all is quiet.
 
 Pure: from the objects as stored to what is wrong with them. Each rule looks at one object, or at one page of a wide
-section, and reads what it has to agree with through a `Look`; so the same rules serve a snapshot in memory (simulator,
-tests) and a live cluster read page by page (`fsck`). How a finding is repaired stands in `mends`.
+section, and reads what it has to agree with through a `RuleContext`; so the same rules serve a snapshot in memory
+(simulator, tests) and a live cluster read page by page (`fsck`). How a finding is repaired stands in `mends`.
 Layout of every object: `docs/formats/metadata.md`; every rule explained: `docs/operate/fsck.md`.
 """
 
@@ -32,10 +32,10 @@ from chelonia.core.ids import (
     is_guid,
     shepherd_object,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.parts import parse_mark, parse_upload
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
 from chelonia.core.replicas import Location, Readable, ReplicaState, readable
 from chelonia.core.summaries import SECTIONS, summary_of
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
@@ -105,7 +105,7 @@ Item = tuple[str, str]
 """A property and its value, as a page of a wide section holds them."""
 
 
-class Look(Protocol):
+class RuleContext(Protocol):
     """What a rule may read beside the object it is about. Unset is ""."""
 
     def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
@@ -120,7 +120,7 @@ class Look(Protocol):
 # --- the namespace --------------------------------------------------------------------------------------------------
 
 
-def entry_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
+def entry_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
     """What is wrong with an entry's own sections (`entry parents blobs states put`)."""
     kind = type_of(entry)
     if kind in (TYPE_PENDING, TYPE_TRASHED):
@@ -141,7 +141,7 @@ def entry_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
         yield from _file_rules(look, entry)
 
 
-def _pending_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
+def _pending_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
     parent, name = entry.value("put", "parent"), entry.value("put", "name")
     reserved = look.value(ObjectId(parent), "pending", name) if parent and name else ""
     if reserved.partition(" ")[0] != entry.id:
@@ -150,14 +150,14 @@ def _pending_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
         yield _finding(entry.id, DUE_MISSING, "", "no index says when its reservation expires")
 
 
-def _trashed_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
+def _trashed_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
     until = int(entry.value("trashed", "until_ms"))
     if not look.value(TRASH_OBJECT, "due", trash.due_key(until, entry.id)):
         yield _finding(entry.id, DUE_MISSING, "", "no index says when it leaves the trash")
     yield from _file_rules(look, entry)
 
 
-def _file_rules(look: Look, file: StoredObject) -> Iterator[Finding]:
+def _file_rules(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
     wanted = file.value("states", "neededReplicas")
     for blob in blobs_of(file):
         facts = look.section(blob_object(blob), "blob")
@@ -169,7 +169,7 @@ def _file_rules(look: Look, file: StoredObject) -> Iterator[Finding]:
     yield from _content_named(look, file)
 
 
-def _content_named(look: Look, file: StoredObject) -> Iterator[Finding]:
+def _content_named(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
     content = content_of(file)
     header = look.section(content_object(content), "content") if content else {}
     if content and (header.get("state"), header.get("file")) != (SEALED, file.id):
@@ -181,7 +181,7 @@ def _content_named(look: Look, file: StoredObject) -> Iterator[Finding]:
         yield _finding(file.id, CONTENT_DIFFERS, content, f"size and splices of its content {content} are others")
 
 
-def reachable(look: Look, guid: Guid) -> bool:
+def reachable(look: RuleContext, guid: Guid) -> bool:
     """Whether the names of a collection lead up to the root, by any way."""
     seen, level = {guid: None}, [guid]
     while level and ROOT not in seen and len(seen) <= ABOVE_MAX:
@@ -191,7 +191,7 @@ def reachable(look: Look, guid: Guid) -> bool:
     return ROOT in seen or len(seen) > ABOVE_MAX
 
 
-def name_rules(look: Look, collection: ObjectId, names: Iterable[Item]) -> Iterator[Finding]:
+def name_rules(look: RuleContext, collection: ObjectId, names: Iterable[Item]) -> Iterator[Finding]:
     """What is wrong with a page of a collection's `entries`."""
     for key, guid in names:
         child, name = ObjectId(guid), entry_name(key)
@@ -206,7 +206,7 @@ def name_rules(look: Look, collection: ObjectId, names: Iterable[Item]) -> Itera
             yield _finding(collection, NAME_UNKNOWN, key, f"{name!r} leads to {guid}, which does not know it")
 
 
-def summary_rules(look: Look, collection: ObjectId, summaries: Iterable[Item]) -> Iterator[Finding]:
+def summary_rules(look: RuleContext, collection: ObjectId, summaries: Iterable[Item]) -> Iterator[Finding]:
     """What is wrong with a page of a collection's `summaries`."""
     for name, told in summaries:
         child = ObjectId(told.partition(" ")[0])
@@ -217,7 +217,7 @@ def summary_rules(look: Look, collection: ObjectId, summaries: Iterable[Item]) -
             yield _finding(collection, SUMMARY_WRONG, name, f"listings tell of {name!r} what it is not")
 
 
-def reservation_rules(look: Look, collection: ObjectId, reservations: Iterable[Item]) -> Iterator[Finding]:
+def reservation_rules(look: RuleContext, collection: ObjectId, reservations: Iterable[Item]) -> Iterator[Finding]:
     """What is wrong with a page of a collection's `pending`."""
     for name, value in reservations:
         held = value.partition(" ")[0]
@@ -233,7 +233,7 @@ def reservation_work(collection: ObjectId, reservations: Iterable[Item], now: Ms
             yield _finding(collection, EXPIRED, name, f"the reservation of {name!r} has expired")
 
 
-def index_rules(look: Look, index: ObjectId, keys: Iterable[str]) -> Iterator[Finding]:
+def index_rules(look: RuleContext, index: ObjectId, keys: Iterable[str]) -> Iterator[Finding]:
     """What is wrong with a page of an index of what is kept for a while (`due`, `formerly`)."""
     for key in keys:
         guid = ObjectId(trash.parse_former(key)[2] if "/" in key else trash.parse_due(key)[1])
@@ -257,7 +257,7 @@ def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Findin
 # --- the bytes ------------------------------------------------------------------------------------------------------
 
 
-def blob_rules(look: Look, blob: StoredObject) -> Iterator[Finding]:
+def blob_rules(look: RuleContext, blob: StoredObject) -> Iterator[Finding]:
     """What is wrong with a blob's own sections (`blob locations claims`)."""
     file, content = ObjectId(blob.value("blob", "file")), ContentId(blob.value("blob", "content"))
     if content:
@@ -276,20 +276,20 @@ def blob_rules(look: Look, blob: StoredObject) -> Iterator[Finding]:
             yield _finding(blob.id, CLAIM_STRAY, key, f"a claim for {key}, which is no location")
 
 
-def unreachable(look: Look, blob: StoredObject, present: Callable[[ServiceId], bool]) -> Iterator[Finding]:
+def unreachable(look: RuleContext, blob: StoredObject, present: Callable[[ServiceId], bool]) -> Iterator[Finding]:
     """A blob that nobody can read now, though it is not lost: every Shepherd with a verified copy is away."""
     if readable((state, present(location.shepherd)) for location, state in locations_of(blob)) is Readable.AWAY:
         yield _finding(blob.id, BLOB_UNREACHABLE, "", f"its Shepherds are away now: {_copies_of(look, blob)}")
 
 
-def _copies_of(look: Look, blob: StoredObject) -> str:
+def _copies_of(look: RuleContext, blob: StoredObject) -> str:
     """The copies of a blob, and whose it is, in words."""
     copies = ", ".join(f"{state.value} at {place.shepherd}" for place, state in locations_of(blob)) or "none at all"
     file = Guid(blob.value("blob", "file"))
     return f"{copies}; file {path_of(look, file) or file}, written as {blob.value('blob', 'name')}"
 
 
-def path_of(look: Look, guid: Guid) -> str:
+def path_of(look: RuleContext, guid: Guid) -> str:
     """A Logical Name of an entry now, "" while none leads up to the root."""
     words: list[str] = []
     while guid != ROOT and len(words) < LN_DEPTH_MAX:
@@ -301,7 +301,9 @@ def path_of(look: Look, guid: Guid) -> str:
     return "/" + "/".join(reversed(words)) if guid == ROOT else ""
 
 
-def _location_rules(look: Look, blob: StoredObject, location: Location, state: ReplicaState) -> Iterator[Finding]:
+def _location_rules(
+    look: RuleContext, blob: StoredObject, location: Location, state: ReplicaState
+) -> Iterator[Finding]:
     record = look.value(shepherd_object(location.shepherd), "file", location.reference)
     key = str(location)
     if record != blob_of(blob):
@@ -326,7 +328,7 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
 # --- contents -------------------------------------------------------------------------------------------------------
 
 
-def content_rules(look: Look, content: StoredObject) -> Iterator[Finding]:
+def content_rules(look: RuleContext, content: StoredObject) -> Iterator[Finding]:
     """What is wrong with a content's own section."""
     state, file = content.value("content", "state"), ObjectId(content.value("content", "file"))
     due = content.value("content", "due_ms")
@@ -339,7 +341,7 @@ def content_rules(look: Look, content: StoredObject) -> Iterator[Finding]:
         yield _finding(content.id, UPLOAD_UNLISTED, within, f"an open upload, which {within} does not list")
 
 
-def upload_rules(look: Look, collection: ObjectId, marks: Iterable[str]) -> Iterator[Finding]:
+def upload_rules(look: RuleContext, collection: ObjectId, marks: Iterable[str]) -> Iterator[Finding]:
     """What is wrong with a page of a collection's `uploads`."""
     for mark in marks:
         key, upload = parse_mark(mark)
@@ -349,7 +351,7 @@ def upload_rules(look: Look, collection: ObjectId, marks: Iterable[str]) -> Iter
             yield _finding(collection, UPLOAD_DANGLING, mark, f"{key!r} is listed as an upload, and is none")
 
 
-def part_rules(look: Look, content: ObjectId, parts: Iterable[Item]) -> Iterator[Finding]:
+def part_rules(look: RuleContext, content: ObjectId, parts: Iterable[Item]) -> Iterator[Finding]:
     """What is wrong with a page of the `parts` of an open upload."""
     if look.section(content, "content").get("state") != OPEN:
         return
@@ -359,7 +361,7 @@ def part_rules(look: Look, content: ObjectId, parts: Iterable[Item]) -> Iterator
             yield _finding(content, PART_WRONG, key, f"the blob {blob} of part {key} is not counted as named")
 
 
-def extent_rules(look: Look, content: ObjectId, extents: Iterable[Item], after: str = "") -> Iterator[Finding]:
+def extent_rules(look: RuleContext, content: ObjectId, extents: Iterable[Item], after: str = "") -> Iterator[Finding]:
     """What is wrong with a page of a content's `extents`, which goes on `after` the last byte of the page before."""
     header = look.section(content, "content")
     if header.get("state") != SEALED:
@@ -376,7 +378,7 @@ def extent_rules(look: Look, content: ObjectId, extents: Iterable[Item], after: 
         last = key
 
 
-def named_rules(look: Look, content: ObjectId, named: Iterable[Item]) -> Iterator[Finding]:
+def named_rules(look: RuleContext, content: ObjectId, named: Iterable[Item]) -> Iterator[Finding]:
     """What is wrong with a page of a content's `named`."""
     header = look.section(content, "content")
     if header.get("state") == DISCARDED:
@@ -412,7 +414,7 @@ def sum_rules(content: StoredObject) -> Iterator[Finding]:
 # --- Shepherds ------------------------------------------------------------------------------------------------------
 
 
-def unlisted(look: Look, shepherd: ServiceId, records: Iterable[Item]) -> tuple[Item, ...]:
+def unlisted(look: RuleContext, shepherd: ServiceId, records: Iterable[Item]) -> tuple[Item, ...]:
     """Of a page of a Shepherd's `file`, what its blob does not list as a location: it must be in the outbox."""
     return tuple(
         (reference, blob)
@@ -429,7 +431,7 @@ def record_rules(shepherd: ServiceId, left: Iterable[Item], ordered: Collection[
             yield _finding(shepherd_object(shepherd), RECORD_ORPHAN, reference, what)
 
 
-def order_rules(look: Look, shepherd: ServiceId, orders: Iterable[Item]) -> Iterator[Finding]:
+def order_rules(look: RuleContext, shepherd: ServiceId, orders: Iterable[Item]) -> Iterator[Finding]:
     """What is wrong with a page of a Shepherd's `erase`."""
     obj = shepherd_object(shepherd)
     for key, value in orders:
@@ -451,14 +453,14 @@ def order_work(shepherd: ServiceId, orders: Sequence[Item]) -> Iterator[Finding]
         yield _finding(shepherd_object(shepherd), ERASURES, orders[0][0], what)
 
 
-def _lists(look: Look, blob: BlobId, location: Location) -> bool:
+def _lists(look: RuleContext, blob: BlobId, location: Location) -> bool:
     return str(location) in look.section(blob_object(blob), "locations")
 
 
 # --- any object -----------------------------------------------------------------------------------------------------
 
 
-def object_rules(look: Look, obj: StoredObject) -> tuple[Finding, ...]:
+def object_rules(look: RuleContext, obj: StoredObject) -> tuple[Finding, ...]:
     """What is wrong with an object's narrow sections, whatever it is."""
     if is_guid(obj.id):
         return guarded(obj.id, lambda: entry_rules(look, obj))
@@ -492,8 +494,8 @@ def _finding(object_id: ObjectId, rule: str, subject: str, text: str) -> Finding
 # --- a whole snapshot -----------------------------------------------------------------------------------------------
 
 
-class Snapshot:
-    """All objects of one moment, whole (wide sections included). A `Look` at itself."""
+class NamespaceSnapshot:
+    """All objects of one moment, whole (wide sections included). A `RuleContext` at itself."""
 
     def __init__(self, objects: Iterable[StoredObject]) -> None:
         found = {obj.id: obj for obj in objects}
@@ -506,11 +508,11 @@ class Snapshot:
         return found if found is not None else StoredObject(object_id, 0)
 
     def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
-        """See `Look`."""
+        """See `RuleContext`."""
         return self.get(object_id).sections.get(section, {})
 
     def value(self, object_id: ObjectId, section: str, prop: str) -> str:
-        """See `Look`."""
+        """See `RuleContext`."""
         return self.get(object_id).value(section, prop)
 
     def entries(self) -> list[StoredObject]:
@@ -526,7 +528,7 @@ class Snapshot:
         return [obj for key, obj in self.objects.items() if key.startswith(SHEPHERD_PREFIX)]
 
 
-def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
+def broken(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
     """What no moment may show, whatever crashed. A blob may lose its last copy with the disks: that is not here."""
     found: list[Finding] = []
     for obj in snapshot.objects.values():
@@ -548,7 +550,7 @@ def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _shepherd_rules(snapshot: Snapshot, shepherd: StoredObject) -> Iterator[Finding]:
+def _shepherd_rules(snapshot: NamespaceSnapshot, shepherd: StoredObject) -> Iterator[Finding]:
     name = ServiceId(shepherd.id.removeprefix(SHEPHERD_PREFIX))
     orders = shepherd.sections.get("erase", {})
     left = unlisted(snapshot, name, shepherd.sections.get("file", {}).items())
@@ -556,7 +558,7 @@ def _shepherd_rules(snapshot: Snapshot, shepherd: StoredObject) -> Iterator[Find
     yield from order_rules(snapshot, name, orders.items())
 
 
-def unsettled(snapshot: Snapshot) -> tuple[Finding, ...]:
+def unsettled(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
     """What healing has still to do: copies missing or surplus, claims running, erasures not confirmed."""
     found = [finding for blob in snapshot.blobs() for finding in object_work(blob)]
     for shepherd in snapshot.shepherds():

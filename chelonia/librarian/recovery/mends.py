@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.ahash import Element
 from chelonia.core.ids import (
     BLOB_PREFIX,
     CONTENT_PREFIX,
@@ -32,9 +31,10 @@ from chelonia.core.ids import (
     content_object,
     shepherd_object,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
 from chelonia.core.names import entry_name
 from chelonia.core.parts import parse_mark, parse_upload
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
 from chelonia.core.replicas import Checksums, Location, ReplicaState, parse_location
 from chelonia.core.summaries import SECTION
 from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
@@ -58,7 +58,7 @@ from chelonia.librarian.metadata.elements import (
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.tree import key_for, sweep_reservations
 from chelonia.librarian.recovery import invariants
-from chelonia.librarian.recovery.invariants import Look
+from chelonia.librarian.recovery.invariants import RuleContext
 
 LOST_FOUND: Final = Guid("6c6f7374-2b66-4f75-8e64-000000000000")
 """The collection of what has lost its name. A GUID of its own, so that nobody can make one in its place."""
@@ -79,7 +79,7 @@ class Mend:
 class Bench:
     """What a repair is made with: what may be read, and when it is."""
 
-    look: Look
+    look: RuleContext
     now: Ms
 
     def entry(self, object_id: ObjectId) -> Mapping[str, str]:
@@ -97,7 +97,7 @@ class Bench:
         return next(((parent, name) for parent, _, name in pairs if self.leads(parent, name, child)), None)
 
 
-def mend(finding: Finding, look: Look, now: Ms) -> Mend | None:
+def mend(finding: Finding, look: RuleContext, now: Ms) -> Mend | None:
     """The safe repair of a finding as things stand, or None when there is none."""
     known = _MENDS.get(finding.rule)
     return known(finding, Bench(look, now)) if known else None
@@ -319,7 +319,7 @@ def _lost_found(bench: Bench) -> list[Element]:
     return [check(shelter, version(0)), *put_all(shelter, sections), named]
 
 
-def _above(look: Look, guid: Guid) -> dict[Guid, None]:
+def _above(look: RuleContext, guid: Guid) -> dict[Guid, None]:
     """Every collection above one, itself only when it is above itself."""
     seen: dict[Guid, None] = {}
     level = [guid]

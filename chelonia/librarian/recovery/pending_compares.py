@@ -13,7 +13,7 @@ import logging
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 
 _LOG = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ _LOG = logging.getLogger(__name__)
 class OpenQuestions:
     """The questions that one Librarian found open. `look_again`: those that are open now may be nobody's."""
 
-    def __init__(self, footing: Footing, leading: Leading) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+        self._on = context
         self._leading = leading
         self._found: set[ServiceId] | None = None
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -31,10 +30,11 @@ from chelonia.core.ids import (
     blob_object,
     is_guid,
 )
-from chelonia.core.librarian import TYPE_PENDING
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_PENDING
 from chelonia.core.replicas import PROVEN, ReplicaState
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
 from chelonia.librarian.metadata.contents import SEALED
@@ -43,10 +43,10 @@ from chelonia.librarian.namespace.tree import type_of
 from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.wire.snapshots import (
     Manifest,
-    Page,
+    PageLocation,
     Pager,
-    Place,
     Segments,
+    SnapshotPage,
     decode_manifest,
     encode_manifest,
     kept_places,
@@ -98,8 +98,8 @@ def _without_parts(content: Sections) -> dict[str, dict[str, str]]:
 class Snapshotting:
     """The snapshots of one Librarian, while it leads."""
 
-    def __init__(self, footing: Footing, leading: Leading, keeping: Keeping) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, leading: Leading, keeping: Keeping) -> None:
+        self._on = context
         self._leading = leading
         self._keeping = keeping
         self._checked_ms = Ms(0)
@@ -273,12 +273,12 @@ class _Writing:
     def __init__(self, owner: Snapshotting, before: Manifest | None) -> None:
         self._owner = owner
         self._before = before
-        self._known: Mapping[str, Place] = {}
+        self._known: Mapping[str, PageLocation] = {}
         self._segments: dict[BlobId, int] = {}
         self._gathered = Segments.empty()
         self._pager = Pager()
         self._pages: list[str] = []
-        self._new: dict[str, Place] = {}
+        self._new: dict[str, PageLocation] = {}
         self.written: list[BlobId] = []
 
     async def start(self) -> None:
@@ -289,7 +289,7 @@ class _Writing:
         self._segments = {blob: number for number, blob in enumerate(usable.values())}
         renumbered = {old: self._segments[blob] for old, blob in usable.items()}
         self._known = {
-            digest: Place(digest, renumbered[place.segment], place.offset, place.length)
+            digest: PageLocation(digest, renumbered[place.segment], place.offset, place.length)
             for digest, place in kept_places(self._before, usable).items()
         }
 
@@ -300,7 +300,7 @@ class _Writing:
         if page is not None:
             await self._add(page)
 
-    async def _add(self, page: Page) -> None:
+    async def _add(self, page: SnapshotPage) -> None:
         self._pages.append(page.digest)
         if page.digest not in self._known and page.digest not in self._new and self._gathered.add(page):
             await self._flush()

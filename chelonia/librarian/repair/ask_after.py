@@ -15,12 +15,12 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.replicas import Location
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 
 _LOG = logging.getLogger(__name__)
 
 
-async def ask_after(on: Footing, places: Iterable[Location]) -> None:
+async def ask_after(on: LibrarianContext, places: Iterable[Location]) -> None:
     """Have the Shepherds within reach look for these copies; those that are away are asked by a later survey."""
     asked: dict[ServiceId, list[ReferenceId]] = {}
     for place in places:
@@ -29,7 +29,7 @@ async def ask_after(on: Footing, places: Iterable[Location]) -> None:
     await asyncio.gather(*(_ask(on, shepherd, references) for shepherd, references in asked.items()))
 
 
-async def _ask(on: Footing, shepherd: ServiceId, references: list[ReferenceId]) -> None:
+async def _ask(on: LibrarianContext, shepherd: ServiceId, references: list[ReferenceId]) -> None:
     named = tuple((reference, reference) for reference in references[:BULK_ELEMENTS_MAX])
     try:
         await within(on.world.clock, on.settings.lease_ms, on.world.directory.shepherd(shepherd).stat(on.call, named))

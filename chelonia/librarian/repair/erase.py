@@ -17,19 +17,19 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SHEPHERD_PREFIX, BlobId, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ports.shepherd import Authority
 from chelonia.core.position import Position
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.core.shepherd import Authority
 from chelonia.core.timing.clock import within
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.metadata.elements import drop, isset, on_version, outbox_reference, put
-from chelonia.librarian.metadata.records import Draft, Identity, Records
+from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records
 from chelonia.librarian.presence import reports
-from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.repair.guard import Sparing
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.world import World
@@ -43,7 +43,7 @@ DELETED = "deleted"
 class Erasers:
     """Dispatches the outboxes of all Shepherds."""
 
-    def __init__(self, records: Records, nodes: Nodes, identity: Identity, world: World) -> None:
+    def __init__(self, records: Records, nodes: NodeTable, identity: LibrarianIdentity, world: World) -> None:
         self._records = records
         self._nodes = nodes
         self._call = identity.call().strongly()  # an order of the past would be obeyed like one of today
@@ -114,7 +114,7 @@ class Erasers:
         elements = [lease, *struck_off(shepherd, boot, [*confirmed, *absent])]
         if confirmed:
             elements.append(reports.has_obeyed(shepherd, position))
-        if (confirmed or absent) and (await self._records.attempt(self._call, Draft(elements))).applied:
+        if (confirmed or absent) and (await self._records.attempt(self._call, PlannedTransact(elements))).applied:
             self._found[shepherd] -= len(confirmed) + len(absent)
 
     async def _take_back(self, shepherd: ServiceId, spared: Mapping[str, StoredObject], lease: Element) -> list[str]:
@@ -129,7 +129,7 @@ class Erasers:
             blob = spared.get(outcome.request_id)
             if blob is not None and outcome.found and outcome.state == ReplicaState.ALIVE.value:
                 elements = [lease, *listed_again(shepherd, outcome.request_id, blob)]
-                if (await self._records.attempt(self._call, Draft(elements))).applied:
+                if (await self._records.attempt(self._call, PlannedTransact(elements))).applied:
                     _LOG.warning("the last copy of %s stays, on %s: its erasure is called off", blob.id, shepherd)
         return [o.request_id for o in outcomes if o.request_id in spared and not o.found]
 

@@ -67,7 +67,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KnownLoss:
     """How much of a loss is known: copies to make and their bytes, those made already, blobs read and not yet planned,
     and how much of what was lost has been read (0 to 1)."""
 
@@ -79,7 +79,7 @@ class Seen:
     share: float
 
 
-def outlook(seen: Seen) -> tuple[int, int] | None:
+def outlook(seen: KnownLoss) -> tuple[int, int] | None:
     """Copies to make in all and their bytes, what has not been seen taken to be as what has; None while too little is.
 
     Right after a loss only some of it is counted: a forecast from that alone would be far too short.

@@ -14,7 +14,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.repair.plan.decide import BlobPlan
 from chelonia.librarian.repair.worklist import STUCK_MAX
@@ -22,11 +22,11 @@ from chelonia.librarian.repair.worklist import STUCK_MAX
 _LOG = logging.getLogger(__name__)
 
 
-class Telling:
+class LeaderNotifier:
     """One Librarian's word to the leader. `planned` notes what it should look at; `step` sends it."""
 
-    def __init__(self, footing: Footing, leading: Leading) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+        self._on = context
         self._leading = leading
         self._blobs: dict[BlobId, None] = {}
         self._short: dict[BlobId, None] = {}

@@ -13,11 +13,11 @@ from chelonia.core import bounds
 from chelonia.core.ids import BLOB_PREFIX, BlobId, ObjectId
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.timing.jobs import Next, Wait
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.repair.ask_after import ask_after
 from chelonia.librarian.repair.plan.read import Planning
-from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.tally import RepairTally
 
 Found = Callable[[Mapping[BlobId, Collection[Location]]], None]
 """Told of blobs that something should be done about, and of the places of those that want a copy."""
@@ -26,8 +26,8 @@ Found = Callable[[Mapping[BlobId, Collection[Location]]], None]
 class Surveying:
     """One Librarian's survey. `found` is told what to repair."""
 
-    def __init__(self, footing: Footing, planning: Planning, tally: Tally, found: Found) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, planning: Planning, tally: RepairTally, found: Found) -> None:
+        self._on = context
         self._planning = planning
         self._tally = tally
         self._found = found

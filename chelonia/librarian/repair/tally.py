@@ -30,7 +30,7 @@ class Work:
     bytes: int
 
 
-class Tally:
+class RepairTally:
     """The numbers of one Librarian."""
 
     def __init__(self) -> None:

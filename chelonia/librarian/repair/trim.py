@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.shepherd import ReplicaStatOutcome
 from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import StatOutcome
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.elements import drop, on_version, outbox_record
-from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.repair.guard import MINUTE_MS, RateGuard
 from chelonia.librarian.repair.plan import decide as repair
 from chelonia.librarian.repair.plan.decide import BlobPlan
@@ -46,12 +46,12 @@ REMOVALS_AT_ONCE = 16
 class Trimming:
     """One Librarian's trimming. `later` is told what to look at again."""
 
-    def __init__(self, footing: Footing, planning: Planning, leading: Leading, later: Later) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, planning: Planning, leading: Leading, later: Later) -> None:
+        self._on = context
         self._planning = planning
         self._leading = leading
         self._later = later
-        self._proving = Proving(footing)
+        self._proving = Proving(context)
         self._offered: dict[BlobId, None] = {}
         self._guard = RateGuard(bounds.ERASURES_UNASKED_PER_MIN_MAX)
         self._held_back: dict[BlobId, None] = {}
@@ -118,7 +118,7 @@ class Trimming:
             key = str(removal.location)
             elements += [drop(blob.id, "locations", key), drop(blob.id, "claims", key)]
             elements.append(outbox_record(removal.location, plan.blob, removal.reason, self._on.wall))
-        draft = Draft([*on_version(elements, blob), self._leading.check()])
+        draft = PlannedTransact([*on_version(elements, blob), self._leading.check()])
         if self._leading.heed(await self._on.records.attempt(self._on.call, draft)):
             for removal in plan.removals:
                 _LOG.info("blob %s at %s: removed, %s", plan.blob, removal.location, removal.reason)
@@ -194,7 +194,7 @@ class Trimming:
         return [location for location, facts in held if is_whole(said.get(location.reference), facts)]
 
 
-def is_whole(outcome: StatOutcome | None, facts: ReplicaFacts) -> bool:
+def is_whole(outcome: ReplicaStatOutcome | None, facts: ReplicaFacts) -> bool:
     """Whether a Shepherd says that it has all of a blob."""
     if outcome is None or not outcome.found or outcome.state != ReplicaState.ALIVE.value:
         return False

@@ -19,7 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.healing import Endangered, NodeCursor
 from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.replicas import Location
-from chelonia.librarian.repair.progress.decide import END, Round
+from chelonia.librarian.repair.progress.decide import END, RepairRound
 
 STUCK_MAX = 100_000
 """Blobs remembered for want of a target, and blobs that events found endangered; the survey finds any beyond."""
@@ -31,7 +31,7 @@ Danger = tuple[int, int, Ms, BlobId]
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedBlob:
     """A blob in the queue. `ways`: the copies planned, as (target, sources)."""
 
     what: Endangered
@@ -44,13 +44,13 @@ class Worklist:
     def __init__(self, queue_max: int = bounds.HEAL_QUEUE_MAX) -> None:
         self._queue_max = queue_max
         self._dirty: dict[BlobId, None] = {}
-        self._queue: list[tuple[Danger, Waiting]] = []
+        self._queue: list[tuple[Danger, QueuedBlob]] = []
         self._queued: dict[BlobId, Danger] = {}
         self._generation = 0
-        self._let_go: dict[BlobId, Waiting] = {}
+        self._let_go: dict[BlobId, QueuedBlob] = {}
         self._stuck: dict[BlobId, None] = {}
-        self._rounds: dict[ServiceId, Round] = {}
-        self._origin: dict[BlobId, tuple[Round, str]] = {}
+        self._rounds: dict[ServiceId, RepairRound] = {}
+        self._origin: dict[BlobId, tuple[RepairRound, str]] = {}
         self._timers: list[tuple[Ms, str, str]] = []
         self._set: dict[tuple[str, str], Ms] = {}
 
@@ -143,7 +143,7 @@ class Worklist:
 
     # --- the queue --------------------------------------------------------------------------------------------------
 
-    def park(self, waiting: Waiting) -> None:
+    def park(self, waiting: QueuedBlob) -> None:
         """This blob waits for a free slot - or is left to a later page of its round, if others are more endangered."""
         blob = waiting.what.blob
         self._unqueue(blob)
@@ -159,7 +159,7 @@ class Worklist:
         self._queued[blob] = danger
         insort(self._queue, (danger, waiting), key=itemgetter(0))
 
-    def unpark(self, limit: int, fits: Callable[[Waiting], bool]) -> None:
+    def unpark(self, limit: int, fits: Callable[[QueuedBlob], bool]) -> None:
         """Let the most endangered be planned again for which a copy can begin now, at most `limit` of them.
 
         `fits` is asked of one after the other, and takes room for those it lets go on; first of those that were let go
@@ -167,7 +167,7 @@ class Worklist:
         """
         for waiting in self._let_go.values():
             fits(waiting)
-        chosen: list[Waiting] = []
+        chosen: list[QueuedBlob] = []
         for _, waiting in self._queue[:UNPARK_SCAN]:
             if len(chosen) < limit and fits(waiting):
                 chosen.append(waiting)
@@ -197,7 +197,7 @@ class Worklist:
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
-    def begin(self, fresh: Round) -> None:
+    def begin(self, fresh: RepairRound) -> None:
         """Begin a round through a Shepherd, in the place of any that was under way."""
         before = self._rounds.pop(fresh.shepherd, None)
         if before is not None:

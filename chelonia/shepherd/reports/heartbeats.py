@@ -14,7 +14,7 @@ from typing import Final
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, Librarian
+from chelonia.core.ports.librarian import Heartbeat, HeartbeatAnswer, Librarian
 from chelonia.core.timing.clock import Clock, Timer, done_within
 from chelonia.shepherd import waiting
 
@@ -25,7 +25,7 @@ GIVE_UP_MS: Final = 2_000
 """How long one may take at most, when heartbeats are not rarer than that: then a fresh connection is tried."""
 
 
-class Beats:
+class HeartbeatSender:
     """The heartbeats of one Shepherd, `interval_ms` apart."""
 
     def __init__(self, librarians: Sequence[Librarian], clock: Clock, interval_ms: int) -> None:

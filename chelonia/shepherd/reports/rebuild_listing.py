@@ -8,16 +8,16 @@ from __future__ import annotations
 from itertools import islice
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.shepherd import RECORDS_ASIDE, RecordPage, ReplicaRecord
 from chelonia.core.replicas import ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import RECORDS_ASIDE, RecordPage, ReplicaRecord
-from chelonia.shepherd.node import Node
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.node import ShepherdNode
+from chelonia.shepherd.store.lifecycle import KeptReplica
 
 HERE, ASIDE = "here", RECORDS_ASIDE.strip()
 """First words of `after`: among the replicas, or among those set aside."""
 
 
-async def records_page(node: Node, after: str, limit: int) -> RecordPage:
+async def records_page(node: ShepherdNode, after: str, limit: int) -> RecordPage:
     """The records after `<here|aside> <reference>` ("": from the start). Raises: BAD_REQUEST, UNAVAILABLE."""
     where, _, reference = after.partition(" ")
     if where not in ("", HERE, ASIDE):
@@ -46,6 +46,6 @@ async def records_page(node: Node, after: str, limit: int) -> RecordPage:
     return RecordPage(tuple(page), f"{ASIDE} {later[limit - 1].reference}" if len(later) > limit else "")
 
 
-def _state(held: Held, facts: ReplicaFacts | None, size: int) -> ReplicaState:
+def _state(held: KeptReplica, facts: ReplicaFacts | None, size: int) -> ReplicaState:
     """What is said of a replica with this record and so many bytes: a start may not have looked at them yet."""
     return held.state if facts is not None and facts.size == size else ReplicaState.INVALID

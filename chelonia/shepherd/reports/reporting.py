@@ -18,7 +18,7 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.librarian import (
+from chelonia.core.ports.librarian import (
     REFUSED_STORE,
     Heartbeat,
     HeartbeatAnswer,
@@ -28,17 +28,17 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait, every
-from chelonia.shepherd.node import Node
-from chelonia.shepherd.reports.heartbeats import Beats
+from chelonia.shepherd.node import ShepherdNode
+from chelonia.shepherd.reports.heartbeats import HeartbeatSender
 from chelonia.shepherd.reports.stock import Stock
 from chelonia.shepherd.rules import authority
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store import note_mark as marks
 from chelonia.shepherd.store.disk import CURE
-from chelonia.shepherd.store.lifecycle import Fate, Held
-from chelonia.shepherd.store.note_mark import Believed, Mark, Told
-from chelonia.shepherd.transfers.uploads import Uploads
+from chelonia.shepherd.store.lifecycle import Fate, KeptReplica
+from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport
+from chelonia.shepherd.transfers.uploads import ShepherdUploads
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ _SAME = {
 class Reporting:
     """The reporting side of one Shepherd."""
 
-    def __init__(self, node: Node, uploads: Uploads, stock: Stock) -> None:
+    def __init__(self, node: ShepherdNode, uploads: ShepherdUploads, stock: Stock) -> None:
         self._node = node
         self._uploads = uploads
         self._stock = stock
@@ -69,7 +69,7 @@ class Reporting:
         self._linked = False
         self._foreign = False
         self._how = node.reconciling
-        self._earlier = Told()  # what told something last before the first report, as its answer said
+        self._earlier = ToldReport()  # what told something last before the first report, as its answer said
         self._differences = 0
         self._strangers: dict[ReferenceId, None] = {}
         self._alarmed = False
@@ -81,7 +81,7 @@ class Reporting:
         self.lease_ms = 0
         self._answered_ms: int | None = None  # the last heartbeat (monotonic)
         each = node.ports.each_librarian or (node.ports.librarians,)
-        self._beats = Beats(each, node.ports.clock, node.settings.heartbeat_ms)
+        self._beats = HeartbeatSender(each, node.ports.clock, node.settings.heartbeat_ms)
 
     @property
     def agrees(self) -> bool:
@@ -282,15 +282,15 @@ class Reporting:
         except CheloniaError as error:
             log.info("the notes could not be marked, a start would compare the whole inventory error=%s", error)
 
-    def _mark(self) -> Mark | None:
+    def _mark(self) -> NoteMark | None:
         """None before this start knows by what it is reconciled: what it found stays, for nothing was told since."""
         if not self._how.begun:
             return None
         node = self._node
         generation, journal = node.state.generation, node.journal
-        sent = Told(journal.boot, journal.sent) if journal.sent > 1 else self._earlier
+        sent = ToldReport(journal.boot, journal.sent) if journal.sent > 1 else self._earlier
         store, (wall_ms, _) = node.disk.identity.store, self._whole
-        return Mark(store, generation, sent, self._earlier, self._how.settled(generation), wall_ms)
+        return NoteMark(store, generation, sent, self._earlier, self._how.settled(generation), wall_ms)
 
     def _pause_ms(self, ready: bool) -> int:
         due_ms = self._node.journal.next_due()
@@ -348,7 +348,7 @@ class Reporting:
                 await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
             return
         if settled.done.number == 1:
-            self._earlier = Told(answer.before_boot, answer.before_number)
+            self._earlier = ToldReport(answer.before_boot, answer.before_number)
         if not self._how.begun:
             self._begin(answer.obeyed)
         for replica in settled.done.replicas:
@@ -376,7 +376,7 @@ class Reporting:
             if fate is Fate.ASK_AGAIN or self._metadata_lost(held) or not await self._set_aside(held):
                 node.report(held.reference, lifecycle.ask_again_ms(held, now_ms, node.settings.unknown_retry_ms))
 
-    def _metadata_lost(self, held: Held) -> bool:
+    def _metadata_lost(self, held: KeptReplica) -> bool:
         """Whether so many committed replicas are unknown at once that an empty or old namespace is the likelier cause:
         then they all stay where they are, readable as soon as the right metadata are back."""
         lost = len(self._strangers) > max(STRANGERS_MIN, len(self._node.index) // 2)
@@ -389,7 +389,7 @@ class Reporting:
         self._alarmed = lost
         return lost and held.committed
 
-    async def _set_aside(self, held: Held) -> bool:
+    async def _set_aside(self, held: KeptReplica) -> bool:
         try:
             await self._node.set_aside(held)
             self._strangers.pop(held.reference, None)

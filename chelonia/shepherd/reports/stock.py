@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from chelonia.core.ids import ReferenceId
+from chelonia.core.ports.shepherd import MARK, Notes, Scanned, StoredReplica
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import MARK, Notes, Scanned, StoredReplica
-from chelonia.shepherd.node import Node
+from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store import note_mark as marks
-from chelonia.shepherd.store.note_mark import Mark
+from chelonia.shepherd.store.note_mark import NoteMark
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ grows, each note is written three times in all."""
 class Stock:
     """The stocktaking of one Shepherd."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ShepherdNode) -> None:
         self._node = node
-        self.mark: Mark | None = None
+        self.mark: NoteMark | None = None
         """The last one that is durable."""
         self.untold: dict[ReferenceId, None] = {}
         """What a start found and has to tell, as the notes have it otherwise or not at all."""
@@ -139,13 +139,13 @@ class Stock:
         async with self._writing:
             await self._note(self.mark if durably else None)
 
-    async def keep(self, mark: Mark) -> None:
+    async def keep(self, mark: NoteMark) -> None:
         """Note durably what has changed, and how far that goes. Raises: as `note`."""
         async with self._writing:
             await self._note(mark)
             self.mark = mark
 
-    async def _note(self, mark: Mark | None) -> None:
+    async def _note(self, mark: NoteMark | None) -> None:
         index, more = self._node.index, True
         while more:
             changes = index.changes(PAGE)

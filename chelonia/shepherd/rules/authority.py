@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from chelonia.core.ports.shepherd import Authority, ShepherdState
 from chelonia.core.position import Position
-from chelonia.core.shepherd import Authority, State
 
 
-def refusal(state: State, authority: Authority | None) -> str:
+def refusal(state: ShepherdState, authority: Authority | None) -> str:
     """Why the order must be refused, or "" when it may be obeyed."""
     if authority is None or not authority.position.cluster:
         return "the order names no metadata position"
@@ -25,7 +25,7 @@ def refusal(state: State, authority: Authority | None) -> str:
     return ""
 
 
-def revoked(state: State, position: Position) -> str:
+def revoked(state: ShepherdState, position: Position) -> str:
     """Why an order that was begun must not go on, or "" when it may: newer orders of its own metadata do not end it."""
     if not state.cluster:
         return ""  # the first order teaches the cluster, as a first heartbeat would
@@ -36,14 +36,14 @@ def revoked(state: State, position: Position) -> str:
     return ""
 
 
-def obeyed(state: State, position: Position) -> State:
+def obeyed(state: ShepherdState, position: Position) -> ShepherdState:
     """The state after obeying an order of this position; as it is where that would be refused by now."""
     if refusal(state, Authority(position)):
         return state
     return replace(state, cluster=position.cluster, generation=position.generation, sequence=position.sequence)
 
 
-def seen(state: State, position: Position) -> State | None:
+def seen(state: ShepherdState, position: Position) -> ShepherdState | None:
     """The state after a heartbeat answered with `position`; None when the answer is of another cluster.
 
     A first answer teaches the cluster, a newer generation resets the sequence; both are to be saved durably.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
-from chelonia.core.librarian import Report, ReportedReplica
+from chelonia.core.ports.librarian import Report, ReportedReplica
 from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd.store.lifecycle import gone
 
@@ -29,7 +29,7 @@ Describe = Callable[[ReferenceId], ReportedReplica | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ReportOutcome:
     """What an answer settled. `done`: the report applied, None when it must be repeated. `first_try`: it was sent
     once, so the answer's `unknown` speaks of all of it. `diverged`: compare the inventory."""
 
@@ -146,7 +146,7 @@ class Journal:
         self._tries += 1
         return self._flight
 
-    def answered(self, accepted: int) -> Answered:
+    def answered(self, accepted: int) -> ReportOutcome:
         """Note the answer to the report in flight."""
         flight = self._flight
         assert flight is not None, "an answer without a report in flight"
@@ -154,12 +154,12 @@ class Journal:
             self.accepted, self._flight, self.rejected = accepted, None, 0
             if accepted == 1:
                 self._stale_ms = self._taken_ms
-            return Answered(flight, first_try=self._tries == 1)
+            return ReportOutcome(flight, first_try=self._tries == 1)
         self.rejected += 1
         if accepted == flight.number - 1:
-            return Answered(None)
+            return ReportOutcome(None)
         self._go_on_after(accepted)
-        return Answered(None, diverged=True)
+        return ReportOutcome(None, diverged=True)
 
     def begin_anew(self, boot: int) -> None:
         """Number from 1 as of this later boot; what is in flight is told behind the first."""

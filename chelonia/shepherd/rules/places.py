@@ -36,7 +36,7 @@ def places_of(own: int, ordered: int) -> int:
     return max(1, min(own, ordered or own, bounds.COPIES_IN_FLIGHT_PER_NODE_MAX))
 
 
-class Places:
+class SlotPool:
     """The places of one direction of one Shepherd; who has waited longest has the next one."""
 
     def __init__(self, clock: Clock, shepherd: ServiceId, most: int) -> None:
@@ -52,9 +52,9 @@ class Places:
         self._next()
 
     @asynccontextmanager
-    async def one(self, operation: str) -> AsyncIterator[Place]:
+    async def one(self, operation: str) -> AsyncIterator[TransferSlot]:
         """Hold a place. Raises: BUSY, about this Shepherd, when none comes free in a moment."""
-        place = Place(self, operation)
+        place = TransferSlot(self, operation)
         await place.take()
         try:
             yield place
@@ -93,16 +93,16 @@ class Places:
             turn.set_result(None)
 
 
-class Place:
+class TransferSlot:
     """A place of `one`, which is given back while the other side stands still."""
 
-    def __init__(self, places: Places, operation: str) -> None:
+    def __init__(self, places: SlotPool, operation: str) -> None:
         self._places = places
         self._operation = operation
         self._held = False
 
     async def take(self) -> None:
-        """Hold it, if not already. Raises: BUSY, as `Places.one`."""
+        """Hold it, if not already. Raises: BUSY, as `SlotPool.one`."""
         if not self._held:
             await self._places.take(self._operation)
             self._held = True

@@ -11,7 +11,7 @@ from typing import Final
 
 from chelonia.core.ids import ReferenceId
 from chelonia.shepherd.store.index import Index
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.store.lifecycle import KeptReplica
 
 REPLICA_COST_BYTES: Final = 64 * 1024
 """What opening a replica costs, as bytes read: keeps a million tiny replicas from being free."""
@@ -20,24 +20,24 @@ NAP_MS_MAX: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RoundPace:
     """All replicas within `period_ms`, never faster than `bytes_per_s_max` on average."""
 
     period_ms: int
     bytes_per_s_max: int
 
 
-def nap_ms(pace: Pace) -> int:
+def nap_ms(pace: RoundPace) -> int:
     """How long to wait at most before looking again what is here: short beside the period."""
     return max(1, min(NAP_MS_MAX, pace.period_ms // 20))
 
 
-def read_ms(size: int, pace: Pace) -> int:
+def read_ms(size: int, pace: RoundPace) -> int:
     """How long reading `size` bytes takes at the highest rate, in ms."""
     return size * 1000 // pace.bytes_per_s_max
 
 
-def slot_ms(size: int, index: Index, pace: Pace) -> int:
+def slot_ms(size: int, index: Index, pace: RoundPace) -> int:
     """The share of the period that a replica of `size` bytes takes, at least what the highest rate demands."""
     cost = size + REPLICA_COST_BYTES
     total = index.total_bytes + REPLICA_COST_BYTES * len(index)
@@ -45,7 +45,7 @@ def slot_ms(size: int, index: Index, pace: Pace) -> int:
     return max(share, read_ms(cost, pace))
 
 
-class Round:
+class ScrubRound:
     """Chooses the next replica. `cursor` is the reference checked last in the round, to be kept across restarts."""
 
     def __init__(self, cursor: str = "") -> None:
@@ -60,7 +60,7 @@ class Round:
         """Whether something has been said against it that no check has settled."""
         return reference in self._suspects
 
-    def next_suspect(self, index: Index) -> Held | None:
+    def next_suspect(self, index: Index) -> KeptReplica | None:
         """Take the oldest suspicion that is still here, or None."""
         while self._suspects:
             reference = next(iter(self._suspects))
@@ -70,7 +70,7 @@ class Round:
                 return held
         return None
 
-    def next_in_turn(self, index: Index) -> Held | None:
+    def next_in_turn(self, index: Index) -> KeptReplica | None:
         """Advance the cursor and return the replica there, or None when there is none."""
         held = index.after(self.cursor)
         if held is not None:

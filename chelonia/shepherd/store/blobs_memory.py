@@ -13,8 +13,7 @@ from typing import Any
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
-from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import (
+from chelonia.core.ports.shepherd import (
     MARK,
     NO_NOTES,
     PREFIX_CHARS,
@@ -24,11 +23,12 @@ from chelonia.core.shepherd import (
     StoredReplica,
     StoreIdentity,
 )
+from chelonia.core.replicas import ReplicaFacts
 from chelonia.shepherd.store import blobs_notes
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _MemoryReplica:
     data: bytes | None
     facts: ReplicaFacts | None
     committed: bool
@@ -39,8 +39,8 @@ class MemoryBlobs:
 
     def __init__(self, capacity: int = 1 << 40, identity: StoreIdentity | None = None) -> None:
         self.capacity = capacity
-        self._replicas: dict[ReferenceId, _Kept] = {}
-        self._set_aside: dict[ReferenceId, _Kept] = {}
+        self._replicas: dict[ReferenceId, _MemoryReplica] = {}
+        self._set_aside: dict[ReferenceId, _MemoryReplica] = {}
         self._suspended: dict[ReferenceId, bytes] = {}
         self._writers: dict[ReferenceId, MemoryWriter] = {}
         self._identity = identity
@@ -281,7 +281,7 @@ class MemoryBlobs:
 
     def publish(self, reference: ReferenceId, data: bytes, facts: ReplicaFacts) -> None:
         """Make an upload a replica."""
-        self._replicas[reference] = _Kept(data, facts, committed=False)
+        self._replicas[reference] = _MemoryReplica(data, facts, committed=False)
 
     def release(self, writer: MemoryWriter, keep: bytes | None = None) -> None:
         """End an upload; `keep` is what to resume from."""
@@ -335,5 +335,5 @@ class MemoryWriter:
             raise CheloniaError(Kind.CANCELLED, "write", self.reference, "this Shepherd has crashed")
 
 
-def _stored(reference: ReferenceId, kept: _Kept) -> StoredReplica:
+def _stored(reference: ReferenceId, kept: _MemoryReplica) -> StoredReplica:
     return StoredReplica(reference, kept.facts, -1 if kept.data is None else len(kept.data), kept.committed)

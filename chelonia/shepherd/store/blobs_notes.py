@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import MARK, PREFIX_CHARS, Notes
+from chelonia.core.ports.shepherd import MARK, PREFIX_CHARS, Notes
 from chelonia.wire import records
 
 NAME: Final = "notes"

@@ -19,7 +19,7 @@ from typing import Final
 
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, is_uuid
 from chelonia.core.replicas import Checksums, ReplicaState
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.store.lifecycle import KeptReplica
 
 _CONDITION: Final = struct.Struct("<Bqqq")
 _NUMBERS: Final = struct.Struct("<qq")
@@ -37,7 +37,7 @@ _UUID_SPAN: Final = slice(_BLOB_AT, _BLOB_AT + 17)
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
 
 
-def pack(held: Held) -> bytes:
+def pack(held: KeptReplica) -> bytes:
     """The row of a replica."""
     flags = _ALIVE * held.alive | _COMMITTED * held.committed | _LISTED * held.listed
     texts = (held.blob, held.guid, held.checksums.sha256, held.checksums.md5, held.checksums.adler32)
@@ -50,12 +50,12 @@ def pack(held: Held) -> bytes:
     return b"".join(parts)
 
 
-def unpack(reference: ReferenceId, row: bytes) -> Held:
+def unpack(reference: ReferenceId, row: bytes) -> KeptReplica:
     """The replica of a row. Raises: ValueError, struct.error, IndexError when it is none."""
     flags, keep_until_ms, unknown_since_ms, checked_ms = _CONDITION.unpack_from(row)
     size, created_ms = _NUMBERS.unpack_from(row, _CONDITION.size)
     blob, guid, sha256, md5, adler32 = map(_lengthen, _shorts(row))
-    return Held(
+    return KeptReplica(
         reference, BlobId(blob), Guid(guid), size, Checksums(sha256, md5, adler32), Ms(created_ms),
         ReplicaState.ALIVE if flags & _ALIVE else ReplicaState.INVALID, bool(flags & _COMMITTED),
         keep_until_ms, unknown_since_ms, Ms(checked_ms), bool(flags & _LISTED),

@@ -15,7 +15,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
-from chelonia.core.shepherd import BlobStore, StoreIdentity
+from chelonia.core.ports.shepherd import BlobStore, StoreIdentity
 from chelonia.core.timing.clock import Ids
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What this Shepherd holds, in memory: reference -> `Held`, and blob -> references. Built at start.
+"""What this Shepherd holds, in memory: reference -> `KeptReplica`, and blob -> references. Built at start.
 
 Replicas are kept as rows of bytes (`compact_rows`), for there may be a million; those asked for lately also as they
 are. They are kept in parts, by what their references begin with, as a start finds them. A part is put in order when it
@@ -14,9 +14,9 @@ from itertools import chain
 from typing import Final
 
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.shepherd import PREFIX_CHARS, Scanned
+from chelonia.core.ports.shepherd import PREFIX_CHARS, Scanned
 from chelonia.shepherd.store import compact_rows as rows
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.store.lifecycle import KeptReplica
 
 WARM_MAX: Final = 4096
 """Replicas kept as objects because they were asked for lately."""
@@ -29,7 +29,7 @@ class Index:
         self._parts: dict[str, _Part] = {}
         self._prefixes: list[str] = []
         self._blobs: dict[bytes, ReferenceId | tuple[ReferenceId, ...]] = {}
-        self._warm: dict[ReferenceId, Held] = {}
+        self._warm: dict[ReferenceId, KeptReplica] = {}
         self._changed: dict[ReferenceId, None] = {}
         self.missing: dict[ReferenceId, None] = {}
         """What is not here, though the namespace may list it: noted until it has been told."""
@@ -44,14 +44,14 @@ class Index:
     def __contains__(self, reference: ReferenceId) -> bool:
         return self._row(reference) is not None
 
-    def get(self, reference: ReferenceId) -> Held | None:
+    def get(self, reference: ReferenceId) -> KeptReplica | None:
         """The replica called `reference`, or None."""
         held = self._warm.get(reference)
         if held is None and (row := self._row(reference)) is not None:
             held = self._keep_warm(rows.unpack(reference, row))
         return held
 
-    def put(self, held: Held) -> None:
+    def put(self, held: KeptReplica) -> None:
         """Add a replica, or replace what is known of it."""
         part = self._part(held.reference[:PREFIX_CHARS])
         row, old = rows.pack(held), part.rows.get(held.reference)
@@ -97,7 +97,7 @@ class Index:
             if other is not reference:
                 self._blobs[blob] = (*self._of_blob(blob), reference)
 
-    def remove(self, reference: ReferenceId) -> Held | None:
+    def remove(self, reference: ReferenceId) -> KeptReplica | None:
         """Forget a replica; returns what was known of it."""
         held = self.get(reference)
         if held is None:
@@ -149,12 +149,12 @@ class Index:
         """The sizes of the next `limit` replicas in order, as their records have them."""
         return {reference: rows.size_of(row) for reference, row in self._following(after, limit)}
 
-    def live_copy(self, blob: BlobId) -> Held | None:
+    def live_copy(self, blob: BlobId) -> KeptReplica | None:
         """A live replica of exactly this blob, or None."""
         copies = map(self.get, self._of_blob(rows.shorten(blob)))
         return next((held for held in copies if held is not None and held.alive), None)
 
-    def after(self, reference: str) -> Held | None:
+    def after(self, reference: str) -> KeptReplica | None:
         """The next replica in order of reference, going round at the end; None when there is none at all."""
         for part, span in chain(self._spans(reference, ""), self._spans("", "")):
             if span.start < span.stop:
@@ -176,7 +176,7 @@ class Index:
             found += part.in_order()[span]
         return found
 
-    def between(self, after: str, upto: str) -> Iterator[Held]:
+    def between(self, after: str, upto: str) -> Iterator[KeptReplica]:
         """Replicas with `after` < reference <= `upto` in order; `upto` "" means to the end."""
         for part, span in self._spans(after, upto):
             for reference in part.in_order()[span]:
@@ -231,7 +231,7 @@ class Index:
         found = self._blobs.get(blob, ())
         return found if isinstance(found, tuple) else (found,)
 
-    def _keep_warm(self, held: Held) -> Held:
+    def _keep_warm(self, held: KeptReplica) -> KeptReplica:
         if len(self._warm) >= WARM_MAX:
             self._warm.clear()
         self._warm[held.reference] = held

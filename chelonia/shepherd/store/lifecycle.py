@@ -1,7 +1,7 @@
 """The local life of a replica on one Shepherd: what it is now, what an event makes of it, and what is to be told.
 
 An upload is *open* (a ticket is out), *receiving*, *kept* (interrupted, may be resumed), *stored* (bytes durable,
-purpose not yet fulfilled) or *done*. Stored bytes are a `Held` replica: `alive` or `invalid`, committed (a transact has
+purpose not yet fulfilled) or *done*. Stored bytes are a `KeptReplica`: `alive` or `invalid`, committed (a transact has
 named its blob) or not. States change only by `core.replicas.TRANSITIONS`.
 Invariants: bytes a transact has named are never erased by the Shepherd's own decision, only set aside; bytes nobody
 acknowledged are set aside after ticket and grace, and only when a Librarian, asked after that, does not know them.
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId
-from chelonia.core.librarian import ReportedReplica
+from chelonia.core.ports.librarian import ReportedReplica
+from chelonia.core.ports.shepherd import StoredReplica
 from chelonia.core.replicas import PROVEN, Cause, Checksums, ReplicaFacts, ReplicaState, next_state
-from chelonia.core.shepherd import StoredReplica
 from chelonia.shepherd.settings import ShepherdSettings
 
 ASK_AGAIN_TIMES_MAX: Final = 64
@@ -25,7 +25,7 @@ ASK_AGAIN_TIMES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class KeptReplica:
     """A replica whose bytes are on this Shepherd's stable storage.
 
     Args:
@@ -75,23 +75,25 @@ class Fate(enum.Enum):
     SET_ASIDE = "set aside"
 
 
-def arrived(reference: ReferenceId, facts: ReplicaFacts, keep_until_ms: int, now_ms: Ms) -> Held:
+def arrived(reference: ReferenceId, facts: ReplicaFacts, keep_until_ms: int, now_ms: Ms) -> KeptReplica:
     """The replica that a verified upload leaves: alive, uncommitted, just checked."""
     state = next_state(ReplicaState.CREATING, Cause.VERIFIED)
     assert state is ReplicaState.ALIVE
-    return Held(
+    return KeptReplica(
         reference, facts.blob, facts.guid, facts.size, facts.checksums, facts.created_ms, state, False,
         keep_until_ms=keep_until_ms, checked_ms=now_ms,
     )  # fmt: skip
 
 
-def found(stored: StoredReplica, keep_until_ms: int) -> Held:
+def found(stored: StoredReplica, keep_until_ms: int) -> KeptReplica:
     """The replica that a start finds on disk: invalid when its record or some of its bytes are missing."""
     facts = stored.facts
     if facts is None:
-        return Held(stored.reference, BlobId(""), Guid(""), stored.size, Checksums(), Ms(0), ReplicaState.INVALID, True)
+        return KeptReplica(
+            stored.reference, BlobId(""), Guid(""), stored.size, Checksums(), Ms(0), ReplicaState.INVALID, True
+        )
     whole = stored.size == facts.size
-    return Held(
+    return KeptReplica(
         stored.reference, facts.blob, facts.guid, facts.size, facts.checksums, facts.created_ms,
         ReplicaState.ALIVE if whole else ReplicaState.INVALID, stored.committed, keep_until_ms=keep_until_ms,
     )  # fmt: skip
@@ -108,23 +110,23 @@ def left_ms(facts: ReplicaFacts, now_ms: Ms, settings: ShepherdSettings) -> int:
     return min(max(left, 0), settings.ticket_lifetime_max_ms + grace_ms)
 
 
-def unproven(held: Held) -> Held:
+def unproven(held: KeptReplica) -> KeptReplica:
     """A replica that nobody may have before it is checked."""
     return replace(held, state=ReplicaState.INVALID, listed=False)
 
 
-def checked(held: Held, intact: bool, now_ms: Ms) -> Held:
+def checked(held: KeptReplica, intact: bool, now_ms: Ms) -> KeptReplica:
     """The replica after a full check of bytes and record."""
     state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED) or held.state
     return replace(held, state=state, checked_ms=now_ms, listed=held.listed and state is held.state)
 
 
-def acknowledged(held: Held, believed: ReplicaState | None) -> Held:
+def acknowledged(held: KeptReplica, believed: ReplicaState | None) -> KeptReplica:
     """The replica once a Librarian knows its blob, and believes this of it (None: not known)."""
     return replace(held, committed=True, unknown_since_ms=-1, listed=held.alive and believed in PROVEN)
 
 
-def unknown(held: Held, now_ms: int, grace_ms: int) -> tuple[Held, Fate]:
+def unknown(held: KeptReplica, now_ms: int, grace_ms: int) -> tuple[KeptReplica, Fate]:
     """Decide about a replica that a Librarian has just called unknown.
 
     Args:
@@ -138,7 +140,7 @@ def unknown(held: Held, now_ms: int, grace_ms: int) -> tuple[Held, Fate]:
     return replace(held, unknown_since_ms=since, listed=False), fate
 
 
-def ask_again_ms(held: Held, now_ms: int, retry_ms: int) -> int:
+def ask_again_ms(held: KeptReplica, now_ms: int, retry_ms: int) -> int:
     """How long until a replica that was called unknown (`unknown`) is reported again.
 
     Bytes that nobody has committed yet wait for that as long as their ticket is good, and mostly it never comes. They
@@ -153,7 +155,7 @@ def ask_again_ms(held: Held, now_ms: int, retry_ms: int) -> int:
     return min(shared_ms, max(held.keep_until_ms, now_ms + retry_ms)) - now_ms
 
 
-def reported(held: Held) -> ReportedReplica:
+def reported(held: KeptReplica) -> ReportedReplica:
     """What a report says of a replica: size and checksums only while they are vouched for."""
     if not held.alive:
         return ReportedReplica(held.guid, held.reference, held.state, held.blob)

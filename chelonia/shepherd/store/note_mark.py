@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.shepherd import State
+from chelonia.core.ports.shepherd import ShepherdState
 from chelonia.wire import records
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldReport:
     """A report that told the namespace something: any but the first of its boot. Boot 0: none, or nobody knows."""
 
     boot: int = 0
@@ -31,7 +31,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NoteMark:
     """What is known when notes are written.
 
     Args:
@@ -45,26 +45,26 @@ class Mark:
 
     store: str
     generation: int
-    sent: Told
-    earlier: Told = Told()
+    sent: ToldReport
+    earlier: ToldReport = ToldReport()
     settled: bool = False
     compared_ms: int = 0
 
     @property
-    def before(self) -> Told:
+    def before(self) -> ToldReport:
         """The last report that was accepted when the last one was sent."""
-        return Told(self.sent.boot, self.sent.number - 1) if self.sent.number > 2 else self.earlier
+        return ToldReport(self.sent.boot, self.sent.number - 1) if self.sent.number > 2 else self.earlier
 
 
-_FORMAT: Final = records.Format("mark", Mark, 1)
+_FORMAT: Final = records.Format("mark", NoteMark, 1)
 
 
-def encode(mark: Mark) -> bytes:
+def encode(mark: NoteMark) -> bytes:
     """The note of a mark."""
     return _FORMAT.encode(mark)
 
 
-def decode(note: bytes) -> Mark | None:
+def decode(note: bytes) -> NoteMark | None:
     """Read the note of a mark; None when there is none that can be read."""
     try:
         return _FORMAT.decode(note)
@@ -77,12 +77,12 @@ class Believed:
     """How far the namespace has believed a Shepherd before this start: the last report that told something, and the
     sequence of the newest order to erase that was confirmed, by metadata of this generation."""
 
-    told: Told
+    told: ToldReport
     obeyed: int
     generation: int
 
 
-def why_whole(mark: Mark | None, believed: Believed, store: str, state: State) -> str:
+def why_whole(mark: NoteMark | None, believed: Believed, store: str, state: ShepherdState) -> str:
     """Why a start has to compare the whole inventory, "" when the differences from the notes are enough.
 
     Args:
@@ -105,16 +105,16 @@ def why_whole(mark: Mark | None, believed: Believed, store: str, state: State) -
     return ""
 
 
-def may_have_erased(believed: Believed, state: State) -> bool:
+def may_have_erased(believed: Believed, state: ShepherdState) -> bool:
     """Whether the state that this start found has obeyed an order to erase that is not known to be confirmed."""
     return _obeyed(state, believed) > believed.obeyed
 
 
-def _obeyed(state: State, believed: Believed) -> int:
+def _obeyed(state: ShepherdState, believed: Believed) -> int:
     return state.sequence if state.generation == believed.generation else 0
 
 
-def age_ms(mark: Mark | None, now_ms: int) -> int:
+def age_ms(mark: NoteMark | None, now_ms: int) -> int:
     """How long ago the whole inventory was compared, -1 when nobody knows: never, or the clock was set back."""
     if mark is None or not mark.compared_ms or now_ms < mark.compared_ms:
         return -1

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
-from chelonia.core.shepherd import State, StoreIdentity
+from chelonia.core.ports.shepherd import ShepherdState, StoreIdentity
 
 FORMAT: Final = 1
 IDENTITY: Final = "store.json"
@@ -22,12 +22,12 @@ IDENTITY: Final = "store.json"
 
 
 class StateFile:
-    """Keeps `State` in the file `path`."""
+    """Keeps `ShepherdState` in the file `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def load(self) -> State | None:
+    def load(self) -> ShepherdState | None:
         """The state as last saved, None on a fresh disk. Raises: BAD_CONFIG when it is damaged or of a newer format."""
         try:
             raw = self._path.read_bytes()
@@ -39,7 +39,7 @@ class StateFile:
             cause = f"damaged ({error}); put it back from a backup, or remove it: open tickets end, replicas stay"
             raise CheloniaError(Kind.BAD_CONFIG, "load state", str(self._path), cause) from error
 
-    def save(self, state: State) -> None:
+    def save(self, state: ShepherdState) -> None:
         """Write durably; returns when it is on stable storage. Raises: UNAVAILABLE when the disk fails or is full."""
         try:
             _replace(self._path, _encode(state))
@@ -49,16 +49,16 @@ class StateFile:
 
 
 class MemoryState:
-    """Keeps `State` in memory; the object is the disk."""
+    """Keeps `ShepherdState` in memory; the object is the disk."""
 
     def __init__(self) -> None:
-        self.state: State | None = None
+        self.state: ShepherdState | None = None
 
-    def load(self) -> State | None:
+    def load(self) -> ShepherdState | None:
         """The state as last saved, or None."""
         return self.state
 
-    def save(self, state: State) -> None:
+    def save(self, state: ShepherdState) -> None:
         """Keep `state`."""
         self.state = state
 
@@ -117,7 +117,7 @@ def _check_format(content: dict[str, Any]) -> None:
         raise CheloniaError(Kind.BAD_CONFIG, "load state", "", cause)
 
 
-def _encode(state: State) -> bytes:
+def _encode(state: ShepherdState) -> bytes:
     content = {
         "format": FORMAT,
         "boot": state.boot,
@@ -130,10 +130,10 @@ def _encode(state: State) -> bytes:
     return _json(content)
 
 
-def _decode(content: dict[str, Any]) -> State:
+def _decode(content: dict[str, Any]) -> ShepherdState:
     _check_format(content)
     extra = {str(key): str(value) for key, value in content["extra"].items()}
-    return State(
+    return ShepherdState(
         boot=int(content["boot"]),
         ticket_secret=bytes.fromhex(content["ticket_secret"]),
         cluster=str(content["cluster"]),

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
-from chelonia.core.shepherd import PROTOCOL_HTTP, ByteRange, Download, GetRequest, Turl, TurlOutcome
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP, ByteRange, Download, GetRequest, Turl, TurlOutcome
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
-from chelonia.shepherd.node import Node
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.node import ShepherdNode
+from chelonia.shepherd.store.lifecycle import KeptReplica
 from chelonia.shepherd.transfers import ticket_gate as gate
 
 
@@ -29,7 +29,7 @@ class _Use:
 class Downloads:
     """The download side of one Shepherd."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ShepherdNode) -> None:
         self._node = node
         self._uses: dict[str, _Use] = {}
 
@@ -49,7 +49,7 @@ class Downloads:
                 cause = "this TURL is for one download and was used; ask for a new TURL"
                 raise CheloniaError(Kind.ALREADY_DONE, gate.GET, ticket.reference, cause)
             self._uses[ticket.nonce] = _Use(ticket.expires_ms)
-        reader = Reader(self._node, held, self._uses, ticket.nonce if ticket.single_use else "")
+        reader = ReplicaReader(self._node, held, self._uses, ticket.nonce if ticket.single_use else "")
         return Download(held.size, held.checksums, held.created_ms, held.blob, reader, ticket.single_use)
 
     def expire(self) -> None:
@@ -75,10 +75,10 @@ class Downloads:
         return TurlOutcome(request.request_id, turl, PROTOCOL_HTTP, held.reference, value, name)
 
 
-class Reader:
+class ReplicaReader:
     """Reads ranges of one open replica. `nonce`: of its single-use ticket, else ""."""
 
-    def __init__(self, node: Node, held: Held, uses: dict[str, _Use], nonce: str) -> None:
+    def __init__(self, node: ShepherdNode, held: KeptReplica, uses: dict[str, _Use], nonce: str) -> None:
         self._node = node
         self._held = held
         self._uses = uses
@@ -108,7 +108,7 @@ class Reader:
             del self._uses[self._nonce]
 
 
-def checksum_of(held: Held) -> tuple[str, str]:
+def checksum_of(held: KeptReplica) -> tuple[str, str]:
     """(type, value) of the one checksum the original's messages have room for."""
     if held.checksums.md5:
         return "md5", held.checksums.md5

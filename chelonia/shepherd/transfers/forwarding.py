@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
+from chelonia.core.ports.shepherd import ByteRange, Uploaded
 from chelonia.core.replicas import Checksums, Receipt
-from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.core.timing.clock import Clock, done_within
 from chelonia.core.timing.pacing import Pace
-from chelonia.shepherd.node import Node
-from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.node import ShepherdNode
+from chelonia.shepherd.store.lifecycle import KeptReplica
 from chelonia.shepherd.waiting import settled
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,9 @@ def receipt_of(answer: Uploaded, blob: BlobId, size: int, checksums: Checksums) 
     raise CheloniaError(Kind.CHECKSUM, "copy", blob, "the other Shepherd gave no receipt for the bytes that were sent")
 
 
-async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False, paced: bool = False) -> Receipt:
+async def push_copy(
+    node: ShepherdNode, turl: str, held: KeptReplica, *, resume: bool = False, paced: bool = False
+) -> Receipt:
     """Push a stored replica to `turl`, resuming after interruptions; returns the other side's receipt.
 
     Args: resume: something may be there already, ask first; paced: nobody waits for it, so it keeps within the rate.
@@ -69,7 +71,7 @@ async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False, 
     raise AssertionError("copy_tries is at least 1")
 
 
-async def _push_from(node: Node, turl: str, held: Held, offset: int, *, paced: bool) -> Uploaded:
+async def _push_from(node: ShepherdNode, turl: str, held: KeptReplica, offset: int, *, paced: bool) -> Uploaded:
     if offset < 0:  # complete on the other side: an empty body at the end asks for its answer again
         offset = held.size
     if offset > held.size:
@@ -104,7 +106,7 @@ def _part_bytes(bytes_per_s_max: float) -> int:
     return max(1, int(bytes_per_s_max) * PART_MS // 1000)
 
 
-async def _while_alive(node: Node, turl: str, push: Coroutine[Any, Any, Uploaded]) -> Uploaded:
+async def _while_alive(node: ShepherdNode, turl: str, push: Coroutine[Any, Any, Uploaded]) -> Uploaded:
     """The answer to a push that may be taken as slowly as the other side likes. Raises: TIMEOUT when that one answers
     nobody any more, or knows nothing of it, and what the push raises."""
     task = asyncio.ensure_future(push)
@@ -117,7 +119,7 @@ async def _while_alive(node: Node, turl: str, push: Coroutine[Any, Any, Uploaded
 
 
 async def not_awaited(
-    node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, paced: bool = False
+    node: ShepherdNode, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, paced: bool = False
 ) -> str:
     """Wait for `task`, which sends to `turl`, while the other side answers questions, and who it is can be believed;
     returns why it is waited for no longer, "" when it has ended.
@@ -157,7 +159,7 @@ def _dead(question: asyncio.Future[int], dead: Collection[Kind]) -> str:
 class Leg:
     """One copy being written along with an upload."""
 
-    def __init__(self, node: Node, turl: str, length: int) -> None:
+    def __init__(self, node: ShepherdNode, turl: str, length: int) -> None:
         self.turl = turl
         self._node = node
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(node.settings.forward_queue_chunks)
@@ -177,7 +179,7 @@ class Leg:
         log.info("copy dropped: it took no byte for %d ms", self._node.settings.forward_stall_ms)
         await settled(self.task)
 
-    async def receipt(self, held: Held) -> Receipt | None:
+    async def receipt(self, held: KeptReplica) -> Receipt | None:
         """Wait for the other side's receipt as long as it lives; None when the leg failed."""
         if why := await self._not_awaited():
             log.info("copy dropped: no receipt came reference=%s: %s", held.reference, why)
@@ -208,7 +210,7 @@ class Fanout:
     """The copies written along with one upload. The last chunk is to be offered only when the bytes are verified, so
     that an upload that breaks off or has the wrong checksum never becomes a complete copy elsewhere."""
 
-    def __init__(self, node: Node, turls: tuple[str, ...], length: int) -> None:
+    def __init__(self, node: ShepherdNode, turls: tuple[str, ...], length: int) -> None:
         self._legs = [Leg(node, turl, length) for turl in turls]
 
     async def offer(self, chunk: bytes | None) -> None:
@@ -216,7 +218,7 @@ class Fanout:
         for leg in self._legs:
             await leg.offer(chunk)
 
-    async def receipts(self, held: Held) -> tuple[tuple[Receipt, ...], tuple[str, ...]]:
+    async def receipts(self, held: KeptReplica) -> tuple[tuple[Receipt, ...], tuple[str, ...]]:
         """Wait for all copies; returns the receipts, and the TURLs of those that failed."""
         answers = await asyncio.gather(*(leg.receipt(held) for leg in self._legs))
         failed = tuple(leg.turl for leg, receipt in zip(self._legs, answers, strict=True) if receipt is None)

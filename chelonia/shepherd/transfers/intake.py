@@ -12,7 +12,7 @@ from typing import Any
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.shepherd import BlobWriter
+from chelonia.core.ports.shepherd import BlobWriter
 from chelonia.shepherd.store.checksums import OFF_LOOP_BYTES_MIN, Hasher, Worker
 from chelonia.shepherd.transfers.forwarding import Fanout
 

@@ -11,8 +11,8 @@ from typing import Final
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
-from chelonia.core.shepherd import Turl
-from chelonia.shepherd.node import Node
+from chelonia.core.ports.shepherd import Turl
+from chelonia.shepherd.node import ShepherdNode
 from chelonia.wire import tickets
 from chelonia.wire.tickets import Ticket, Use
 
@@ -22,17 +22,17 @@ COPY_TICKET_MS: Final = 365 * 24 * 3_600_000
 """A ticket to write a claimed copy, which lasts as long as its upload: that ends soon after its last byte."""
 
 
-def lifetime_ms(node: Node, wish_ms: int) -> int:
+def lifetime_ms(node: ShepherdNode, wish_ms: int) -> int:
     """How long a ticket is good: the wish within the bounds of the settings."""
     return min(wish_ms if wish_ms > 0 else node.settings.ticket_lifetime_ms, node.settings.ticket_lifetime_max_ms)
 
 
-def turl(node: Node, ticket: Ticket) -> str:
+def turl(node: ShepherdNode, ticket: Ticket) -> str:
     """The TURL of a ticket, signed."""
     return tickets.turl(node.settings.base_url, ticket.reference, tickets.issue(node.state.ticket_secret, ticket))
 
 
-def admit(node: Node, call: Call, shown: Turl, method: str) -> Ticket:
+def admit(node: ShepherdNode, call: Call, shown: Turl, method: str) -> Ticket:
     """Judge a ticket that came with a request.
 
     Raises: BAD_TICKET (altered, another Shepherd's, another replica's, another method's, another user's, of an earlier
@@ -42,7 +42,7 @@ def admit(node: Node, call: Call, shown: Turl, method: str) -> Ticket:
     return tickets.verify(node.state.ticket_secret, shown.ticket, node.ports.clock.now_ms(), use)
 
 
-def read_ticket(node: Node, reference: ReferenceId, *, dn: str, address: str, expires_ms: Ms) -> Ticket:
+def read_ticket(node: ShepherdNode, reference: ReferenceId, *, dn: str, address: str, expires_ms: Ms) -> Ticket:
     """A ticket to read the replica `reference`; without a `dn` for one full body."""
     held = node.index.get(reference)
     assert held is not None

@@ -23,15 +23,15 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ReferenceId, ServiceId, parse_reference
-from chelonia.core.librarian import Arriving
+from chelonia.core.ports.librarian import Arriving
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.replicas import Checksums, Receipt
-from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
-from chelonia.shepherd.node import Node
+from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.rules.promises import Promise, make_room
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Hasher, hash_stream
-from chelonia.shepherd.store.lifecycle import Held, Phase
+from chelonia.shepherd.store.lifecycle import KeptReplica, Phase
 from chelonia.shepherd.transfers import ticket_gate as gate
 from chelonia.shepherd.transfers.forwarding import Fanout, at_pace, not_awaited, push_copy
 from chelonia.shepherd.transfers.intake import Intake
@@ -45,7 +45,7 @@ _OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILA
 
 
 @dataclass(slots=True)
-class Pending:
+class ShepherdUpload:
     """One upload from its ticket to its end.
 
     `ends_ms`: monotonic; a wall clock that steps neither ends uploads nor keeps their space for ever.
@@ -88,18 +88,18 @@ class Pending:
         return _promise(self.request, self.reference, self.reserved_bytes(now_ms), self.phase is Phase.RECEIVING)
 
 
-class Uploads:
+class ShepherdUploads:
     """The upload side of one Shepherd."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ShepherdNode) -> None:
         self._node = node
-        self._pending: dict[ReferenceId, Pending] = {}
-        self._unfinished: dict[ReferenceId, Pending] = {}
+        self._pending: dict[ReferenceId, ShepherdUpload] = {}
+        self._unfinished: dict[ReferenceId, ShepherdUpload] = {}
         """Those whose bytes are not stored yet, and some that are: of all that a busy hour leaves, the few that count
         for a new one."""
         self._stored: dict[ReferenceId, None] = {}
         """Those whose bytes are stored, the earliest first; some may be forgotten already."""
-        self._taking: dict[ReferenceId, tuple[Pending, Intake]] = {}
+        self._taking: dict[ReferenceId, tuple[ShepherdUpload, Intake]] = {}
         """Those whose bytes are coming in now."""
         self._withdrawn: dict[ReferenceId, None] = {}
         """What was ordered to be erased, the earliest first: a request for it that comes after that is late."""
@@ -131,7 +131,7 @@ class Uploads:
                 outcomes.append(TurlOutcome(request.request_id, error=error, kind=kind.value))
         return tuple(outcomes)
 
-    def pending(self, reference: ReferenceId) -> Pending | None:
+    def pending(self, reference: ReferenceId) -> ShepherdUpload | None:
         """The upload called `reference` while its bytes are not a replica yet."""
         pending = self._pending.get(reference)
         if pending is None or pending.phase in (Phase.STORED, Phase.DONE):
@@ -191,7 +191,7 @@ class Uploads:
             self._pending[reference].gave_way = True
         return None
 
-    def _promises(self, but: Pending | None, blob: BlobId) -> list[Promise]:
+    def _promises(self, but: ShepherdUpload | None, blob: BlobId) -> list[Promise]:
         """What is promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
         one copy is kept here. Forgets on the way which of them count no more."""
         for reference, pending in list(self._unfinished.items()):
@@ -212,7 +212,7 @@ class Uploads:
         now_ms = node.ports.clock.monotonic_ms()
         reserved_until_ms = now_ms + node.settings.reserve_ms
         nonce = node.ports.ids.token(8).hex()
-        pending = Pending(request, reference, nonce, now_ms + lifetime_ms, reserved_until_ms)
+        pending = ShepherdUpload(request, reference, nonce, now_ms + lifetime_ms, reserved_until_ms)
         pending.untried = tuple((turl, False) for turl in request.spare)
         old = self._pending.get(reference)
         if old is not None:
@@ -247,7 +247,7 @@ class Uploads:
         return pending.written if pending.phase is Phase.KEPT else 0
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
-        """Take one body; of a repair copy when there is a place. Raises: see `core.shepherd.ShepherdData.receive`."""
+        """Take one body; of a repair copy when there is a place. Raises: see `ShepherdData.receive`."""
         pending = self._admitted(call, upload.turl)
         if not pending.request.reference or pending.phase not in (Phase.OPEN, Phase.KEPT):
             return await self._receive(call, pending, upload)
@@ -258,7 +258,7 @@ class Uploads:
         ):  # until it came free the ticket may have run out
             return await self._receive(call, self._admitted(call, upload.turl), replace(upload, body=body))
 
-    async def _receive(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+    async def _receive(self, call: Call, pending: ShepherdUpload, upload: Upload) -> Uploaded:
         if pending.phase in (Phase.RECEIVING, Phase.FINISHING):
             cause = "another request is sending or completing this upload; wait for it, then repeat"
             raise CheloniaError(Kind.CONFLICT, gate.PUT, pending.reference, cause)
@@ -267,14 +267,14 @@ class Uploads:
         _check_lengths(pending, upload)
         return await self._received(call, pending, upload)
 
-    def _admitted(self, call: Call, turl: Turl) -> Pending:
+    def _admitted(self, call: Call, turl: Turl) -> ShepherdUpload:
         ticket = gate.admit(self._node, call, turl, gate.PUT)
         pending = self._pending.get(ticket.reference)
         if pending is None or pending.nonce != ticket.nonce:
             raise gate.closed(ticket.reference, ticket.blob)
         return pending
 
-    async def _received(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+    async def _received(self, call: Call, pending: ShepherdUpload, upload: Upload) -> Uploaded:
         resumed = pending.phase is Phase.KEPT and upload.offset > 0
         earlier = pending.phase
         pending.phase = Phase.RECEIVING
@@ -302,7 +302,7 @@ class Uploads:
         pending.phase = Phase.FINISHING
         return await asyncio.shield(self._node.background.start(self._finish(call, pending, intake)))
 
-    async def _intake(self, pending: Pending, upload: Upload, resumed: bool) -> Intake:
+    async def _intake(self, pending: ShepherdUpload, upload: Upload, resumed: bool) -> Intake:
         node, request = self._node, pending.request
         hasher = await self._hasher(pending, _owes_weak(request, upload.announced), resumed)
         writer = await node.ports.blobs.create(pending.reference, resume=resumed)
@@ -318,7 +318,7 @@ class Uploads:
         fanout = Fanout(node, straight, _expected(pending, upload))
         return Intake(node.ports.worker, writer, hasher, fanout, _expected(pending, upload))
 
-    async def _hasher(self, pending: Pending, weak: bool, resumed: bool) -> Hasher:
+    async def _hasher(self, pending: ShepherdUpload, weak: bool, resumed: bool) -> Hasher:
         """What goes on measuring; bytes kept are read again only when their sums are not known any more."""
         kept = pending.hasher if resumed else None
         pending.hasher = None
@@ -330,13 +330,13 @@ class Uploads:
             await hash_stream(self._node.ports.worker, partial, hasher)
         return hasher
 
-    def _prolong(self, pending: Pending) -> None:
+    def _prolong(self, pending: ShepherdUpload) -> None:
         """A claimed copy has as long after its last byte as it had before its first."""
         if pending.request.reference:
             lifetime_ms = gate.lifetime_ms(self._node, pending.request.lifetime_ms)
             pending.ends_ms = max(pending.ends_ms, self._node.ports.clock.monotonic_ms() + lifetime_ms)
 
-    def _is_whole(self, pending: Pending, upload: Upload, arrived: int) -> bool:
+    def _is_whole(self, pending: ShepherdUpload, upload: Upload, arrived: int) -> bool:
         """Whether the last byte is here. Raises: INCOMPLETE when the body was shorter than it said."""
         expected = _expected(pending, upload)
         if upload.length >= 0 and arrived < upload.offset + upload.length:
@@ -349,7 +349,7 @@ class Uploads:
         cause = f"{arrived} of {expected} bytes arrived; continue at {arrived}"
         raise CheloniaError(Kind.INCOMPLETE, gate.PUT, pending.reference, cause)
 
-    async def _interrupted(self, pending: Pending, intake: Intake, error: BaseException | None) -> None:
+    async def _interrupted(self, pending: ShepherdUpload, intake: Intake, error: BaseException | None) -> None:
         """Keep what arrived, or throw it away when it can never become the replica."""
         hopeless = isinstance(error, CheloniaError) and error.kind is Kind.TOO_LARGE
         if hopeless or intake.write_failed or pending.withdrawn:
@@ -364,7 +364,7 @@ class Uploads:
 
     # --- after the last byte --------------------------------------------------------------------------------------
 
-    async def _finish(self, call: Call, pending: Pending, intake: Intake) -> Uploaded:
+    async def _finish(self, call: Call, pending: ShepherdUpload, intake: Intake) -> Uploaded:
         try:
             held = await self._store(pending, intake)
         except BaseException:
@@ -373,7 +373,7 @@ class Uploads:
             raise
         return await self._fulfil(call, pending, held, intake.fanout)
 
-    async def _store(self, pending: Pending, intake: Intake) -> Held:
+    async def _store(self, pending: ShepherdUpload, intake: Intake) -> KeptReplica:
         """Verify and make durable. Raises: CHECKSUM, EXPIRED (withdrawn), NO_SPACE, UNAVAILABLE."""
         node, request = self._node, pending.request
         expected, commit_within_ms = request.facts, 0 if request.reference else max(request.lifetime_ms, 0)
@@ -399,7 +399,9 @@ class Uploads:
         log.info("replica stored reference=%s blob=%s size=%d", held.reference, held.blob, held.size)
         return held
 
-    async def _fulfil(self, call: Call, pending: Pending, held: Held, fanout: Fanout | None = None) -> Uploaded:
+    async def _fulfil(
+        self, call: Call, pending: ShepherdUpload, held: KeptReplica, fanout: Fanout | None = None
+    ) -> Uploaded:
         """Do what the upload was for. On failure the bytes stay, uncommitted, and the client may repeat."""
         try:
             if fanout is not None:
@@ -419,7 +421,7 @@ class Uploads:
         pending.request, pending.untried = replace(pending.request, forward=(), spare=()), ()
         return pending.answer
 
-    def _remember(self, pending: Pending) -> None:
+    def _remember(self, pending: ShepherdUpload) -> None:
         """Forget the earliest of those whose bytes are stored, if they are too many."""
         self._stored.pop(pending.reference, None)
         self._stored[pending.reference] = None
@@ -430,7 +432,7 @@ class Uploads:
             if forgotten is not None and forgotten.phase in (Phase.STORED, Phase.DONE):
                 del self._pending[earliest]
 
-    async def _complete_copies(self, pending: Pending, held: Held) -> None:
+    async def _complete_copies(self, pending: ShepherdUpload, held: KeptReplica) -> None:
         """Push to spares until enough copies are durable. Raises: UNAVAILABLE when there are not enough."""
         wanted = pending.request.durable
         again: list[tuple[str, bool]] = []
@@ -456,7 +458,7 @@ class Uploads:
             cause = f"{have} of {wanted} copies are on stable storage; the bytes are kept here, repeat the request"
             raise CheloniaError(Kind.UNAVAILABLE, gate.PUT, held.reference, cause)
 
-    async def _commit(self, call: Call, held: Held, receipts: tuple[Receipt, ...]) -> None:
+    async def _commit(self, call: Call, held: KeptReplica, receipts: tuple[Receipt, ...]) -> None:
         """Turn the pending name into the file. A lost answer is asked for again under the same request key."""
         node = self._node
         own = node.own_call(call.request_id, f"commit/{held.reference}")
@@ -474,7 +476,7 @@ class Uploads:
 
     # --- repeats --------------------------------------------------------------------------------------------------
 
-    async def _repeated(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+    async def _repeated(self, call: Call, pending: ShepherdUpload, upload: Upload) -> Uploaded:
         """Answer the sender's repeat of a complete upload as the first time. Raises: ALREADY_DONE for anything else."""
         held = self._node.index.get(pending.reference)
         if held is None or call.dn != pending.sender or not await self._same_bytes(held, upload):
@@ -487,7 +489,7 @@ class Uploads:
         pending.phase = Phase.FINISHING
         return await asyncio.shield(self._node.background.start(self._fulfil(call, pending, held)))
 
-    async def _same_bytes(self, held: Held, upload: Upload) -> bool:
+    async def _same_bytes(self, held: KeptReplica, upload: Upload) -> bool:
         if upload.offset == held.size and upload.length == 0:
             return True
         if upload.offset != 0 or upload.length not in (-1, held.size):
@@ -505,14 +507,14 @@ def _promise(request: PutRequest, reference: ReferenceId, size: int, begun: bool
     return Promise(reference, request.facts.owner, size, begun, claimed=bool(request.reference))
 
 
-async def _gather_receipts(pending: Pending, held: Held, fanout: Fanout) -> None:
+async def _gather_receipts(pending: ShepherdUpload, held: KeptReplica, fanout: Fanout) -> None:
     good, failed = await fanout.receipts(held)
     for receipt in good:
         pending.receipts[receipt.location.shepherd] = receipt
     pending.untried = (*pending.untried, *((turl, True) for turl in failed))
 
 
-def _expected(pending: Pending, upload: Upload) -> int:
+def _expected(pending: ShepherdUpload, upload: Upload) -> int:
     """Bytes of the whole replica, as far as anybody has announced them; -1 when nobody has."""
     if pending.size >= 0:
         return pending.size
@@ -527,7 +529,7 @@ def _owes_weak(request: PutRequest, announced: Checksums) -> bool:
     return named or request.measure_md5 or request.purpose is Purpose.PENDING
 
 
-def _check_lengths(pending: Pending, upload: Upload) -> None:
+def _check_lengths(pending: ShepherdUpload, upload: Upload) -> None:
     """Refuse what cannot fit before reading it. Raises: TOO_LARGE, INCOMPLETE, BAD_RANGE."""
     size, reference = pending.size, pending.reference
     announced = max(upload.total, upload.offset + max(upload.length, 0))
@@ -542,14 +544,14 @@ def _check_lengths(pending: Pending, upload: Upload) -> None:
         raise CheloniaError(Kind.BAD_RANGE, gate.PUT, reference, f"{kept} bytes are kept; continue at {kept}, or at 0")
 
 
-async def _while_open(pending: Pending, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _while_open(pending: ShepherdUpload, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The body until the upload is withdrawn. Raises: EXPIRED then, and what the body raises."""
     async for piece in body:
         _check_open(pending)
         yield piece
 
 
-def _check_open(pending: Pending) -> None:
+def _check_open(pending: ShepherdUpload) -> None:
     if pending.withdrawn:
         cause = "the cluster has withdrawn this upload; ask for a new TURL"
         raise CheloniaError(Kind.EXPIRED, gate.PUT, pending.reference, cause)

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.parts import PartPage, Upload
+from chelonia.core.parts import PartPage, PartsUpload
 from chelonia.wire.s3.acls import EVERYBODY, Grant
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted
@@ -171,7 +171,7 @@ class UploadShown:
     opened_ms: int = 0
 
 
-def upload_shown(upload: Upload, prefix: str, delimiter: str) -> UploadShown:
+def upload_shown(upload: PartsUpload, prefix: str, delimiter: str) -> UploadShown:
     """How an upload shows in a listing."""
     end = upload.key.find(delimiter, len(prefix)) if delimiter else -1
     if end >= 0:

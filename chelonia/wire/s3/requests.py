@@ -22,7 +22,7 @@ TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class BulkDeletion:
     """One key of a bulk deletion, and what must hold of it."""
 
     key: str
@@ -30,11 +30,11 @@ class Doomed:
     etag: str = ""
 
 
-def deletion(body: bytes) -> tuple[tuple[Doomed, ...], bool]:
+def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
     """The keys of a bulk deletion, and whether only failures are to be told. Raises: S3Error."""
     root = _root(body, "Delete")
     doomed = [
-        Doomed(_text(child, "Key"), _text(child, "VersionId"), _text(child, "ETag").strip('"'))
+        BulkDeletion(_text(child, "Key"), _text(child, "VersionId"), _text(child, "ETag").strip('"'))
         for child in root
         if xml.local_name(child) == "Object"
     ]

@@ -8,7 +8,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Attributes, When
+from chelonia.core.ports.files import Attributes, When
 
 NS_PER_S: Final = 1_000_000_000
 TAGS_MAX: Final = 1000

@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import quote
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Attributes
-from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.ports.files import Attributes
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.wire import xml
 from chelonia.wire.web.conditions import NS_PER_S, http_date, quoted
 
@@ -31,7 +31,7 @@ Property = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PropfindRequest:
     """What a PROPFIND asks for: these properties, all there are, or (`names`) only what they are called."""
 
     properties: tuple[Property, ...] = ()
@@ -47,20 +47,20 @@ class Patch:
     refused: tuple[Property, ...] = ()
 
 
-def propfind(body: bytes) -> Asked:
+def propfind(body: bytes) -> PropfindRequest:
     """Read a PROPFIND; an empty body asks for everything. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
     if not body.strip():
-        return Asked()
+        return PropfindRequest()
     root = xml.parse(body, BODY_BYTES_MAX)
     if _name(root) != (DAV, "propfind"):
         raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", cause="the body is no DAV:propfind")
     kinds = {_name(child): child for child in root}
     if (DAV, "prop") in kinds:
-        return Asked(tuple(dict.fromkeys(_name(each) for each in kinds[DAV, "prop"])), everything=False)
+        return PropfindRequest(tuple(dict.fromkeys(_name(each) for each in kinds[DAV, "prop"])), everything=False)
     if (DAV, "propname") in kinds:
-        return Asked(names=True)
+        return PropfindRequest(names=True)
     if (DAV, "allprop") in kinds:
-        return Asked()
+        return PropfindRequest()
     raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", cause="it asks for neither prop, allprop nor propname")
 
 
@@ -89,7 +89,11 @@ def dead_key(prop: Property) -> str:
 
 
 def response(
-    href: str, there: Attributes, user: Mapping[str, str], asked: Asked, more: Mapping[Property, str] | None = None
+    href: str,
+    there: Attributes,
+    user: Mapping[str, str],
+    asked: PropfindRequest,
+    more: Mapping[Property, str] | None = None,
 ) -> bytes:
     """One entry of a multistatus. `href`: its path, encoded; `user`: its user metadata; `more`: what else is live."""
     known = {**_live(there), **(more or {}), **_dead(user)}

@@ -32,7 +32,7 @@ _TIMEOUT: Final = re.compile(r"Second-([0-9]{1,10})", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class IfCondition:
     """One condition of an `If`: a lock token, or an etag; `negated`: that it does not hold."""
 
     token: str = ""
@@ -45,17 +45,17 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class IfList:
     """A list of an `If`, which holds when all its conditions do. `resource`: the URL it is of; "": the request's."""
 
     resource: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[IfCondition, ...]
 
 
-def parse_if(header: str) -> tuple[Listed, ...]:
+def parse_if(header: str) -> tuple[IfList, ...]:
     """Read an `If`. Raises: BAD_REQUEST when it is malformed or has too many conditions."""
-    lists: list[Listed] = []
-    inside: list[Condition] | None = None
+    lists: list[IfList] = []
+    inside: list[IfCondition] | None = None
     resource, negated, at, count = "", False, 0, 0
     text = header.rstrip()
     while at < len(text):
@@ -66,7 +66,7 @@ def parse_if(header: str) -> tuple[Listed, ...]:
         if kind == "open" and inside is None:
             inside = []
         elif kind == "close" and inside and not negated:
-            lists.append(Listed(resource, tuple(inside)))
+            lists.append(IfList(resource, tuple(inside)))
             inside = None
         elif kind == "not" and inside is not None and not negated:
             negated = True
@@ -84,7 +84,7 @@ def parse_if(header: str) -> tuple[Listed, ...]:
     return tuple(lists)
 
 
-def submitted(lists: Iterable[Listed]) -> tuple[str, ...]:
+def submitted(lists: Iterable[IfList]) -> tuple[str, ...]:
     """The tokens that a client shows with an `If`."""
     return tuple(dict.fromkeys(each.token for one in lists for each in one.conditions if each.token))
 
@@ -157,15 +157,15 @@ def _active(lock: Lock) -> str:
     )
 
 
-def _condition(found: re.Match[str], *, negated: bool) -> Condition:
+def _condition(found: re.Match[str], *, negated: bool) -> IfCondition:
     if found.lastgroup == "uri":
         if not found["uri"]:
             raise _malformed("<>")
-        return Condition(token=found["uri"], negated=negated)
+        return IfCondition(token=found["uri"], negated=negated)
     etag = _ETAG.fullmatch(found["etag"].strip())
     if etag is None:
         raise _malformed(f"[{found['etag']}]")
-    return Condition(etag=etag[1], negated=negated)
+    return IfCondition(etag=etag[1], negated=negated)
 
 
 def _name(node: xml.Node) -> Property:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.shepherd import ByteRange
 
 _SPEC = re.compile(r"(?a:(\d{0,19})-(\d{0,19}))")
 _CONTENT = re.compile(r"bytes +(?a:(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*))", re.IGNORECASE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import table
 from chelonia_clients.session import Session

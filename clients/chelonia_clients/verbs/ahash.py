@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.client import RETRY_MS, new_call

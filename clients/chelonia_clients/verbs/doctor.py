@@ -19,7 +19,7 @@ from chelonia.core.ids import Ms
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_bartender
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_bartender
 from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, TlsSettings, Trust, load_trust
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import Client
@@ -34,7 +34,7 @@ SKEW_S_MAX: Final = 30.0
 
 
 @dataclass(slots=True)
-class Report:
+class DoctorReport:
     """What was found: `ok` lines and problems with their cures, in the order of looking."""
 
     session: Session
@@ -65,7 +65,7 @@ class Report:
 
 async def doctor(session: Session, _arguments: Arguments) -> None:
     """The verb `doctor`."""
-    report = Report(session)
+    report = DoctorReport(session)
     try:
         settings = session.settings()
     except CheloniaError as error:
@@ -80,7 +80,7 @@ async def doctor(session: Session, _arguments: Arguments) -> None:
     session.out.say("All is well." if not report.problems else f"{report.problems} problem(s) found.")
 
 
-def _look_at_settings(report: Report, settings: Settings) -> None:
+def _look_at_settings(report: DoctorReport, settings: Settings) -> None:
     try:
         urls = settings.bartender_urls()
     except CheloniaError as error:
@@ -89,7 +89,7 @@ def _look_at_settings(report: Report, settings: Settings) -> None:
     report.good("Bartender", f"{' '.join(urls)} (from {settings.origins['bartender']})")
 
 
-def _look_at_cas(report: Report, settings: Settings) -> Trust | None:
+def _look_at_cas(report: DoctorReport, settings: Settings) -> Trust | None:
     try:
         cas = find_cas(explicit_files(settings), surroundings(report.session.environ))
         trust = load_trust(cas)
@@ -112,7 +112,7 @@ def _look_at_cas(report: Report, settings: Settings) -> Trust | None:
     return trust
 
 
-def _look_at_credential(report: Report, settings: Settings) -> Credential | None:
+def _look_at_credential(report: DoctorReport, settings: Settings) -> Credential | None:
     if settings.anonymous:
         report.note("credential", f"none is shown (from {settings.origins['credential']})")
         return None
@@ -131,7 +131,7 @@ def _look_at_credential(report: Report, settings: Settings) -> Credential | None
     return credential
 
 
-def _look_at_end(report: Report, credential: Credential) -> None:
+def _look_at_end(report: DoctorReport, credential: Credential) -> None:
     hours = (credential.not_after_ms - _now()) / 3_600_000
     least = PROXY_HOURS_LEFT_MIN if credential.is_proxy else DAYS_LEFT_MIN * 24
     left = f"{hours / 24:.1f} days left" if hours > 48 else f"{hours:.1f} hours left"
@@ -142,7 +142,7 @@ def _look_at_end(report: Report, credential: Credential) -> None:
         report.good("validity", left)
 
 
-def _look_at_chain(report: Report, credential: Credential, trust: Trust) -> None:
+def _look_at_chain(report: DoctorReport, credential: Credential, trust: Trust) -> None:
     reasons = explain_file(credential.cert, trust, _now())
     for reason in reasons:
         report.bad("chain", reason, "install its CA into the CA directory, or use a certificate of a CA that is there")
@@ -150,7 +150,7 @@ def _look_at_chain(report: Report, credential: Credential, trust: Trust) -> None
         report.good("chain", "accepted by these CAs, CRLs and signing policies")
 
 
-async def _look_at_bartenders(report: Report, settings: Settings) -> None:
+async def _look_at_bartenders(report: DoctorReport, settings: Settings) -> None:
     try:
         urls = settings.bartender_urls()
         tls = find(settings, report.session.environ).tls
@@ -169,11 +169,11 @@ async def _look_at_bartenders(report: Report, settings: Settings) -> None:
             report.bad("TLS", f"{error.subject}: {error.cause}".lstrip(": "), "correct what is named")
 
 
-def _only_cas(report: Report, settings: Settings) -> TlsSettings:
+def _only_cas(report: DoctorReport, settings: Settings) -> TlsSettings:
     return find_cas(explicit_files(settings), surroundings(report.session.environ))
 
 
-async def _look_at_bartender(report: Report, http: HttpClient, url: str) -> None:
+async def _look_at_bartender(report: DoctorReport, http: HttpClient, url: str) -> None:
     topic = f"Bartender {url}"
     host = urlsplit(url).hostname or ""
     try:
@@ -195,7 +195,7 @@ async def _look_at_bartender(report: Report, http: HttpClient, url: str) -> None
     started = time.monotonic()
     try:
         remote = remote_bartender(
-            Link(http, SystemClock(), SystemIds(), compact=http.compact), (url,), Patience(retry_ms=0)
+            Link(http, SystemClock(), SystemIds(), compact=http.compact), (url,), RetryLimits(retry_ms=0)
         )
         await Client(remote, http, retry_ms=0).exists("/")
     except CheloniaError as error:
@@ -221,7 +221,7 @@ def cure_of(error: CheloniaError) -> str:
             return "ask the keeper of that cluster"
 
 
-def _look_at_clock(report: Report, topic: str, headers: Mapping[str, str]) -> None:
+def _look_at_clock(report: DoctorReport, topic: str, headers: Mapping[str, str]) -> None:
     try:
         skew_s = parsedate_to_datetime(headers["Date"]).timestamp() - _now() / 1000
     except (KeyError, ValueError):

@@ -21,7 +21,7 @@ from chelonia.core.timing.clock import stamp
 from chelonia_clients import curve
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
-from chelonia_clients.curve import Curve, Point
+from chelonia_clients.curve import Curve, CurvePoint
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 
@@ -128,14 +128,14 @@ async def _confirm(session: Session, arguments: Arguments, ask: Ask) -> None:
 
 async def _watch(session: Session, administrator: Administrator, status: DrillStatus) -> tuple[Drill, Curve]:
     """Look until it is over. Raises: what the Librarians answer, long after the drill has to be over."""
-    points = [Point(0, {})]
+    points = [CurvePoint(0, {})]
     give_up_ms = administrator.clock.monotonic_ms() + status.drill.deadline_ms - status.drill.began_ms + PATIENCE_MS
     quiet = session.options.has("--no-progress") or session.out.as_json
     with Bar("whole", status.drill.files, enabled=not quiet, unit="files") as bar:
         shown = 0
         while True:
             at = max(status.now_ms - status.drill.began_ms, points[-1].ms)
-            points.append(Point(at, {each.live: each.blobs for each in status.exposed}))
+            points.append(CurvePoint(at, {each.live: each.blobs for each in status.exposed}))
             whole = status.drill.files - sum(points[-1].left.values())
             bar.advance(whole - shown)
             shown = whole
@@ -149,7 +149,7 @@ async def _watch(session: Session, administrator: Administrator, status: DrillSt
                     raise
 
 
-def _curve(ended: Drill, points: list[Point]) -> Curve:
+def _curve(ended: Drill, points: list[CurvePoint]) -> Curve:
     marks = (
         (ended.noticed_ms, "noticed"),
         (ended.whole_ms, "whole"),

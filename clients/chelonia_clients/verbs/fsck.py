@@ -13,8 +13,8 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.librarian import Finding, Severity
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.librarian import Finding, Severity
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import new_call
 from chelonia_clients.output import table
@@ -33,7 +33,7 @@ UNREACHABLE: Final = "blob-unreachable"
 
 
 @dataclass(slots=True)
-class Tally:
+class FsckTally:
     """What one pass has found. `left`: what no repair has settled."""
 
     examined: int = 0
@@ -75,9 +75,9 @@ async def _guid_of(session: Session, path: str) -> Guid:
     return walk.guid
 
 
-async def _pass(session: Session, below: Guid, *, repair: bool) -> Tally:
+async def _pass(session: Session, below: Guid, *, repair: bool) -> FsckTally:
     """One pass over everything; repairs as it goes."""
-    tally, cursor, librarian = Tally(), "", session.administrator().librarian
+    tally, cursor, librarian = FsckTally(), "", session.administrator().librarian
     quiet = session.options.has("--no-progress") or session.out.as_json
     with Bar("checking", enabled=not quiet, unit="objects") as bar:
         while True:
@@ -95,7 +95,7 @@ async def _pass(session: Session, below: Guid, *, repair: bool) -> Tally:
                 return tally
 
 
-async def _mend(session: Session, tally: Tally, findings: list[Finding]) -> None:
+async def _mend(session: Session, tally: FsckTally, findings: list[Finding]) -> None:
     for start in range(0, len(findings), MENDED_PER_CALL):
         batch = tuple(findings[start : start + MENDED_PER_CALL])
         answers = await session.administrator().librarian.mend(new_call(), batch)
@@ -109,7 +109,7 @@ async def _mend(session: Session, tally: Tally, findings: list[Finding]) -> None
             session.out.result(**_facts(finding), repaired=answer.what)
 
 
-def _report(session: Session, tally: Tally, mended: Counter[str]) -> None:
+def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
     out, faults = session.out, tally.faults
     away = [finding for finding in tally.left if finding.rule == UNREACHABLE]
     for finding in (*faults, *away):

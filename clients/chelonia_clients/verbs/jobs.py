@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
 from chelonia_clients.output import table
 from chelonia_clients.session import Session

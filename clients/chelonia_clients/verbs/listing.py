@@ -10,7 +10,7 @@ from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.metadata import Needed
 from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import SHORT, Listed, modified_s
+from chelonia_clients.client import SHORT, DirectoryEntry, modified_s
 from chelonia_clients.output import human_size, original_status, printable, table
 from chelonia_clients.session import Session
 
@@ -21,7 +21,7 @@ WHY: Final = {
 LINES_AT_ONCE = 1000
 """Entries aligned together: a long listing starts to show before it is whole."""
 
-Show = Callable[[Sequence[Listed]], None]
+Show = Callable[[Sequence[DirectoryEntry]], None]
 
 
 async def stat(session: Session, arguments: Arguments) -> None:
@@ -40,7 +40,7 @@ async def stat(session: Session, arguments: Arguments) -> None:
                 out.say(f"    {name}: {value}" + (_readable(value) if section == "timestamps" else ""))
         if why := unreadable(metadata):
             out.tell(f"'{text}':{why}: {WHY[why]}")
-        out.result(ln=text, **facts_of(Listed(text, metadata.get("entry", {}).get("GUID", ""), metadata)))
+        out.result(ln=text, **facts_of(DirectoryEntry(text, metadata.get("entry", {}).get("GUID", ""), metadata)))
 
 
 def _original_line(text: str, error: CheloniaError) -> str:
@@ -83,7 +83,7 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
     needed = (*SHORT, Needed("locations")) if arguments.has("--long") or arguments.has("--format") else SHORT
     show, plain = shower(session, arguments, text)
     facts: list[dict[str, object]] = []
-    waiting: list[Listed] = []
+    waiting: list[DirectoryEntry] = []
     headed = plain
     async for entry in session.client().list(ln, recursive=arguments.has("--recursive"), needed=needed):
         if not headed:
@@ -109,7 +109,7 @@ async def _list_itself(session: Session, arguments: Arguments, text: str) -> Non
     except CheloniaError as error:
         session.out.failure(error, ln=text)
         return
-    entry = Listed(text, metadata.get("entry", {}).get("GUID", ""), metadata)
+    entry = DirectoryEntry(text, metadata.get("entry", {}).get("GUID", ""), metadata)
     show, _ = shower(session, arguments, "")
     show([entry])
     session.out.result(ln=text, type=entry.type, entries=[{"name": entry.name, **facts_of(entry)}])
@@ -131,23 +131,23 @@ def shower(session: Session, arguments: Arguments, top: str) -> tuple[Show, bool
     return (lambda entries: _show(session, arguments, entries)), False
 
 
-def _formatter(form: str, arguments: Arguments, top: str) -> Callable[[Listed], str]:
+def _formatter(form: str, arguments: Arguments, top: str) -> Callable[[DirectoryEntry], str]:
     template = form.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
     human = arguments.has("--human")
 
-    def line(entry: Listed) -> str:
+    def line(entry: DirectoryEntry) -> str:
         shown = {name: printable(value) for name, value in _columns(entry, top, human=human).items()}
         return template.format_map(shown) + ("" if template.endswith(("\n", "\0")) else "\n")
 
     try:
-        line(Listed("", "", {}))
+        line(DirectoryEntry("", "", {}))
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        known = " ".join(f"{{{name}}}" for name in _columns(Listed("", "", {}), top, human=human))
+        known = " ".join(f"{{{name}}}" for name in _columns(DirectoryEntry("", "", {}), top, human=human))
         raise UsageError(f"--format takes text with {known}, not {form!r}") from error
     return line
 
 
-def _columns(entry: Listed, top: str, *, human: bool) -> dict[str, str]:
+def _columns(entry: DirectoryEntry, top: str, *, human: bool) -> dict[str, str]:
     return {
         "name": entry.name.rpartition("/")[2],
         "path": path_of(top, entry.name),
@@ -165,7 +165,7 @@ def path_of(top: str, name: str) -> str:
     return f"{top.rstrip('/')}/{name}" if top else name
 
 
-def _show(session: Session, arguments: Arguments, entries: Sequence[Listed]) -> None:
+def _show(session: Session, arguments: Arguments, entries: Sequence[DirectoryEntry]) -> None:
     if not entries:
         return
     if arguments.has("--long"):
@@ -177,7 +177,7 @@ def _show(session: Session, arguments: Arguments, entries: Sequence[Listed]) -> 
         session.out.say(f"  {line}")
 
 
-def _long(entry: Listed, *, human: bool) -> tuple[str, ...]:
+def _long(entry: DirectoryEntry, *, human: bool) -> tuple[str, ...]:
     states = entry.metadata.get("states", {})
     copies = f"{_alive(entry)}/{states.get('neededReplicas', '?')}{unreadable(entry.metadata)}"
     return (
@@ -189,17 +189,17 @@ def _long(entry: Listed, *, human: bool) -> tuple[str, ...]:
     )
 
 
-def _alive(entry: Listed) -> int:
+def _alive(entry: DirectoryEntry) -> int:
     return sum(state == "alive" for state in entry.metadata.get("locations", {}).values())
 
 
-def _size(entry: Listed, *, human: bool) -> str:
+def _size(entry: DirectoryEntry, *, human: bool) -> str:
     if entry.type != "file" or entry.size < 0:
         return "-"
     return human_size(entry.size) if human else str(entry.size)
 
 
-def _time(entry: Listed) -> str:
+def _time(entry: DirectoryEntry) -> str:
     return "-" if entry.modified_s is None else time_text(entry.modified_s)
 
 
@@ -216,7 +216,7 @@ def unreadable(metadata: Mapping[str, Mapping[str, str]]) -> str:
     return " unreachable" if ReplicaState.OFFLINE.value in states else " LOST"
 
 
-def facts_of(entry: Listed) -> dict[str, object]:
+def facts_of(entry: DirectoryEntry) -> dict[str, object]:
     """An entry for programs: numbers as numbers, and all `metadata` as the cluster keeps it, which is text."""
     return {
         "type": entry.type,

@@ -8,8 +8,8 @@ from typing import Any, Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HeldDrain, Loss
 from chelonia.core.ids import ServiceId
-from chelonia.core.librarian import NodeView
 from chelonia.core.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.output import human_size, table

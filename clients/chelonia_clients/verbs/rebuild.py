@@ -10,7 +10,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
-from chelonia.core.librarian import RebuildStatus
+from chelonia.core.ports.librarian import RebuildStatus
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import new_call
 from chelonia_clients.output import table

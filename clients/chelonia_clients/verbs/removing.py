@@ -13,7 +13,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Client, Metadata
 from chelonia_clients.output import human_size, original_status
-from chelonia_clients.removal import Doomed, foresee, other_names, remove_tree
+from chelonia_clients.removal import RemovalPlan, foresee, other_names, remove_tree
 from chelonia_clients.session import Session, parallel_of
 from chelonia_clients.steps import PARALLEL
 from chelonia_clients.verbs.namespace import each_name
@@ -136,11 +136,11 @@ async def _may(session: Session, arguments: Arguments, text: str, *, all_names: 
     raise CheloniaError(Kind.CANCELLED, "rm", ln, "nothing was removed")
 
 
-def _elsewhere(doomed: Doomed) -> list[str]:
+def _elsewhere(doomed: RemovalPlan) -> list[str]:
     return [f"{name}  (another name of one of these files)" for name in doomed.elsewhere]
 
 
-def _counts(doomed: Doomed) -> str:
+def _counts(doomed: RemovalPlan) -> str:
     parts = [f"{_plural(len(doomed.names), 'file')} ({human_size(doomed.size)})"]
     for names, what in ((doomed.collections, "collection"), (doomed.elsewhere, "other name")):
         parts += [_plural(len(names), what)] if names else []

@@ -13,7 +13,7 @@ from chelonia_clients.mirroring import sync_down, sync_up
 from chelonia_clients.output import human_size
 from chelonia_clients.progress import Bar, counting
 from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
-from chelonia_clients.steps import PARALLEL, Done
+from chelonia_clients.steps import PARALLEL, TransferResult
 from chelonia_clients.transfers import TreeOptions, listed_sizes, local_sizes
 
 
@@ -75,7 +75,7 @@ class _Tally:
         return ", ".join(parts)
 
 
-def _report(session: Session, done: Done, tally: _Tally, word: str) -> None:
+def _report(session: Session, done: TransferResult, tally: _Tally, word: str) -> None:
     out, would = session.out, "would be " if tally.dry else ""
     session.remark(done.remark)
     facts: dict[str, Any] = {

@@ -18,13 +18,13 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, upload
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import Listed
+from chelonia_clients.client import DirectoryEntry
 from chelonia_clients.local_files import local_error, printable, to_ln
 from chelonia_clients.local_sources import expected_size, pipe_source
 from chelonia_clients.output import answering
 from chelonia_clients.progress import Bar, counting
 from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
-from chelonia_clients.steps import PARALLEL, Done
+from chelonia_clients.steps import PARALLEL, TransferResult
 from chelonia_clients.transfers import (
     TreeOptions,
     copy_file,
@@ -145,7 +145,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
                     _uploaded(session, done, wishes.would)
             return
         if options.dry_run:
-            done = Done("file", printable(str(source)), ln, max(0, total))
+            done = TransferResult("file", printable(str(source)), ln, max(0, total))
         else:
             done = await put_file(session.client(), source, ln, options)
     _uploaded(session, done, wishes.would)
@@ -158,9 +158,9 @@ async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
         wish = UploadOptions(wishes.tree.replicas, wishes.tree.replace, progress=bar.advance)
         try:
             stored = await upload(session.client(), pipe_source(_stdin), ln, wish)
-            done = Done("file", "-", ln, stored.size, remark=stored.note)
+            done = TransferResult("file", "-", ln, stored.size, remark=stored.note)
         except CheloniaError as error:
-            done = Done("file", "-", ln, error=error)
+            done = TransferResult("file", "-", ln, error=error)
     _uploaded(session, done)
 
 
@@ -168,7 +168,7 @@ def _stdin() -> BinaryIO:
     return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
 
 
-def _uploaded(session: Session, done: Done, would: str = "") -> None:
+def _uploaded(session: Session, done: TransferResult, would: str = "") -> None:
     _report(session, done, f"'{done.source}' ({done.size} bytes) {would}uploaded to '{done.target}'.")
 
 
@@ -210,8 +210,8 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
     if not name:
         raise CheloniaError(Kind.NOT_A_FILE, "get", ln, "it is a collection; -r downloads it with all below it")
     if wishes.would:
-        found = Listed(ln, "", await client.stat(ln))
-        _downloaded(session, Done("file", ln, printable(str(path)), max(0, found.size)), wishes.would)
+        found = DirectoryEntry(ln, "", await client.stat(ln))
+        _downloaded(session, TransferResult("file", ln, printable(str(path)), max(0, found.size)), wishes.would)
         return
     with Bar(name, enabled=_bars(session)) as bar:
         facts = asyncio.create_task(facts_of(client, ln))
@@ -224,7 +224,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         await asyncio.to_thread(_set_time, path, found.modified_s)
     elif done.error is not None and done.error.kind is Kind.NOT_A_FILE and found.type == "collection":
         cause = "it is a collection; -r downloads it with all below it"
-        done = Done("file", done.source, done.target, error=CheloniaError(Kind.NOT_A_FILE, "get", ln, cause))
+        done = TransferResult("file", done.source, done.target, error=CheloniaError(Kind.NOT_A_FILE, "get", ln, cause))
     _downloaded(session, done)
 
 
@@ -236,7 +236,7 @@ async def _print_file(session: Session, ln: str) -> None:
         sys.stdout.buffer.flush()
 
 
-def _downloaded(session: Session, done: Done, would: str = "") -> None:
+def _downloaded(session: Session, done: TransferResult, would: str = "") -> None:
     _report(session, done, f"'{done.source}' ({done.size} bytes) {would}downloaded as '{done.target}'.")
 
 
@@ -252,7 +252,7 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
         try:
             ln = session.ln(source).rstrip("/") or "/"
             new = to_ln(target, [ln.rpartition("/")[2]]) if into else target
-            entry = Listed(ln, "", await client.stat(ln))
+            entry = DirectoryEntry(ln, "", await client.stat(ln))
             with Bar(ln, entry.size, enabled=_bars(session)) as bar:
                 if entry.type != "collection":
                     _copied(session, await copy_file(client, ln, new, wishes.options(bar), entry.modified_s))
@@ -272,14 +272,14 @@ def _check_recursive(ln: str, new: str, wishes: Wishes) -> None:
         raise CheloniaError(Kind.INVALID_TARGET, "cp", ln, "a collection is not copied into itself")
 
 
-def _copied(session: Session, done: Done) -> None:
+def _copied(session: Session, done: TransferResult) -> None:
     _report(session, done, f"'{done.source}' ({done.size} bytes) copied to '{done.target}'.")
 
 
 # --- all of them ---
 
 
-def _report(session: Session, done: Done, line: str) -> None:
+def _report(session: Session, done: TransferResult, line: str) -> None:
     facts = {"type": done.type, "source": done.source, "target": done.target}
     session.remark(done.remark)
     if done.error is not None:

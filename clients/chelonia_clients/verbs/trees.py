@@ -11,7 +11,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.metadata import Needed
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration, parse_size
 from chelonia_clients.choosing import name_fits
-from chelonia_clients.client import SHORT, Listed
+from chelonia_clients.client import SHORT, DirectoryEntry
 from chelonia_clients.output import human_size
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.listing import facts_of, path_of, shower
@@ -19,7 +19,7 @@ from chelonia_clients.verbs.listing import facts_of, path_of, shower
 EVERY_MS: Final = 2_000
 """How often `watch` looks."""
 TYPES: Final = ("file", "collection", "mountpoint")
-Fits = Callable[[Listed], bool]
+Fits = Callable[[DirectoryEntry], bool]
 
 
 async def du(session: Session, arguments: Arguments) -> None:
@@ -92,7 +92,7 @@ async def tree(session: Session, arguments: Arguments) -> None:
     """The verb `tree`."""
     files = collections = 0
     async for text, entries in _each_tree(session, arguments):
-        below: dict[str, list[Listed]] = {}
+        below: dict[str, list[DirectoryEntry]] = {}
         async for entry in entries:
             below.setdefault(entry.name.rpartition("/")[0], []).append(entry)
             files += entry.type == "file"
@@ -103,7 +103,7 @@ async def tree(session: Session, arguments: Arguments) -> None:
     session.out.say("", f"{collections} collections, {files} files")
 
 
-def _draw(session: Session, below: dict[str, list[Listed]], top: str, indent: str, *, human: bool) -> None:
+def _draw(session: Session, below: dict[str, list[DirectoryEntry]], top: str, indent: str, *, human: bool) -> None:
     entries = below.get(top, [])
     for entry in entries:
         last = entry is entries[-1]
@@ -146,7 +146,7 @@ def _tell_changes(session: Session, before: Mapping[str, object], now: Mapping[s
 
 async def _each_tree(
     session: Session, arguments: Arguments, *, locations: bool = False
-) -> AsyncGenerator[tuple[str, AsyncGenerator[Listed, None]], None]:
+) -> AsyncGenerator[tuple[str, AsyncGenerator[DirectoryEntry, None]], None]:
     """Each operand with all that is below it; a file, or what cannot be listed, is told as a failure."""
     needed = (*SHORT, Needed("locations")) if locations else SHORT
     for text in arguments.operands or ("/",):

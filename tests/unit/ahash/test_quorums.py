@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.ahash.group import membership as records
-from chelonia.ahash.group.lease import Lease, Pace
+from chelonia.ahash.group.lease import Lease, ProtocolPeriods
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched, may_join
 from chelonia.ahash.group.membership import Membership, Quorum
 from chelonia.ahash.group.watermark import Watermark
-from chelonia.ahash.store.replicated_port import Token
+from chelonia.ahash.store.replicated_port import LogPosition
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
@@ -28,8 +28,8 @@ def group(voters: int) -> Membership:
     return record
 
 
-def at(offset: int, term: int = 5) -> Token:
-    return Token(term, 1, offset)
+def at(offset: int, term: int = 5) -> LogPosition:
+    return LogPosition(term, 1, offset)
 
 
 # ------------------------------------------------------------------------------------------------------------- quorums
@@ -254,31 +254,31 @@ def test_durable_is_what_a_majority_told_and_only_rises(acks: list[tuple[int, in
 
 
 def test_a_lease_runs_from_the_stamps_of_a_majority() -> None:
-    lease = Lease(1, Pace(), THREE)
+    lease = Lease(1, ProtocolPeriods(), THREE)
     assert lease.until(1000) is None
     lease.echoed(4, 1000)
     assert lease.until(1000) is None, "a learner's echo"
     lease.echoed(2, 1000)
     lease.echoed(2, 900)
-    assert lease.until(1200) == 1000 + Pace().held_ms
+    assert lease.until(1200) == 1000 + ProtocolPeriods().held_ms
     lease.echoed(3, 1100)
-    assert lease.until(1200) == 1100 + Pace().held_ms
+    assert lease.until(1200) == 1100 + ProtocolPeriods().held_ms
     lease.decide_by(Quorum(((1, 2, 3, 4, 5),)))
-    assert lease.until(1200) == 1000 + Pace().held_ms
-    assert Lease(1, Pace(), Quorum(((1,),))).until(500) == 500 + Pace().held_ms
+    assert lease.until(1200) == 1000 + ProtocolPeriods().held_ms
+    assert Lease(1, ProtocolPeriods(), Quorum(((1,),))).until(500) == 500 + ProtocolPeriods().held_ms
 
 
 def test_a_lease_ends_before_the_grants_whatever_the_rates() -> None:
     for round_trip_ms in range(bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX + 1):
-        pace = Pace.over(round_trip_ms)
+        pace = ProtocolPeriods.over(round_trip_ms)
         assert pace.held_ms * 1.025 < pace.lease_ms * 0.975
 
 
 def test_what_is_waited_for_has_the_time_to_come() -> None:
     """From the distance that a group is made for: echoes of a master's beats, of its first one too, and votes."""
-    assert Pace.over(bounds.ROUND_TRIP_MS) == Pace()
+    assert ProtocolPeriods.over(bounds.ROUND_TRIP_MS) == ProtocolPeriods()
     for round_trip_ms in range(150, bounds.ROUND_TRIP_MS_MAX + 1):
-        pace = Pace.over(round_trip_ms)
+        pace = ProtocolPeriods.over(round_trip_ms)
         assert pace.held_ms > round_trip_ms + 2 * pace.beat_ms, "the next echo comes before the lease of this one ends"
         assert pace.dead_ms > round_trip_ms + pace.beat_ms, "the first one before a term without any is given up"
         assert pace.vote_ms > round_trip_ms

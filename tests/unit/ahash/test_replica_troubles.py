@@ -10,9 +10,9 @@ import pytest
 
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
-from chelonia.ahash.store.replicated_port import Committed, Token
-from chelonia.core.ahash import TransactOutcome
+from chelonia.ahash.store.replicated_port import LogPosition, SyncedCommit
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.ahash import TransactOutcome
 from tests.support.group import Group, group_of
 from tests.support.polling import poll_async
 from tests.unit.ahash.group.test_service import value_at, write
@@ -77,7 +77,7 @@ async def test_a_follower_whose_replication_breaks_ends(group: Group, monkeypatc
 async def test_a_mistake_of_the_protocol_ends_the_replica(group: Group) -> None:
     master = group.master()
     mastership = group.masterships[master]
-    gap = Committed(10**6, Token(mastership.replica.term, 9, 9))
+    gap = SyncedCommit(10**6, LogPosition(mastership.replica.term, 9, 9))
     with pytest.raises(AssertionError):
         mastership._event(gap)
     assert "internal failure" in await ended(group, master)

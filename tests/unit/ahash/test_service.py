@@ -18,7 +18,7 @@ from chelonia.ahash.service import (
     AHashService,
     AHashSettings,
 )
-from chelonia.ahash.store.port import State
+from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.bounds import VALUE_BYTES_MAX
@@ -366,7 +366,7 @@ class SlowStore(MemoryStore):
         super().__init__()
         self.clock, self.took_ms = clock, 0
 
-    def at_once(self, work: Callable[[State], T]) -> T | None:
+    def at_once(self, work: Callable[[StoredState], T]) -> T | None:
         self.clock.now += self.took_ms
         return super().at_once(work)
 

@@ -19,7 +19,11 @@ from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
-from chelonia.core.bartender import (
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
+from chelonia.core.metadata import Filter, Triple, from_triples
+from chelonia.core.ports.bartender import (
     GetFileRequest,
     ListedEntry,
     ListRequest,
@@ -31,14 +35,10 @@ from chelonia.core.bartender import (
     PutFileRequest,
     TransferOutcome,
 )
-from chelonia.core.caller import Call, Role
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
-from chelonia.core.librarian import Heartbeat, ServiceRecord
-from chelonia.core.metadata import Filter, Triple, from_triples
+from chelonia.core.ports.librarian import Heartbeat, ServiceRecord
+from chelonia.core.ports.shepherd import GetRequest, Purpose, PutRequest, TurlOutcome
 from chelonia.core.replicas import Checksums, Location, Receipt
-from chelonia.core.shepherd import GetRequest, Purpose, PutRequest, TurlOutcome
-from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -168,7 +168,7 @@ class Stage:
         world = World(
             self, AnyVerifier(), self.clock, self.ids, LibrarianSettings(root_owner=JOE.dn, lease_ms=10**9)
         )  # fmt: skip
-        self.librarian = LibrarianService(self.ahash, Identity(LIBRARIAN_DN, LIBRARIAN_ID), world)
+        self.librarian = LibrarianService(self.ahash, LibrarianIdentity(LIBRARIAN_DN, LIBRARIAN_ID), world)
         self.between = Between(self.librarian)
         self.settings = settings or BartenderSettings(BARTENDER_DN, BARTENDER_ID, KEY, files_url="https://door:1/")
         self.bartender = self.another_bartender(self.settings)

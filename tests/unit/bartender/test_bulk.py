@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.bartender.bulk import element_key, waves
-from chelonia.core.bartender import MakeRequest, NameRequest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import parse_request_key
+from chelonia.core.ports.bartender import MakeRequest, NameRequest
 from tests.unit.bartender.stage import EVE, JOE, Stage, keyed, scene
 
 LOST = CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", "", "the answer was lost")

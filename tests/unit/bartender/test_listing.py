@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from chelonia.core import bounds
-from chelonia.core.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
 from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
-from chelonia.core.librarian import TYPE_FILE, MakeEntry
 from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples
+from chelonia.core.ports.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
+from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
 TREE = ["/a", "/a/b", "/a/b/c", "/a/d", "/z"]

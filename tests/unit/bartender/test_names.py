@@ -2,12 +2,12 @@
 
 import pytest
 
-from chelonia.core.bartender import MoveRequest, NameRequest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.librarian import ModifyRequest
 from chelonia.core.metadata import Triple
+from chelonia.core.ports.bartender import MoveRequest, NameRequest
+from chelonia.core.ports.librarian import ModifyEntry
 from tests.unit.bartender.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, EVE, JOE, NOBODY, Stage, scene
 
 GATEWAY = "gateway is not configured. Bartender does not support mount points"
@@ -99,7 +99,7 @@ async def test_a_policy_that_cannot_be_understood_denies(stage: Stage, policy: s
 async def write_policy(stage: Stage, guid: str, identity: str, actions: str) -> None:
     """Past the Bartender's checks, as a broken or older writer would."""
     call = Call(BARTENDER_DN, (Role.BARTENDER,), BARTENDER_ID)
-    change = ModifyRequest("1", Guid(guid), "set", "policy", identity, actions)
+    change = ModifyEntry("1", Guid(guid), "set", "policy", identity, actions)
     assert (await stage.librarian.modify_metadata(call, (change,)))[0].success == "set"
 
 

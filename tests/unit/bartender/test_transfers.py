@@ -12,7 +12,12 @@ import pytest
 from chelonia.bartender import put_token
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.settings import BartenderSettings
-from chelonia.core.bartender import (
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms
+from chelonia.core.metadata import Triple
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
     GetFileRequest,
@@ -22,13 +27,8 @@ from chelonia.core.bartender import (
     StartPutOutcome,
     StartPutRequest,
 )
-from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms
-from chelonia.core.metadata import Triple
-from chelonia.core.names import parse_ln
+from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import Purpose
 from chelonia.core.uploads import BeginPut, Begun
 from chelonia.wire import receipts
 from tests.unit.bartender.stage import (

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.librarian import Librarian
-from chelonia.core.shepherd import Shepherd
+from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.shepherd import Shepherd
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator, AdministratorPorts

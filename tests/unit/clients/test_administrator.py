@@ -9,7 +9,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import NodeView
+from chelonia.core.ports.librarian import NodeView
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia_clients import connect
 from chelonia_clients.settings import Wish, settle

@@ -5,10 +5,10 @@ from io import StringIO
 
 import pytest
 
-from chelonia.core.ahash import AHashStatus, GroupChange, GroupStep, PagesSeen, ReplicaView
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
+from chelonia.core.ports.ahash import AHashStatus, GroupChange, GroupStep, PagesSeen, ReplicaView
 from chelonia.core.position import Position
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.verbs import ahash as verbs_ahash

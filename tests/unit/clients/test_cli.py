@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.core.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, Kind
+from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
 from chelonia_clients import connect
 from chelonia_clients.cli import main
 from chelonia_clients.client import Client
@@ -465,5 +465,13 @@ def test_what_needs_no_connection_starts_without_its_libraries(words: tuple[str,
     """They are most of the time a command takes to start."""
     ask = f"import sys; from chelonia_clients.cli import main; main({words!r}); print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True)
-    heavy = {"aiohttp", "cryptography", "OpenSSL", "lxml", "rich", "chelonia.core.librarian", "chelonia.wire.compact"}
+    heavy = {
+        "aiohttp",
+        "cryptography",
+        "OpenSSL",
+        "lxml",
+        "rich",
+        "chelonia.core.ports.librarian",
+        "chelonia.wire.compact",
+    }
     assert not heavy & set(ended.stdout.splitlines()[-1].split())

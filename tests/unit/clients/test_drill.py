@@ -20,7 +20,7 @@ from chelonia.core.ids import Ms, ServiceId
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect, curve
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.curve import Curve, Point
+from chelonia_clients.curve import Curve, CurvePoint
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import drill as verbs_drill
@@ -216,18 +216,30 @@ async def test_status_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_curve_in_text_shows_every_change_and_never_hides_a_single_file() -> None:
-    found = Curve("t", 1000, [Point(0, {}), Point(5, {}), Point(10, {2: 1}), Point(20, {1: 1, 2: 499}), Point(30, {})])
+    found = Curve(
+        "t",
+        1000,
+        [
+            CurvePoint(0, {}),
+            CurvePoint(5, {}),
+            CurvePoint(10, {2: 1}),
+            CurvePoint(20, {1: 1, 2: 499}),
+            CurvePoint(30, {}),
+        ],
+    )
     lines = curve.as_text(found)[1:]
     assert len(lines) == 4, "what did not change is not repeated"
     assert lines[1].count("2") == 1
     assert (lines[2].count("1 "), lines[2].count("#")) == (0, 24)
     assert lines[3].count("#") == 50
-    long = replace(found, points=[Point(ms, {2: ms % 7}) for ms in range(1, 900)])
+    long = replace(found, points=[CurvePoint(ms, {2: ms % 7}) for ms in range(1, 900)])
     assert len(curve.as_text(long)) == 21
 
 
 def test_a_curve_stays_in_its_figure_when_more_files_are_exposed_than_the_drill_is_about() -> None:
-    figure = ElementTree.fromstring(curve.as_svg(Curve("t", 1, [Point(0, {}), Point(5, {2: 40}), Point(9, {})])))
+    figure = ElementTree.fromstring(
+        curve.as_svg(Curve("t", 1, [CurvePoint(0, {}), CurvePoint(5, {2: 40}), CurvePoint(9, {})]))
+    )
     corners = [corner.split(",") for shape in figure.iter() for corner in shape.get("points", "").split()]
     assert corners
     assert min(float(y) for _, y in corners) >= curve.TOP

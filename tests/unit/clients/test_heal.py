@@ -11,7 +11,6 @@ from typing import cast
 
 import pytest
 
-from chelonia.core.ahash import Position
 from chelonia.core.caller import Call
 from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.healing import (
@@ -25,7 +24,8 @@ from chelonia.core.healing import (
     NodeCursor,
 )
 from chelonia.core.ids import BlobId, Ms, ServiceId
-from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
+from chelonia.core.ports.ahash import Position
+from chelonia.core.ports.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate

@@ -9,11 +9,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.librarian import Librarian, ServiceRecord
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.core.timing.jobs import JobView, NodeJobs
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia_clients import connect

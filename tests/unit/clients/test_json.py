@@ -10,7 +10,7 @@ from chelonia.core.caller import Call
 from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.errors import Kind
 from chelonia.core.healing import HealControl, HealStatus
-from chelonia.core.librarian import HealthSummary, ServiceRecord
+from chelonia.core.ports.librarian import HealthSummary, ServiceRecord
 from chelonia.core.position import Position
 from chelonia_clients import connect
 from tests.support.bartender import FakeBartender

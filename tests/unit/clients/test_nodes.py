@@ -7,7 +7,7 @@ import pytest
 
 from chelonia.core.healing import Endangered, HeldDrain
 from chelonia.core.ids import BlobId, Ms, ServiceId
-from chelonia.core.librarian import SetWanted
+from chelonia.core.ports.librarian import SetWanted
 from chelonia_clients.verbs.heal import held_drain
 from tests.sim.virtual_loop import run_virtual
 from tests.support.admin_cli import run_admin

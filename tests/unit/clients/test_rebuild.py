@@ -10,7 +10,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import RebuildStatus
+from chelonia.core.ports.librarian import RebuildStatus
 from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import Output

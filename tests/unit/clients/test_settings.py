@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia_clients.settings import Files, Settings, Wish, settle
+from chelonia_clients.settings import CredentialFiles, Settings, Wish, settle
 from tests.unit.clients.faking import Command
 
 CONF = (
@@ -59,23 +59,25 @@ def test_replicas_by_precedence(home: Path) -> None:
 
 
 def test_credentials_of_files_are_used_only_when_the_environment_names_none(home: Path) -> None:
-    assert settle(Wish(), {}, home).files == Files(proxy=Path("/conf/proxy"), ca_dir=Path("/conf/ca"))
+    assert settle(Wish(), {}, home).files == CredentialFiles(proxy=Path("/conf/proxy"), ca_dir=Path("/conf/ca"))
     named = settle(Wish(), {"X509_USER_PROXY": "/mine"}, home)
-    assert named.files == Files(ca_dir=Path("/conf/ca"))  # found, and explained, by the search in the environment
+    assert named.files == CredentialFiles(
+        ca_dir=Path("/conf/ca")
+    )  # found, and explained, by the search in the environment
     assert settle(Wish(), {"X509_CERT_DIR": "/env/ca"}, home).files.ca_dir == Path("/env/ca")
-    own = Files(cert=Path("/c"), key=Path("/k"))
+    own = CredentialFiles(cert=Path("/c"), key=Path("/k"))
     assert settle(Wish(files=own), {"X509_USER_PROXY": "/mine"}, home).files.cert == Path("/c")
 
 
 def test_a_cluster_file_settles_url_cas_and_credential_together(home: Path) -> None:
     env = {"X509_USER_PROXY": "/grid", "X509_CERT_DIR": "/grid/ca", "CHELONIA_CLUSTER": str(home / "cluster.json")}
     user = settle(Wish(), env, home)
-    assert user.files == Files(proxy=Path("/dev/proxy"), ca_dir=Path("/dev/ca"))
+    assert user.files == CredentialFiles(proxy=Path("/dev/proxy"), ca_dir=Path("/dev/ca"))
     assert user.librarians == ("https://dev:2/L",)
     admin = settle(Wish(cluster_user="admin"), env, home)
     assert (admin.files.cert, admin.files.key) == (Path("/dev/admin-cert"), Path("/dev/admin-key"))
     assert settle(Wish(cluster_user="anonymous"), env, home).anonymous
-    assert settle(Wish(anonymous=True), env, home).files == Files(ca_dir=Path("/dev/ca"))
+    assert settle(Wish(anonymous=True), env, home).files == CredentialFiles(ca_dir=Path("/dev/ca"))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_a_configuration_that_makes_no_sense_is_refused_by_name(text: str, home:
 
 
 def test_only_https_is_spoken() -> None:
-    settings = Settings(("http://localhost:60000/Bartender",), (), Files(), False, 3, {"bartender": "-b"})
+    settings = Settings(("http://localhost:60000/Bartender",), (), CredentialFiles(), False, 3, {"bartender": "-b"})
     with pytest.raises(CheloniaError, match="https://"):
         settings.bartender_urls()
 

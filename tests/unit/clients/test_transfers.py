@@ -23,7 +23,7 @@ from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.download import download, read
-from chelonia.hosting.transfer.stall_watch import Watch
+from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, stream_source, upload
 from chelonia_clients.client import merge_actions
 from chelonia_clients.local_files import printable, to_ln, to_local
@@ -245,7 +245,7 @@ def test_patience_with_an_upload_goes_with_the_link_and_with_each_start() -> Non
     clock = QuickClock()
 
     def patience(start: int, moved: int, elapsed_ms: int) -> float:
-        watch = Watch(cast(HttpClient, None), clock, start, lambda: moved)
+        watch = StallWatch(cast(HttpClient, None), clock, start, lambda: moved)
         watch._moved_ms = Ms(watch._began_ms + elapsed_ms)
         return watch._patience_ms()
 

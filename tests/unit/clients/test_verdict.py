@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from chelonia.core.ahash import AHashStatus, Position, ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import Exposed
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import HealthSummary, NodeView
+from chelonia.core.ports.ahash import AHashStatus, Position, ReplicaView
+from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
 from chelonia_clients.verbs.status import verdict_lines
 from chelonia_clients.verdict import Seen, days_left, judge

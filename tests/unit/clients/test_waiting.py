@@ -10,18 +10,18 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from chelonia.core.bartender import NameRequest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.bartender import NameRequest
 from chelonia.hosting.net.clock import SystemIds
-from chelonia.hosting.net.compact_client import Asking, CompactClient
+from chelonia.hosting.net.compact_client import CompactClient, PendingCall
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Unreachable, explain
 from chelonia.hosting.net.rpc_client import Link, remote_bartender
 from chelonia.hosting.transfer.upload import bytes_source, upload
 from chelonia.wire import compact
 from chelonia_clients import waiting, watch
-from chelonia_clients.waiting import Waiting
-from chelonia_clients.watch import Watch, WatchedCompact, WatchedHttp, keep_still
+from chelonia_clients.waiting import WaitingNotes
+from chelonia_clients.watch import MessageWatch, WatchedCompact, WatchedHttp, keep_still
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import QuickClock, client_on
 
@@ -43,7 +43,7 @@ class Failing:
 
 def link_on(http: Failing, said: list[str]) -> Link:
     clock = QuickClock()
-    return Link(cast(HttpClient, http), clock, SystemIds(), trouble=Waiting(clock, said.append))
+    return Link(cast(HttpClient, http), clock, SystemIds(), trouble=WaitingNotes(clock, said.append))
 
 
 async def test_a_call_in_trouble_for_a_second_is_told_of_once() -> None:
@@ -57,7 +57,7 @@ async def test_a_call_in_trouble_for_a_second_is_told_of_once() -> None:
 
 async def test_short_trouble_is_not_told_of_and_new_trouble_is_told_of_again() -> None:
     clock, said = QuickClock(), list[str]()
-    note = Waiting(clock, said.append)
+    note = WaitingNotes(clock, said.append)
     note("x", "down")
     await clock.sleep(waiting.AFTER_MS - 1)
     note("x", "down")
@@ -124,7 +124,7 @@ async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.Monke
         told.set()
 
     monkeypatch.setattr(watch, "SILENCE_MS", 10)
-    watched = WatchedHttp(cast(HttpClient, Slow()), Watch(keep_still, Waiting(QuickClock(), tell).silent))
+    watched = WatchedHttp(cast(HttpClient, Slow()), MessageWatch(keep_still, WaitingNotes(QuickClock(), tell).silent))
     async with asyncio.timeout(60):
         await watched.request(Sending("POST", URL))
     assert said == ["chelonia: https://b.example.org:1: no answer for 2 s; still trying"]
@@ -136,15 +136,15 @@ async def test_a_trace_shows_a_call_in_the_compact_encoding_as_json() -> None:
     class Answering:
         speaks = by_soap = None
 
-        async def ask(self, url: str, asking: Asking) -> compact.Answered:
+        async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
             if asking.words.method == "stat":
                 return compact.decode_answered(compact.encode_result(1, [{"request_id": "0"}], None)[4:])
             return compact.decode_answered(compact.encode_failure(1, CheloniaError(Kind.DENIED, cause="no"), None)[4:])
 
-    watched = WatchedCompact(cast(CompactClient, Answering()), Watch(told.append, keep_still))
+    watched = WatchedCompact(cast(CompactClient, Answering()), MessageWatch(told.append, keep_still))
     for method in ("stat", "list"):
-        words = compact.Asking(0, "bartender", method, "r", "", "", None, False, (ASKED,))
-        await watched.ask(URL, Asking(words, 1000))
+        words = compact.OutgoingCall(0, "bartender", method, "r", "", "", None, False, (ASKED,))
+        await watched.ask(URL, PendingCall(words, 1000))
     assert [line for line in told if line[0] in "<>"] == [
         f"> bartender.stat {URL}", "< ok", f"> bartender.list {URL}", "< failed",
     ]  # fmt: skip
@@ -155,7 +155,7 @@ async def test_a_trace_shows_a_call_in_the_compact_encoding_as_json() -> None:
 async def test_an_upload_that_starts_again_is_told_of(fake: FakeBartender) -> None:
     said: list[str] = []
     client = client_on(fake)
-    client.trouble = Waiting(client.clock, said.append)
+    client.trouble = WaitingNotes(client.clock, said.append)
     fake.store.faults = [Fault(after=1, kind=Kind.NETWORK)] * 4
     await upload(client, bytes_source(b"x" * 5000), "/f")
     [line] = said
@@ -165,7 +165,7 @@ async def test_an_upload_that_starts_again_is_told_of(fake: FakeBartender) -> No
 async def test_a_busy_bartender_is_told_of(fake: FakeBartender) -> None:
     said: list[str] = []
     client = client_on(fake, retry_ms=10_000)
-    client.trouble = Waiting(client.clock, said.append)
+    client.trouble = WaitingNotes(client.clock, said.append)
     fake.failures = [Kind.UNAVAILABLE] * 20
     with pytest.raises(CheloniaError):
         await client.stat("/")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import NodeView
 from chelonia.core.placement import Demand, crowding, place_of, takes
+from chelonia.core.ports.librarian import NodeView
 
 GIB = 1 << 30
 

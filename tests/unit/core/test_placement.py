@@ -3,8 +3,8 @@
 import pytest
 
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import NodeView
 from chelonia.core.placement import crowding, host_of, place_of, shared
+from chelonia.core.ports.librarian import NodeView
 
 
 @pytest.mark.parametrize(

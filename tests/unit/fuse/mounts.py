@@ -10,18 +10,18 @@ from typing import Any, cast
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Arrived, Files, Look, Looked, Placed
 from chelonia.core.ids import Dn
 from chelonia.core.names import parse_ln
-from chelonia.core.shepherd import ByteRange
-from chelonia_fuse.cluster import Cluster
-from chelonia_fuse.committing import Committer
+from chelonia.core.ports.files import Arrived, Files, Look, Looked, Placed
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia_fuse.cluster import MountedCluster
+from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache
 from chelonia_fuse.filesystem import FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode, Inodes
-from chelonia_fuse.journal import Journal
+from chelonia_fuse.journal import StagingJournal
 from chelonia_fuse.options import Options
-from chelonia_fuse.reading import Reader
+from chelonia_fuse.reading import CopyReader
 from tests.support.files import MemoryFiles
 
 WHO = Dn("/CN=joe")
@@ -75,7 +75,7 @@ class Trial:
 
     network: Network
     system: FileSystem
-    committer: Committer
+    committer: FileCommitter
     cache: Cache
 
     @property
@@ -115,13 +115,13 @@ class Trial:
 async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, cache_bytes: int = 1 << 30) -> Trial:
     """A mount of the root, with its cache and journal in a directory."""
     network = Network(twin)
-    cluster = Cluster(cast(Files, network), network, network.send, 2)
+    cluster = MountedCluster(cast(Files, network), network, network.send, 2)
     (there,) = await network.look(Call(), (Look(parse_ln("/")),))
     assert isinstance(there, Looked)
     inodes = Inodes(there.attributes, parse_ln("/"))
     cache = Cache(directory / "data", cache_bytes)
-    reader = Reader(cluster, cache)
-    committer = Committer(cluster, inodes, cache, reader, Journal(directory / "journal"), strict=strict)
+    reader = CopyReader(cluster, cache)
+    committer = FileCommitter(cluster, inodes, cache, reader, StagingJournal(directory / "journal"), strict=strict)
     await committer.replay()
     cache.clear({inode.guid for inode in cache.inodes()})
     return Trial(network, FileSystem(cluster, inodes, cache, committer, reader, Options()), committer, cache)

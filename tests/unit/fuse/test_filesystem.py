@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Named, Over, Setting
+from chelonia.core.ports.files import Named, Over, Setting
 from chelonia_fuse import committing, reading
-from chelonia_fuse.filesystem import Directory
+from chelonia_fuse.filesystem import OpenDirectory
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import shown
@@ -51,7 +51,7 @@ async def names(trial: Trial, start: int = 0, most: int = 1000) -> list[str]:
         seen.append(entry.name)
         return len(seen) < most
 
-    await trial.system.entries(Directory(trial.root), start, accept)
+    await trial.system.entries(OpenDirectory(trial.root), start, accept)
     return seen
 
 

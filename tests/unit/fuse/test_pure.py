@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core.errors import TABLE, CheloniaError, Kind
-from chelonia.core.files import Attributes
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Attributes
 from chelonia_fuse.committing import conflict_name
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.inodes import ROOT, Inode, Inodes, number_of

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from chelonia.hosting.doors.compact_server import CompactDoor
 from chelonia.hosting.doors.guarded import Guarded
-from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener, ServerParts
+from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings, ServerParts
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient
 from chelonia.hosting.net.http_messages import Door
@@ -20,9 +20,9 @@ PLAIN = ServerParts(SystemClock(), SystemIds(), lambda tls: NOBODY)
 
 
 @asynccontextmanager
-async def plain(door: Door, limits: Limits | None = None) -> AsyncIterator[HttpServer]:
+async def plain(door: Door, limits: HttpLimits | None = None) -> AsyncIterator[HttpServer]:
     """The door on a listener without TLS, for what has nothing to do with it."""
-    server = HttpServer(door, Listener("127.0.0.1", 0, None, False), PLAIN, limits)
+    server = HttpServer(door, ListenSettings("127.0.0.1", 0, None, False), PLAIN, limits)
     await server.start()
     try:
         yield server
@@ -35,12 +35,12 @@ async def secure(
     door: Door,
     store: TlsStore,
     demand: ClientCertificate,
-    limits: Limits | None = None,
+    limits: HttpLimits | None = None,
     compact: CompactDoor | None = None,
     guarded: Guarded | None = None,
 ) -> AsyncIterator[HttpServer]:
     """The door on a listener that demands, or takes, client certificates; beside it, the compact encoding's."""
-    listener = Listener("127.0.0.1", 0, store.server_context(demand), demand is ClientCertificate.REQUIRED)
+    listener = ListenSettings("127.0.0.1", 0, store.server_context(demand), demand is ClientCertificate.REQUIRED)
     parts = ServerParts(SystemClock(), SystemIds(), store.identify, compact=compact, guarded=guarded)
     server = HttpServer(door, listener, parts, limits)
     await server.start()

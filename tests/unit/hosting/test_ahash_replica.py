@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
 from chelonia.ahash.store.bdb.files import read_lease
 from chelonia.ahash.store.bdb.page_files import PageFile
 from chelonia.ahash.store.bdb.store import BdbStore
-from chelonia.core.ahash import AHashStatus, PagesSeen, ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
+from chelonia.core.ports.ahash import AHashStatus, PagesSeen, ReplicaView
 from chelonia.core.position import Position
 from chelonia.hosting.ahash_replica import leave_group, outlive_grants, page_scrub, store_settings, tell, unready
 from chelonia.hosting.config import AHashSection, problems_of
@@ -51,7 +51,7 @@ def test_a_replica_without_a_master_is_not_ready_and_says_whom_it_does_not_see()
 
 async def test_what_was_granted_for_longer_is_outlived_before_a_start(tmp_path: Path) -> None:
     """Else who goes by a shorter lease would be free to help another master while the first may still answer."""
-    path, near, far = tmp_path / "lease", Pace(), Pace.over(300)
+    path, near, far = tmp_path / "lease", ProtocolPeriods(), ProtocolPeriods.over(300)
     slept: list[tuple[int, int | None]] = []
 
     class Sleeper(SystemClock):
@@ -72,7 +72,7 @@ async def test_what_was_granted_for_longer_is_outlived_before_a_start(tmp_path: 
     for damaged in (b"", b"chelonia-lease 2 340\n", b"\xff\xfe", b"chelonia-lease 1 x\n"):
         path.write_bytes(damaged)
         await outlive_grants(path, far, Sleeper())
-        assert slept == [(Pace.over(1000).lease_ms, None)], "it may have been any"
+        assert slept == [(ProtocolPeriods.over(1000).lease_ms, None)], "it may have been any"
         slept.clear()
 
 

@@ -6,10 +6,10 @@ import socket
 import pytest
 
 from chelonia.core.ids import ServiceId
-from chelonia.core.librarian import Heartbeat
+from chelonia.core.ports.librarian import Heartbeat
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.http_messages import Answer, Request, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
 from chelonia.hosting.net.rpc_client import Link
 from tests.support.polling import poll_async
 from tests.unit.hosting.listening import client_of, plain, talk
@@ -42,7 +42,7 @@ async def test_the_end_of_a_connection_that_heartbeats_came_over_is_told_once() 
     told: list[ServiceId] = []
     done = heartbeats_end(told.append)
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         done(request, "heartbeat" if request.path == "/beat" else "report", (BEAT,))
         return text_answer(200, "ok")
 
@@ -68,5 +68,5 @@ async def gone(what: object) -> bool:
 
 
 def test_what_goes_over_no_connection_ends_none() -> None:
-    request = Request("POST", "/", {}, {}, None, None, 0, "r")  # type: ignore[arg-type]
+    request = HttpRequest("POST", "/", {}, {}, None, None, 0, "r")  # type: ignore[arg-type]
     heartbeats_end(pytest.fail)(request, "heartbeat", (BEAT,))

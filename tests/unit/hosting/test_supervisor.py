@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.hosting.supervisor import Child, Program, stop_all
+from chelonia.hosting.supervisor import ChildProcess, Program, stop_all
 from tests.support.polling import poll, poll_async
 
 
@@ -22,13 +22,13 @@ SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
 
-async def up(child: Child, count: int = 1) -> None:
+async def up(child: ChildProcess, count: int = 1) -> None:
     await poll_async(lambda: child.program.log_file.read_text().count("up") >= count, tolerate=FileNotFoundError)
 
 
 async def test_a_killed_child_is_started_again_with_a_new_pid(tmp_path: Path) -> None:
     changes: list[int] = []
-    child = Child(program(tmp_path, SLEEP), restart=True, changed=lambda: changes.append(1))
+    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: changes.append(1))
     running = asyncio.create_task(child.run())
     await up(child)
     first = child.pid
@@ -42,7 +42,7 @@ async def test_a_killed_child_is_started_again_with_a_new_pid(tmp_path: Path) ->
 
 
 async def test_a_killed_child_stays_dead_when_asked_to(tmp_path: Path) -> None:
-    child = Child(program(tmp_path, SLEEP), restart=False, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, SLEEP), restart=False, changed=lambda: None)
     running = asyncio.create_task(child.run())
     await up(child)
     os.kill(child.pid, signal.SIGKILL)
@@ -53,7 +53,7 @@ async def test_a_killed_child_stays_dead_when_asked_to(tmp_path: Path) -> None:
 
 @pytest.mark.expect_log("killed after 50 ms")
 async def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    child = Child(program(tmp_path, STUBBORN), restart=True, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, STUBBORN), restart=True, changed=lambda: None)
     running = asyncio.create_task(child.run())
     await up(child)
     await child.stop(50)
@@ -62,7 +62,7 @@ async def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_frozen_child_is_stopped_too(tmp_path: Path) -> None:
-    child = Child(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
     running = asyncio.create_task(child.run())
     await up(child)
     os.kill(child.pid, signal.SIGSTOP)
@@ -71,7 +71,7 @@ async def test_a_frozen_child_is_stopped_too(tmp_path: Path) -> None:
 
 
 async def test_a_stop_while_a_child_is_being_started_ends_that_child_too(tmp_path: Path) -> None:
-    child = Child(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
     running = asyncio.create_task(child.run())
     await asyncio.sleep(0)  # it has begun to start the process and is not through
     await stop_all([child], 5000)
@@ -82,7 +82,7 @@ async def test_a_stop_while_a_child_is_being_started_ends_that_child_too(tmp_pat
 
 async def test_a_stop_while_a_dead_child_is_started_again_ends_the_new_one_too(tmp_path: Path) -> None:
     waiting = asyncio.Event()
-    child = Child(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
     starting = asyncio.create_subprocess_exec
 
     async def slow(*argv: object, **options: object) -> asyncio.subprocess.Process:

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from chelonia.ahash.service import AHashService
 from chelonia.ahash.store.store_memory import MemoryStore
-from chelonia.core.ahash import AHash, Position
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Guid, ReferenceId, ServiceId
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import (
+from chelonia.core.ports.ahash import AHash, Position
+from chelonia.core.ports.shepherd import (
     Authority,
     CopyOrder,
     DeleteOutcome,
@@ -28,8 +27,9 @@ from chelonia.core.shepherd import (
     ShepherdStatus,
     TurlOutcome,
 )
-from chelonia.core.uploads import BeginPut, CommitFile, Splice
-from chelonia.librarian.metadata.records import Identity
+from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.uploads import BeginPut, CommitFile, SpliceFile
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -177,7 +177,7 @@ class Keepers:
         """Bytes laid over a file."""
         piece = await self.arrived(ln, data, piece=True, replaces=file)
         blob = piece.begun.blob
-        await self.bench.service.splice(BARTENDER, Splice(piece.begin, (piece,), (Extent(at, len(data), blob),)))
+        await self.bench.service.splice(BARTENDER, SpliceFile(piece.begin, (piece,), (Extent(at, len(data), blob),)))
         return blob
 
     async def arrived(self, ln: str, data: bytes, copies: int = 2, **facts: object) -> CommitFile:
@@ -251,7 +251,7 @@ class Keepers:
         chosen = replace(settings, bootstrap=approved(*self.shepherds))
         raised = Generation(ahash, generation, self)
         world = World(self, PaperVerifier(), self.clock, self.ids, chosen, carrier=self)  # type: ignore[arg-type]
-        service = LibrarianService(raised, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)  # type: ignore[arg-type]
+        service = LibrarianService(raised, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)  # type: ignore[arg-type]
         self.bench = Bench(service, ahash, self.clock, tuple(self.shepherds), chosen, self)  # type: ignore[arg-type]
         await service.start()
         await self.bench.beat_all()

@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.ahash.store import layout, meta
 from chelonia.core.ids import ObjectId
-from chelonia.librarian.recovery.invariants import Snapshot, broken
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from tests.support import librarian
 from tests.support.ahash import LIBRARIAN, open_store
 from tests.support.librarian import Bench, SequentialIds, bench, spliced
@@ -18,9 +18,9 @@ MADE = Path(__file__).parents[2] / "support/stores/format_1.tar.xz"
 """`data/f` with two copies, a deleted file, an upload that is not complete; by the last program of format 1."""
 
 
-async def everything(b: Bench) -> Snapshot:
+async def everything(b: Bench) -> NamespaceSnapshot:
     ids = (await b.ahash.objects(LIBRARIAN)).ids
-    return Snapshot(await b.ahash.get(LIBRARIAN, ids))
+    return NamespaceSnapshot(await b.ahash.get(LIBRARIAN, ids))
 
 
 async def test_a_store_of_format_1_is_opened_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHash, AHashStatus, Element, Page, TransactOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -22,12 +21,13 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import AHash, AHashStatus, Element, Page, TransactOutcome
+from chelonia.core.ports.librarian import Delete, Heartbeat, SetWanted
+from chelonia.core.ports.shepherd import DeleteOutcome
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.core.shepherd import DeleteOutcome
 from chelonia.librarian.metadata.elements import drop, erase, outbox_record, put
-from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.repair.erase import sorted_out
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.service import LibrarianService
@@ -582,7 +582,9 @@ def test_one_of_two_librarians_leads_and_the_other_takes_over() -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
             world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
-            other = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+            other = LibrarianService(
+                p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world
+            )
             await other.start()
             running = asyncio.create_task(other.run())
             await asyncio.sleep(3)
@@ -628,7 +630,9 @@ def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed() -> 
             await asyncio.sleep(2)
             await p.b.service.stop()
             world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
-            fresh = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
+            fresh = LibrarianService(
+                p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world
+            )
             await fresh.start()
             running = asyncio.create_task(fresh.run())
             await asyncio.sleep(0.9)
@@ -646,7 +650,7 @@ async def started_again(p: Paper, settings: LibrarianSettings) -> AsyncIterator[
     """Another start of the Librarian."""
     await p.b.service.stop()
     world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), settings)  # type: ignore[arg-type]
-    fresh = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
+    fresh = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
     await fresh.start()
     running = asyncio.create_task(fresh.run())
     p.b = replace(p.b, service=fresh)

@@ -9,22 +9,22 @@ from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, ServiceId
-from chelonia.core.librarian import (
+from chelonia.core.metadata import Needed, Triple
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_MOUNTPOINT,
     Delete,
     MakeEntry,
-    ModifyRequest,
-    Move,
+    ModifyEntry,
+    MoveEntry,
     NewRequest,
     SetWanted,
     Unlink,
     Unmake,
 )
-from chelonia.core.metadata import Needed, Triple
-from chelonia.core.names import parse_ln
-from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
 from tests.support.librarian import (
@@ -48,8 +48,8 @@ def fails(kind: Kind):  # type: ignore[no-untyped-def]
     return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
 
 
-def move(child: Guid, source: tuple[Guid, str], target: tuple[Guid, str], *, keep: bool = False) -> Move:
-    return Move(child, *source, *target, keep)
+def move(child: Guid, source: tuple[Guid, str], target: tuple[Guid, str], *, keep: bool = False) -> MoveEntry:
+    return MoveEntry(child, *source, *target, keep)
 
 
 async def traverse(b: Bench, ln: str):  # type: ignore[no-untyped-def]
@@ -115,7 +115,7 @@ async def test_two_adds_to_one_collection_do_not_conflict() -> None:
 async def test_a_revoked_right_is_not_used() -> None:
     async with bench() as b:
         seen = (await b.service.get(BARTENDER, (ROOT,)))[0].version
-        change = ModifyRequest("m", ROOT, "unset", "policy", "ALL", "")
+        change = ModifyEntry("m", ROOT, "unset", "policy", "ALL", "")
         assert (await b.service.modify_metadata(BARTENDER, (change,)))[0].success == "unset"
         with fails(Kind.CONFLICT):
             await b.service.make_entry(BARTENDER, MakeEntry(ROOT, "a", TYPE_COLLECTION, JOE, {}, ((ROOT, seen),)))
@@ -127,7 +127,9 @@ async def test_a_retry_may_come_through_another_bartender_and_librarian() -> Non
         request = MakeEntry(ROOT, "a", TYPE_COLLECTION, JOE, {})
         made = await b.service.make_entry(keyed("k"), request)
         world = World(b.directory, PaperVerifier(), b.clock, SequentialIds(7), b.settings)  # type: ignore[arg-type]
-        other = LibrarianService(b.ahash, Identity(Dn("/CN=librarian two"), ServiceId("https://l2/Librarian")), world)
+        other = LibrarianService(
+            b.ahash, LibrarianIdentity(Dn("/CN=librarian two"), ServiceId("https://l2/Librarian")), world
+        )
         again = structs.replace(keyed("k"), dn=Dn("/CN=bartender two"), service_id=ServiceId("https://b2/Bartender"))
         assert await other.make_entry(again, request) == made
         assert await other.recall(again) == made
@@ -180,7 +182,7 @@ async def test_system_objects_cannot_be_named() -> None:
             with fails(Kind.BAD_NAME):
                 await b.service.get(BARTENDER, (Guid(name),))
             outcome = await b.service.modify_metadata(
-                BARTENDER, (ModifyRequest("m", Guid(name), "set", "metadata", "a", "b"),)
+                BARTENDER, (ModifyEntry("m", Guid(name), "set", "metadata", "a", "b"),)
             )
             assert outcome[0].success.startswith("failed")
         made = await b.service.new(
@@ -223,7 +225,7 @@ async def test_a_closed_collection_is_broken_by_a_change_of_its_content_golden()
         for name in ("a", "c"):
             made = await b.collection(name)
             inside, _ = await b.file("inside", made)
-            await b.service.modify_metadata(BARTENDER, (ModifyRequest("m", made, "set", "states", "closed", "yes"),))
+            await b.service.modify_metadata(BARTENDER, (ModifyEntry("m", made, "set", "states", "closed", "yes"),))
             if name == "a":
                 await b.file("n", made)
             else:
@@ -398,7 +400,7 @@ async def test_modify_metadata_words() -> None:
         a = await b.collection("a")
 
         async def modify(word: str, value: str = "", prop: str = "p", section: str = "metadata") -> str:
-            request = ModifyRequest("m", a, word, section, prop, value)
+            request = ModifyEntry("m", a, word, section, prop, value)
             return (await b.service.modify_metadata(BARTENDER, (request,)))[0].success
 
         assert await modify("set", "1") == "set"
@@ -419,7 +421,7 @@ async def test_the_wanted_count_changes_on_the_file_and_on_its_blob() -> None:
         await b.service.set_wanted(BARTENDER, SetWanted(file, 3))
         assert (await b.service.get(BARTENDER, (file,)))[0].value("states", "neededReplicas") == "3"
         assert (await b.stored(f"blob:{blob}")).value("blob", "wanted") == "3"
-        change = ModifyRequest("m", file, "set", "states", "neededReplicas", "1")
+        change = ModifyEntry("m", file, "set", "states", "neededReplicas", "1")
         assert (await b.service.modify_metadata(BARTENDER, (change,)))[0].success == "set"
         assert (await b.stored(f"blob:{blob}")).value("blob", "wanted") == "1"
         for wanted, kind in ((-1, Kind.BAD_REQUEST), (33, Kind.BAD_REQUEST)):

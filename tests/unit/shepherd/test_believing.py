@@ -13,12 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from chelonia.core.ids import Ms, ServiceId, shepherd_object
-from chelonia.core.librarian import Report
 from chelonia.core.metadata import StoredObject
-from chelonia.core.shepherd import State
+from chelonia.core.ports.librarian import Report
+from chelonia.core.ports.shepherd import ShepherdState
 from chelonia.librarian.presence import reports
 from chelonia.shepherd.store import note_mark as marks
-from chelonia.shepherd.store.note_mark import Believed, Mark, Told, why_whole
+from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport, why_whole
 
 SHEPHERD = ServiceId("https://s1/Shepherd")
 
@@ -91,7 +91,7 @@ def applied(stored: tuple[tuple[str, str], ...], boot: int, number: int) -> tupl
     found, report = as_object(stored), Report(SHEPHERD, boot, number, ())
     if not reports.is_next(report, reports.reached(found)):
         return False, stored
-    judged = reports.judge(report, reports.Known(found, {}), Ms(0))
+    judged = reports.judge(report, reports.ReportContext(found, {}), Ms(0))
     return True, tuple(sorted({**dict(stored), **{each.property: each.value for each in judged.elements}}.items()))
 
 
@@ -211,9 +211,11 @@ def is_heard(now: Everything, process: Process, flight: Sent) -> Iterator[tuple[
 @lru_cache(100_000)
 def why(found: Marked | None, earlier: tuple[int, int], generation: int) -> str:
     """Why a start compares everything that finds this mark, and hears that this report told something last."""
-    mark = found and Mark("store", found.generation, Told(*found.sent), Told(*found.earlier), found.settled)
-    state = State(boot=1, ticket_secret=b"", generation=generation)
-    return marks.why_whole(mark, Believed(Told(*earlier), 0, generation), "store", state)
+    mark = found and NoteMark(
+        "store", found.generation, ToldReport(*found.sent), ToldReport(*found.earlier), found.settled
+    )
+    state = ShepherdState(boot=1, ticket_secret=b"", generation=generation)
+    return marks.why_whole(mark, Believed(ToldReport(*earlier), 0, generation), "store", state)
 
 
 def begins(now: Everything, process: Process, earlier: tuple[int, int]) -> Everything:
@@ -290,11 +292,11 @@ def test_no_start_believes_notes_that_lie(limits: tuple[int, int, tuple[str, ...
     assert states > 1_000
 
 
-def any_mark(found: Mark | None, believed: Believed, store: str, state: State) -> str:
+def any_mark(found: NoteMark | None, believed: Believed, store: str, state: ShepherdState) -> str:
     return "" if found is not None else "there is no mark"
 
 
-def any_first_report(found: Mark | None, believed: Believed, store: str, state: State) -> str:
+def any_first_report(found: NoteMark | None, believed: Believed, store: str, state: ShepherdState) -> str:
     first = found is not None and believed.told.number == 1
     return "" if first else why_whole(found, believed, store, state)
 

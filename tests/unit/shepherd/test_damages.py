@@ -8,7 +8,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import Authority
+from chelonia.core.ports.shepherd import Authority
 from chelonia.shepherd.store.blobs_files import FileBlobs, lay_out
 from tests.support import damages
 from tests.support.damages import DAMAGES, Damage

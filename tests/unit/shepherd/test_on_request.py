@@ -8,7 +8,7 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
-from chelonia.core.shepherd import ScrubOrder, ScrubPage, StoredReplica
+from chelonia.core.ports.shepherd import ScrubOrder, ScrubPage, StoredReplica
 from chelonia.shepherd import service
 from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, virtual
 

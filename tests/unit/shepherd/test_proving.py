@@ -10,7 +10,7 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import ByteRange, Challenge, Question
+from chelonia.core.ports.shepherd import ByteRange, Challenge, Question
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, LIBRARIAN, World, numbered, virtual
 
 DATA = bytes(range(256)) * 400

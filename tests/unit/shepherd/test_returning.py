@@ -11,20 +11,20 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.librarian import InventoryItem
+from chelonia.core.ports.librarian import InventoryItem
+from chelonia.core.ports.shepherd import MARK, Authority, GetRequest, ShepherdState
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import MARK, Authority, GetRequest, State
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark
-from chelonia.shepherd.store.note_mark import Believed, Mark, Told, why_whole
+from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport, why_whole
 from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"
-KNOWN = Mark("store", 3, Told(100, 7), Told(90, 4), settled=True, compared_ms=50)
-FRESH = replace(KNOWN, sent=Told(100, 2))
-STATE = State(boot=130, ticket_secret=b"", cluster="c", generation=3, sequence=40)
+KNOWN = NoteMark("store", 3, ToldReport(100, 7), ToldReport(90, 4), settled=True, compared_ms=50)
+FRESH = replace(KNOWN, sent=ToldReport(100, 2))
+STATE = ShepherdState(boot=130, ticket_secret=b"", cluster="c", generation=3, sequence=40)
 
 
 # --- the decision --------------------------------------------------------------------------------------------------
@@ -32,11 +32,16 @@ STATE = State(boot=130, ticket_secret=b"", cluster="c", generation=3, sequence=4
 
 @pytest.mark.parametrize(
     ("found", "told", "obeyed"),
-    [(KNOWN, Told(100, 7), 40), (KNOWN, Told(100, 6), 39), (FRESH, Told(100, 2), 0), (FRESH, Told(90, 4), 0)],
+    [
+        (KNOWN, ToldReport(100, 7), 40),
+        (KNOWN, ToldReport(100, 6), 39),
+        (FRESH, ToldReport(100, 2), 0),
+        (FRESH, ToldReport(90, 4), 0),
+    ],
     ids=["the last", "the one before it, for the last was on its way", "a start's second", "the one of boots before"],
 )
 def test_differences_are_enough_where_the_notes_go_as_far_as_the_namespace(
-    found: Mark, told: Told, obeyed: int
+    found: NoteMark, told: ToldReport, obeyed: int
 ) -> None:
     assert why_whole(found, Believed(told, obeyed, 3), "store", STATE) == ""
 
@@ -44,22 +49,27 @@ def test_differences_are_enough_where_the_notes_go_as_far_as_the_namespace(
 @pytest.mark.parametrize(
     ("found", "believed", "state", "why"),
     [
-        (None, Believed(Told(100, 7), 0, 3), STATE, "no mark"),
-        (replace(KNOWN, store="other"), Believed(Told(100, 7), 0, 3), STATE, "another store"),
-        (replace(KNOWN, settled=False), Believed(Told(100, 7), 0, 3), STATE, "did not come to its end"),
-        (KNOWN, Believed(Told(100, 7), 0, 4), STATE, "other metadata"),
-        (KNOWN, Believed(Told(100, 7), 41, 3), STATE, "erasures"),
-        (KNOWN, Believed(Told(100, 7), 1, 3), replace(STATE, generation=2), "erasures"),
-        (KNOWN, Believed(Told(100, 8), 0, 3), STATE, "up to report 7 of boot 100, the cluster has taken report 8"),
-        (KNOWN, Believed(Told(100, 5), 0, 3), STATE, "report 5 of boot 100"),
-        (KNOWN, Believed(Told(90, 4), 0, 3), STATE, "report 4 of boot 90"),
-        (FRESH, Believed(Told(90, 3), 0, 3), STATE, "report 3 of boot 90"),
-        (FRESH, Believed(Told(110, 2), 0, 3), STATE, "report 2 of boot 110"),
-        (replace(FRESH, earlier=Told()), Believed(Told(), 0, 3), STATE, "report 0 of boot 0"),
+        (None, Believed(ToldReport(100, 7), 0, 3), STATE, "no mark"),
+        (replace(KNOWN, store="other"), Believed(ToldReport(100, 7), 0, 3), STATE, "another store"),
+        (replace(KNOWN, settled=False), Believed(ToldReport(100, 7), 0, 3), STATE, "did not come to its end"),
+        (KNOWN, Believed(ToldReport(100, 7), 0, 4), STATE, "other metadata"),
+        (KNOWN, Believed(ToldReport(100, 7), 41, 3), STATE, "erasures"),
+        (KNOWN, Believed(ToldReport(100, 7), 1, 3), replace(STATE, generation=2), "erasures"),
+        (
+            KNOWN,
+            Believed(ToldReport(100, 8), 0, 3),
+            STATE,
+            "up to report 7 of boot 100, the cluster has taken report 8",
+        ),
+        (KNOWN, Believed(ToldReport(100, 5), 0, 3), STATE, "report 5 of boot 100"),
+        (KNOWN, Believed(ToldReport(90, 4), 0, 3), STATE, "report 4 of boot 90"),
+        (FRESH, Believed(ToldReport(90, 3), 0, 3), STATE, "report 3 of boot 90"),
+        (FRESH, Believed(ToldReport(110, 2), 0, 3), STATE, "report 2 of boot 110"),
+        (replace(FRESH, earlier=ToldReport()), Believed(ToldReport(), 0, 3), STATE, "report 0 of boot 0"),
     ],
 )
 def test_in_every_other_case_the_whole_inventory_is_compared(
-    found: Mark | None, believed: Believed, state: State, why: str
+    found: NoteMark | None, believed: Believed, state: ShepherdState, why: str
 ) -> None:
     assert why in why_whole(found, believed, "store", state)
 
@@ -310,14 +320,14 @@ async def test_a_replica_is_noted_as_listed_only_when_its_report_was_taken() -> 
 @virtual
 async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
     world, _ = await settled()
-    seen, inner = list[tuple[Told, Told]](), world.librarian.report
+    seen, inner = list[tuple[ToldReport, ToldReport]](), world.librarian.report
 
     async def look(call: Any, report: Any) -> Any:
         disk = copy.deepcopy(world.blobs)
         disk.lose_notes(disk.unsynced_notes)
         found = mark.decode((await disk.notes()).mark)
         assert found is not None
-        seen.append((Told(report.boot, report.number), found.sent))
+        seen.append((ToldReport(report.boot, report.number), found.sent))
         return await inner(call, report)
 
     world.librarian.report = look  # type: ignore[method-assign]
@@ -330,7 +340,7 @@ async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
     await returned(world)
     (first, marked), second, *_ = seen
     assert (first.number, marked) == (1, last[0]), "what it found stays until it knows what to do"
-    assert second == (Told(first.boot, 2), Told(first.boot, 2))
+    assert second == (ToldReport(first.boot, 2), ToldReport(first.boot, 2))
     await world.stop()
 
 

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import ReportedReplica
+from chelonia.core.ports.librarian import ReportedReplica
+from chelonia.core.ports.shepherd import Authority, Scanned, ShepherdState, StoredReplica
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, ReplicaState
-from chelonia.core.shepherd import Authority, Scanned, State, StoredReplica
 from chelonia.shepherd.rules import authority, scrub
 from chelonia.shepherd.rules.journal import Describe, Journal
-from chelonia.shepherd.rules.scrub import Pace, Round
+from chelonia.shepherd.rules.scrub import RoundPace, ScrubRound
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import OFF_LOOP_BYTES_MIN, Hasher
 from chelonia.shepherd.store.index import Index
-from chelonia.shepherd.store.lifecycle import Fate, Held
+from chelonia.shepherd.store.lifecycle import Fate, KeptReplica
 from tests.support.shepherd import InlineWorker, numbered, request
 
 A, B, C = (ReferenceId(numbered("a", number)) for number in (1, 2, 3))
@@ -27,7 +27,7 @@ DATA = b"data"
 FACTS = request(DATA).facts
 
 
-def held(reference: ReferenceId = A, **how: object) -> Held:
+def held(reference: ReferenceId = A, **how: object) -> KeptReplica:
     return replace(lifecycle.arrived(reference, FACTS, 1000, Ms(5)), **how)  # type: ignore[arg-type]
 
 
@@ -287,7 +287,7 @@ SPREAD = [ReferenceId(numbered(kind, number)) for kind in "a7f" for number in ra
     st.lists(st.sampled_from([*SPREAD, "", "aa", "g"]), min_size=1, max_size=4),
 )
 def test_the_index_agrees_with_a_plain_dict(steps: list[tuple[bool, ReferenceId, int]], marks: list[str]) -> None:
-    index, plain = Index(), dict[ReferenceId, Held]()
+    index, plain = Index(), dict[ReferenceId, KeptReplica]()
     for turn, (add, reference, size) in enumerate(steps):
         if add:
             plain[reference] = held(reference, size=size, blob=BlobId(f"blob{size}"))
@@ -303,7 +303,7 @@ def test_the_index_agrees_with_a_plain_dict(steps: list[tuple[bool, ReferenceId,
         assert (index.live_copy(BlobId(f"blob{size}")) is not None) == any(h.size == size for h in plain.values())
 
 
-def check_order(index: Index, plain: Mapping[ReferenceId, Held], mark: str) -> None:
+def check_order(index: Index, plain: Mapping[ReferenceId, KeptReplica], mark: str) -> None:
     later = [reference for reference in sorted(plain) if reference > mark]
     assert list(index.between(mark, "")) == [plain[reference] for reference in later]
     assert index.references(mark, "7f") == [reference for reference in later if reference <= "7f"]
@@ -317,7 +317,7 @@ def check_order(index: Index, plain: Mapping[ReferenceId, Held], mark: str) -> N
 
 @given(
     st.builds(
-        Held,
+        KeptReplica,
         st.just(A),
         st.sampled_from([BlobId(""), BlobId("b1"), FACTS.blob]),
         st.sampled_from([Guid(""), FACTS.guid, Guid("0")]),
@@ -334,7 +334,7 @@ def check_order(index: Index, plain: Mapping[ReferenceId, Held], mark: str) -> N
         st.booleans(),
     )
 )
-def test_a_row_is_the_replica(replica: Held) -> None:
+def test_a_row_is_the_replica(replica: KeptReplica) -> None:
     row = rows.pack(replica)
     assert rows.unpack(replica.reference, row) == replica
     assert (rows.size_of(row), rows.is_alive(row)) == (replica.size, replica.alive)
@@ -399,16 +399,16 @@ def test_pages_of_blobs_that_are_there_once_or_twice_are_found_by_blob() -> None
 
 
 def test_a_heartbeat_teaches_cluster_and_generation_but_not_the_sequence() -> None:
-    fresh = State(1, b"")
+    fresh = ShepherdState(1, b"")
     learned = authority.seen(fresh, Position("c", 2, 50))
-    assert learned == State(1, b"", "c", 2, 0)
+    assert learned == ShepherdState(1, b"", "c", 2, 0)
     assert authority.seen(learned, Position("", 0, 0)) == learned
     assert authority.seen(learned, Position("d", 9, 9)) is None
     obeyed = authority.obeyed(learned, Position("c", 2, 60))
     assert authority.refusal(obeyed, Authority(Position("c", 2, 59)))
     assert authority.refusal(obeyed, Authority(Position("c", 2, 60))) == ""
     restored = authority.seen(obeyed, Position("c", 3, 10))
-    assert restored == State(1, b"", "c", 3, 0)
+    assert restored == ShepherdState(1, b"", "c", 3, 0)
     assert authority.refusal(restored, Authority(Position("c", 2, 999)))
     assert authority.refusal(restored, Authority(Position("c", 3, 11))) == ""
 
@@ -421,15 +421,15 @@ def test_a_round_of_slots_fills_the_period_in_proportion_to_bytes() -> None:
     sizes = [0, 1_000_000, 3_000_000, 50_000]
     for number, size in enumerate(sizes):
         index.put(held(ReferenceId(numbered("a", number)), size=size))
-    pace = Pace(1_000_000, 1 << 30)
+    pace = RoundPace(1_000_000, 1 << 30)
     slots = [scrub.slot_ms(size, index, pace) for size in sizes]
     assert 999_990 <= sum(slots) <= 1_000_000
     assert slots[2] > slots[1] > slots[3] > slots[0] > 0
-    assert scrub.slot_ms(3_000_000, index, Pace(10, 1_000_000)) >= 3_000
+    assert scrub.slot_ms(3_000_000, index, RoundPace(10, 1_000_000)) >= 3_000
 
 
 def test_the_round_visits_all_suspicion_first() -> None:
-    index, turn = Index(), Round(cursor=A)
+    index, turn = Index(), ScrubRound(cursor=A)
     for reference in (A, B, C):
         index.put(held(reference))
     turn.suspect(C)

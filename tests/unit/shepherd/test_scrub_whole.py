@@ -7,7 +7,7 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import ScrubOrder
+from chelonia.core.ports.shepherd import ScrubOrder
 from chelonia.shepherd import scrubber
 from tests.support.shepherd import ADMINISTRATOR, World, virtual
 

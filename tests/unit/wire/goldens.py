@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from chelonia.core.ahash import (
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
+from chelonia.core.metadata import Needed, StoredObject, Triple
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.ahash import (
     ChangeOutcome,
     ChangeStatus,
     ChangeType,
@@ -13,7 +16,7 @@ from chelonia.core.ahash import (
     ConditionType,
     Element,
 )
-from chelonia.core.bartender import (
+from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     ListedEntry,
     ListOutcome,
@@ -24,14 +27,11 @@ from chelonia.core.bartender import (
     StatOutcome,
     TransferOutcome,
 )
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
-from chelonia.core.librarian import Report, ReportAnswer, ReportedReplica, Traversal, TraversedStep
-from chelonia.core.metadata import Needed, StoredObject, Triple
-from chelonia.core.names import LogicalName
+from chelonia.core.ports.librarian import Report, ReportAnswer, ReportedReplica, Traversal, TraversedStep
+from chelonia.core.ports.shepherd import Authority, DeleteOutcome, GetRequest, Purpose, PutRequest, TurlOutcome
+from chelonia.core.ports.shepherd import ReplicaStatOutcome as Described
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import Authority, DeleteOutcome, GetRequest, Purpose, PutRequest, TurlOutcome
-from chelonia.core.shepherd import StatOutcome as Described
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER

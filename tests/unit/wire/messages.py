@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from chelonia.core.bartender import Bartender, MakeRequest
 from chelonia.core.ids import Guid
-from chelonia.core.librarian import HealthSummary, ReportAnswer, Traversal
 from chelonia.core.metadata import StoredObject, Triple
 from chelonia.core.names import LogicalName
-from chelonia.core.shepherd import GetRequest, PutRequest, StatOutcome
+from chelonia.core.ports.bartender import Bartender, MakeRequest
+from chelonia.core.ports.librarian import HealthSummary, ReportAnswer, Traversal
+from chelonia.core.ports.shepherd import GetRequest, PutRequest, ReplicaStatOutcome
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["", "\\", "\x00", "\r\n", "\ufffe", " a ", "<&>]]>", '"', "\\u0041"]
@@ -91,11 +91,11 @@ def _dataclass(cls: Any) -> st.SearchStrategy[Any]:
         if name in fields:
             fields[name] = HEX
     made = st.builds(cls, **fields)
-    return made.map(_as_sent) if cls is StatOutcome and "found" in fields else made
+    return made.map(_as_sent) if cls is ReplicaStatOutcome and "found" in fields else made
 
 
-def _as_sent(outcome: StatOutcome) -> StatOutcome:
+def _as_sent(outcome: ReplicaStatOutcome) -> ReplicaStatOutcome:
     """What is not found has no fields; what is found has none spelled None."""
     if not outcome.found:
-        return StatOutcome(outcome.request_id, outcome.reference, False)
+        return ReplicaStatOutcome(outcome.request_id, outcome.reference, False)
     return dataclasses.replace(outcome, size=max(outcome.size, -1))

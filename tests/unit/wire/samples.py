@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from chelonia.core.bartender import Bartender, MakeRequest
 from chelonia.core.ids import Guid, ObjectId
-from chelonia.core.librarian import Traversal
 from chelonia.core.metadata import StoredObject, Triple
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.bartender import Bartender, MakeRequest
+from chelonia.core.ports.librarian import Traversal
 
 TEXT = "an <é> & a 'b'"
 SECTIONS = {"entry": {"type": "file", "owner": "/O=Grid/CN=joe"}, "metadata": {"k": TEXT}}

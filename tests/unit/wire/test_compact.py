@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Remove, Removing
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.operations import AHASH, FILES, TABLES, PortMethod
+from chelonia.core.ports.files import Remove, Removing
 from chelonia.core.position import Position
 from chelonia.wire import compact
 from tests.unit.wire import messages
@@ -23,7 +23,7 @@ CASES = [(row, method) for port in TABLES.values() for row in port.by_method.val
 IDS = [f"{row.service}.{row.method}" for row, _ in CASES]
 DOCUMENT = (Path(__file__).parents[3] / "docs/formats/compact.md").read_text(encoding="utf-8")
 HERE = Position("grid/ä", 2, 1046)
-ASKED = compact.Asked(7, "ahash", "status", "r1", "", "", None, True, compact.encode_args(()))
+ASKED = compact.IncomingCall(7, "ahash", "status", "r1", "", "", None, True, compact.encode_args(()))
 
 
 def body(frame: bytes) -> bytes:
@@ -36,7 +36,7 @@ def body(frame: bytes) -> bytes:
 def test_arguments_and_answer_arrive_as_they_left(row: PortMethod, method: compact.Method, data: st.DataObject) -> None:
     args = data.draw(messages.arguments(row.function))
     packed = compact.encode_args(method.packed(args))
-    asked = compact.Asked(1, row.service, method.name, "r", "k", "s", HERE, False, packed)
+    asked = compact.IncomingCall(1, row.service, method.name, "r", "k", "s", HERE, False, packed)
     read = compact.decode_asked(body(compact.encode_asked(asked)))
     assert (read.read_after, read.strong) == (HERE, False)
     assert compact.decode_args(method, read.args) == args

@@ -36,10 +36,10 @@ def test_message_has_the_bytes_of_the_document(golden: Golden) -> None:
     if golden.args is not None:
         assert soap.encode_request(golden.service, golden.method, golden.args) == document
         request = soap.decode_request(golden.service, document)
-        assert isinstance(request, soap.Request)
+        assert isinstance(request, soap.SoapRequest)
         assert (request.operation.method, request.args) == (golden.method, golden.args)
     else:
-        request = soap.Request(golden.service.by_method[golden.method], (), golden.echo)
+        request = soap.SoapRequest(golden.service.by_method[golden.method], (), golden.echo)
         assert soap.encode_response(golden.service, request, golden.result) == document
         assert soap.decode_response(golden.service, golden.method, document) == golden.result
 

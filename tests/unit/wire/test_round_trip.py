@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chelonia.core.ahash import AHash
-from chelonia.core.bartender import Bartender
-from chelonia.core.librarian import Librarian
-from chelonia.core.shepherd import Shepherd
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.bartender import Bartender
+from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.shepherd import Shepherd
 from chelonia.wire import soap
 from chelonia.wire.operations import Operation, Service
 from chelonia.wire.operations_ahash import AHASH
@@ -38,12 +38,12 @@ def test_every_port_method_has_a_row_in_the_operation_table(service: Service, po
 def test_arguments_and_answer_arrive_as_they_left(service: Service, operation: Operation, data: st.DataObject) -> None:
     args = data.draw(messages.arguments(operation.spec.method))
     request = soap.decode_request(service, soap.encode_request(service, operation.method, args))
-    assert isinstance(request, soap.Request)
+    assert isinstance(request, soap.SoapRequest)
     assert request.operation is operation
     assert request.args == args
 
     result = data.draw(messages.results(operation.spec.method))
     if operation.spec.echo:
-        request = soap.Request(operation, args, tuple(str(index) for index in range(len(result))))
+        request = soap.SoapRequest(operation, args, tuple(str(index) for index in range(len(result))))
     answered = soap.encode_response(service, request, result)
     assert soap.decode_response(service, operation.method, answered) == result

@@ -13,10 +13,10 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ObjectId
 from chelonia.core.metadata import StoredObject
 from chelonia.wire import snapshots
-from chelonia.wire.snapshots import Manifest, Page, Pager, Place, Segments
+from chelonia.wire.snapshots import Manifest, PageLocation, Pager, Segments, SnapshotPage
 
 KEY, OTHER = "00" * 32, "11" * 32
-MANIFEST = Manifest("c", 2, 1_700_000_000_000, 3, (BlobId("s1"), BlobId("s2")), (Place("ab" * 20, 0, 0, 9),))
+MANIFEST = Manifest("c", 2, 1_700_000_000_000, 3, (BlobId("s1"), BlobId("s2")), (PageLocation("ab" * 20, 0, 0, 9),))
 
 
 def objects(count: int, changed: int = -1) -> list[StoredObject]:
@@ -26,7 +26,7 @@ def objects(count: int, changed: int = -1) -> list[StoredObject]:
     ]
 
 
-def cut(stored: list[StoredObject]) -> list[Page]:
+def cut(stored: list[StoredObject]) -> list[SnapshotPage]:
     pager = Pager()
     pages = [page for obj in stored if (page := pager.take(obj))]
     rest = pager.rest()

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core.ahash import ChangeType, Element
-from chelonia.core.bartender import ListRequest, NameRequest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
-from chelonia.core.librarian import Report
+from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ports.bartender import ListRequest, NameRequest
+from chelonia.core.ports.librarian import Report
+from chelonia.core.ports.shepherd import Purpose, PutRequest
 from chelonia.core.replicas import Checksums, ReplicaState
-from chelonia.core.shepherd import Purpose, PutRequest
 from chelonia.wire import soap
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
@@ -28,9 +28,9 @@ def message(inner: str, *, namespace: str = soap.ENVELOPE, header: str = "") -> 
     return f'<S:Envelope xmlns:S="{namespace}" {spaces}>{header}<S:Body>{inner}</S:Body></S:Envelope>'.encode()
 
 
-def request(service: Service, inner: str) -> soap.Request:
+def request(service: Service, inner: str) -> soap.SoapRequest:
     decoded = soap.decode_request(service, message(inner))
-    assert isinstance(decoded, soap.Request)
+    assert isinstance(decoded, soap.SoapRequest)
     return decoded
 
 
@@ -76,7 +76,7 @@ def test_header_that_must_be_understood_is_refused_and_others_are_ignored() -> N
     assert (error.kind, "Security" in error.cause) == (Kind.NOT_SUPPORTED, True)
     stat = "<bar:stat><bar:statRequestList/></bar:stat>"
     ignored = message(stat, header='<S:Header><x:To xmlns:x="urn:x">me</x:To></S:Header>')
-    assert isinstance(soap.decode_request(BARTENDER, ignored), soap.Request)
+    assert isinstance(soap.decode_request(BARTENDER, ignored), soap.SoapRequest)
 
 
 def test_lidi_request_is_recognised_at_every_service() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
+from chelonia.core.ports.shepherd import Turl
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import Turl
 from chelonia.wire import armour, tickets
 from chelonia.wire.tickets import Ticket, Use
 

@@ -61,7 +61,7 @@ def test_zeep_builds_the_request(service: Service, operation: Operation) -> None
     read = zeep_operation(service, operation).input.body.parse(ours[0], client(service).wsdl.types)
     built = client(service).create_message(client(service).service, operation.name, **(PLAIN(read) or {}))
     request = soap.decode_request(service, etree.tostring(built))
-    assert isinstance(request, soap.Request)
+    assert isinstance(request, soap.SoapRequest)
     assert request.operation is operation
     assert request.args == args
 
@@ -69,7 +69,7 @@ def test_zeep_builds_the_request(service: Service, operation: Operation) -> None
 @pytest.mark.parametrize(("service", "operation"), CASES, ids=IDS)
 def test_zeep_reads_the_answer_and_writes_it_again_without_loss(service: Service, operation: Operation) -> None:
     result = samples.result(operation.spec.method)
-    request = soap.Request(operation, (), ("0", "1"))
+    request = soap.SoapRequest(operation, (), ("0", "1"))
     answered = body_of(soap.encode_response(service, request, result))
     body = zeep_operation(service, operation).output.body
     read = body.parse(answered[0], client(service).wsdl.types)

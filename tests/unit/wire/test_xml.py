@@ -151,7 +151,7 @@ def test_damaged_messages_raise_nothing_but_the_error_value(golden: Golden) -> N
 def _message(golden: Golden) -> bytes:
     if golden.args is not None:
         return soap.encode_request(golden.service, golden.method, golden.args)
-    request = soap.Request(golden.service.by_method[golden.method], (), golden.echo)
+    request = soap.SoapRequest(golden.service.by_method[golden.method], (), golden.echo)
     return soap.encode_response(golden.service, request, golden.result)
 
 

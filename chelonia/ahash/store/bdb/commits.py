@@ -17,7 +17,7 @@ from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.environment import Errors
 from chelonia.ahash.store.bdb.frames import LOG, Bundle, TokenMark
 from chelonia.ahash.store.bdb.work import Briefness
-from chelonia.ahash.store.replicated_port import Token, frame_term
+from chelonia.ahash.store.replicated_port import LogPosition, frame_term
 from chelonia.core import bounds
 from chelonia.core.errors import Kind
 
@@ -35,7 +35,7 @@ class Commits:
         self._send = send
         self._panic = panic
         self._mark = TokenMark()
-        self._unsynced: deque[tuple[int, Token]] = deque()
+        self._unsynced: deque[tuple[int, LogPosition]] = deque()
         self.brief = Briefness(of_master=True)
         """How long syncs take, on the event loop or the writer's thread."""
 
@@ -52,7 +52,7 @@ class Commits:
         finally:
             self._mark.late = False
 
-    def make(self, env: Any, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> Token | None:
+    def make(self, env: Any, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> LogPosition | None:
         """Make one commit and send it; None: it changed nothing. Raises: as `Store.commit`; DBError: none was made."""
         mark = self._mark
         mark.gathered = Bundle()
@@ -81,7 +81,7 @@ class Commits:
     def gather(self, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> bool:
         """A frame leaves the library: whether it is part of a commit that this thread makes, and goes with the rest."""
         if flags & _PERMANENT:
-            self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
+            self._mark.token = LogPosition(frame_term(control), lsn[0], lsn[1])
         gathered = self._mark.gathered
         if gathered is None or control[16:20] != LOG or peer != _ALL:
             return False
@@ -97,11 +97,11 @@ class Commits:
         if frame is not None:
             self._send(*frame)
 
-    def made(self, sequence: int, token: Token) -> None:
+    def made(self, sequence: int, token: LogPosition) -> None:
         """Remember a commit until it is told."""
         self._unsynced.append((sequence, token))
 
-    def synced(self, term: int) -> Iterator[tuple[int, Token]]:
+    def synced(self, term: int) -> Iterator[tuple[int, LogPosition]]:
         """All that was made is synced: what is to be told as `Committed`. Not what a term before this one made."""
         while self._unsynced:
             sequence, token = self._unsynced.popleft()

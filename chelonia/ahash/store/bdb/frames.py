@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from chelonia.ahash.store.replicated_port import Token
+from chelonia.ahash.store.replicated_port import LogPosition
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -147,14 +147,14 @@ def is_brief(control: bytes, record: bytes) -> bool:
 class TokenMark(threading.local):
     """What the transport callback leaves for the thread that called into the library."""
 
-    token: Token | None = None
+    token: LogPosition | None = None
     """Of the last record sent that asks to be made permanent: our own commit's."""
     gathered: Bundle | None = None
     """Records of the commit that this thread makes, which travel together; None: it makes none."""
     late: bool = False
     """Whether what this thread commits is synced later; it holds the state meanwhile."""
 
-    def take(self) -> Token | None:
+    def take(self) -> LogPosition | None:
         """Read the token and forget it: none is ever told twice."""
         token, self.token = self.token, None
         return token

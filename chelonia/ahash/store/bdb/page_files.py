@@ -25,7 +25,7 @@ _UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PageCheck:
     """What was found on some pages: of how many in the file, and what is wrong with which of them."""
 
     pages: int
@@ -48,7 +48,7 @@ class PageFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "db" / TREE
 
-    def look(self, first: int, count: int) -> Look:
+    def look(self, first: int, count: int) -> PageCheck:
         """Check `count` pages from `first` on. Raises: OSError when there is no such file, or not for us."""
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -56,7 +56,7 @@ class PageFile:
             count = max(0, min(count, pages - first))
             os.posix_fadvise(file, first * PAGE_BYTES, count * PAGE_BYTES, os.POSIX_FADV_DONTNEED)
             found = ((number, _flaw_at(file, number)) for number in range(first, first + count))
-            return Look(pages, {number: wrong for number, wrong in found if wrong})
+            return PageCheck(pages, {number: wrong for number, wrong in found if wrong})
         finally:
             os.close(file)
 

@@ -4,7 +4,7 @@ Carries out what the protocol decides (`replicated_port.py`) by the base replica
 own. Directory: as that of `bdb/store.py`, and `replica` (whose it is), `acked` (term and sequence of the newest commit
 that this replica vouched for), `suspect` (it panicked: its pages are to be read before it takes part again). Order of
 calls, and why: `docs/design/009`. Invariants, each of which has cost acknowledged commits where it was broken:
-- What stands here is vouched for (`Committed`, `Flushed`) only after it was synced here, and in the term in which it
+- What stands here is vouched for (`SyncedCommit`, `Flushed`) only after it was synced here, and in the term in which it
   came; what a new master may have rolled back never is.
 - It votes only when electable, and only with whole contents: the library counts the log of an unelectable voter for
   nothing. So it neither votes nor vouches before its first synchronisation (`Ready`).
@@ -39,21 +39,21 @@ from chelonia.ahash.store.bdb.frames import Frame, FrameKind, frame_kind, is_bri
 from chelonia.ahash.store.bdb.gate import Gate, OneState
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.bdb.work import Briefness, WorkQueue
-from chelonia.ahash.store.port import State
+from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
-    Committed,
     Demoted,
     ElectionFailed,
     Event,
     Failed,
     Flushed,
+    LogPosition,
     MasterHere,
     MasterThere,
     Ready,
     Refilling,
     Send,
-    Token,
+    SyncedCommit,
     WantElection,
     frame_term,
 )
@@ -113,7 +113,7 @@ class ReplicatedStore:
         self._term = 0
         self._ready = self._copied = False
         self._readable = True
-        self._pending: Token | None = None
+        self._pending: LogPosition | None = None
         self._members: bytes | None = None
         self._frame_term = 0
         self._complaint = ""
@@ -231,12 +231,12 @@ class ReplicatedStore:
         """Hold one state."""
         return self._state.reading()
 
-    def at_once(self, work: Callable[[State], T]) -> T | None:
+    def at_once(self, work: Callable[[StoredState], T]) -> T | None:
         """Run a brief read, or nothing: see `Store.at_once`. Who shuts the gate for a role holds the state before."""
         return self._state.at_once(lambda number: self._use(lambda tree: work(TreeState(tree, number))))
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """Apply all or nothing, synced here when it returns, and told as `Committed`; in whatever term is ours."""
+        """Apply all or nothing, synced here when it returns, and told as `SyncedCommit`; in whatever term is ours."""
         self._change(None, puts, deletes)
 
     def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
@@ -257,7 +257,7 @@ class ReplicatedStore:
         self._checkpoints.changed(puts)
 
     def _commit(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """Within the gate: no change of role comes between a commit and its `Committed`, unless it is synced later."""
+        """Within the gate: no change of role comes between a commit and its `SyncedCommit`, unless that is late."""
         state = puts.get(layout.META_STATE)
         sequence = self._applied if state is None else layout.decode_state(state).sequence
         token = self._commits.make(self._env, tree, puts, deletes)
@@ -271,7 +271,7 @@ class ReplicatedStore:
         for sequence, token in self._commits.synced(self._term if self._master == self._own else 0):
             self._applied = sequence
             self._vouch(sequence)
-            self._post(Committed(sequence, token))
+            self._post(SyncedCommit(sequence, token))
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
         """Commit on the event loop: see `Store.write_at_once`."""
@@ -603,7 +603,7 @@ class ReplicatedStore:
     def _obey(self, answer: tuple[Any, Any]) -> None:
         result, lsn = answer
         if result == bdb.DB_REP_ISPERM:
-            token = Token(self._frame_term, int(lsn[0]), int(lsn[1]))
+            token = LogPosition(self._frame_term, int(lsn[0]), int(lsn[1]))
             if token.term == self._term and self._master not in (None, self._own):
                 self._pending = token
         elif result == bdb.DB_REP_DUPMASTER:

@@ -27,7 +27,7 @@ from chelonia.ahash.store.bdb.checkpoints import Checkpoints, PageWriter
 from chelonia.ahash.store.bdb.environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store.bdb.files import CommitCounter, make_private, sync_path, take_lock
 from chelonia.ahash.store.bdb.gate import OneState
-from chelonia.ahash.store.port import NeverLate, State
+from chelonia.ahash.store.port import NeverLate, StoredState
 from chelonia.core.errors import CheloniaError, Kind
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class BdbStore(NeverLate):
         """Hold one state."""
         return self._state.reading()
 
-    def at_once(self, work: Callable[[State], T]) -> T | None:
+    def at_once(self, work: Callable[[StoredState], T]) -> T | None:
         """Run a brief read, or nothing: see `Store.at_once`."""
 
         def read(number: int) -> T:

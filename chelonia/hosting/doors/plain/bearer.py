@@ -18,8 +18,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.doors.calls import call_of
-from chelonia.hosting.doors.grants import Registry
-from chelonia.hosting.net.http_messages import Request
+from chelonia.hosting.doors.grants import RoleRegistry
+from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.wire import shares
 
 AUTHZ: Final = "authz"
@@ -38,14 +38,14 @@ class Bearers:
         other: what a token of another issuer makes of a call. Raises: UNTRUSTED, EXPIRED.
     """
 
-    registry: Registry
+    registry: RoleRegistry
     key: bytes
     clock: Clock
     lifetime_ms_max: int
     revoked: Callable[[str], bool]
     other: Callable[[str, Call], Awaitable[Call]] | None = None
 
-    async def call_of(self, request: Request) -> Call:
+    async def call_of(self, request: HttpRequest) -> Call:
         """The context of `request`. Raises: BAD_TICKET, EXPIRED, UNTRUSTED for a token that does not hold."""
         call, token = await call_of(request, self.registry), token_of(request)
         if not token:
@@ -75,7 +75,7 @@ class Bearers:
         )  # fmt: skip
 
 
-def token_of(request: Request) -> str:
+def token_of(request: HttpRequest) -> str:
     """The token that a request carries, "" for none."""
     text = request.headers.get("Authorization", "")
     if not text.lower().startswith(_BEARER):
@@ -83,7 +83,7 @@ def token_of(request: Request) -> str:
     return text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else text.strip()
 
 
-def query_of(request: Request) -> str:
+def query_of(request: HttpRequest) -> str:
     """What links on a page that was asked for by a link need to lead anywhere; "" when the token is not of the link."""
     token = request.query.get(AUTHZ, "")
     return f"?{AUTHZ}={quote(token, safe='')}" if token else ""

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import (
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import (
     Change,
     Failure,
     Listing,
@@ -26,13 +27,12 @@ from chelonia.core.files import (
     Want,
     Write,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
-from chelonia.core.names import LogicalName
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain import third_party
 from chelonia.hosting.doors.plain.parts import (
+    DoorParts,
     Exchange,
-    Parts,
     apply,
     carrying,
     destination,
@@ -42,13 +42,13 @@ from chelonia.hosting.doors.plain.parts import (
     reader,
     seen,
 )
-from chelonia.hosting.net.http_messages import Answer, text_answer
+from chelonia.hosting.net.http_messages import HttpResponse, text_answer
 
 TREE_DEPTH_MAX: Final = 256
 """Levels of a tree that is removed or copied: as deep as a name can be."""
 
 
-async def mkcol(parts: Parts, exchange: Exchange) -> Answer:
+async def mkcol(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Make a collection."""
     if exchange.request.length:
         return text_answer(415, "MKCOL takes no body\n")
@@ -58,10 +58,10 @@ async def mkcol(parts: Parts, exchange: Exchange) -> Answer:
         if error.kind is Kind.EXISTS:
             return text_answer(405, "there is an entry of this name\n")
         raise
-    return Answer(201)
+    return HttpResponse(201)
 
 
-async def delete(parts: Parts, exchange: Exchange) -> Answer:
+async def delete(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Remove a file, or a collection with all below it."""
     place, when = exchange.place, exchange.when
     if not place.parts:
@@ -72,10 +72,10 @@ async def delete(parts: Parts, exchange: Exchange) -> Answer:
         await remove_below(parts, exchange, place)
         when = exchange.free  # its etag has changed with what was in it
     await apply(parts, exchange.call, Remove(place, Removing.NAME, when))
-    return Answer(204)
+    return HttpResponse(204)
 
 
-async def move(parts: Parts, exchange: Exchange) -> Answer:
+async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Give an entry another name."""
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
@@ -84,10 +84,10 @@ async def move(parts: Parts, exchange: Exchange) -> Answer:
     made = await seen(parts, exchange.call, target) is None
     over = await _cleared(parts, exchange, source, target)
     await apply(parts, exchange.call, Move(source, target, over, when=when))
-    return Answer(201 if made else 204)
+    return HttpResponse(201 if made else 204)
 
 
-async def copy(parts: Parts, exchange: Exchange) -> Answer:
+async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Copy a file, or a collection with all below it (`Depth: 0`: by itself); from or to another server one file."""
     if exchange.header("Source"):
         return await third_party.pull(parts, exchange)
@@ -99,7 +99,7 @@ async def copy(parts: Parts, exchange: Exchange) -> Answer:
     await _cleared(parts, exchange, source, target)
     there = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
     await _copy_tree(parts, exchange, there, (source, target), deep=exchange.header("Depth") != "0")
-    return Answer(201 if made else 204)
+    return HttpResponse(201 if made else 204)
 
 
 def _check_apart(source: LogicalName, target: LogicalName) -> None:
@@ -109,7 +109,7 @@ def _check_apart(source: LogicalName, target: LogicalName) -> None:
         raise CheloniaError(Kind.DENIED, "", str(target), "source and Destination are one, or one lies in the other")
 
 
-async def _cleared(parts: Parts, exchange: Exchange, source: LogicalName, target: LogicalName) -> Over:
+async def _cleared(parts: DoorParts, exchange: Exchange, source: LogicalName, target: LogicalName) -> Over:
     """Make way for what comes, as far as `Overwrite` lets it. Raises: PRECONDITION."""
     there = await seen(parts, exchange.call, target)
     if there is None:
@@ -125,7 +125,7 @@ async def _cleared(parts: Parts, exchange: Exchange, source: LogicalName, target
     return Over.REFUSE
 
 
-async def remove_below(parts: Parts, exchange: Exchange, place: LogicalName, depth: int = 0) -> None:
+async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName, depth: int = 0) -> None:
     """Remove all that is in a collection. Raises: what the first entry that stays failed with."""
     if depth > TREE_DEPTH_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "DELETE", str(place), f"deeper than {TREE_DEPTH_MAX} levels")
@@ -140,7 +140,7 @@ async def remove_below(parts: Parts, exchange: Exchange, place: LogicalName, dep
 
 
 async def _copy_tree(
-    parts: Parts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName], *, deep: bool
+    parts: DoorParts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName], *, deep: bool
 ) -> None:
     source, target = names
     if there.attributes.type != TYPE_COLLECTION:
@@ -156,7 +156,9 @@ async def _copy_tree(
             await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
 
 
-async def _copy_entry(parts: Parts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]) -> None:
+async def _copy_entry(
+    parts: DoorParts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]
+) -> None:
     known, (source, target) = there.attributes, names
     if known.type != TYPE_FILE:
         made = Make(target, known.type, user=there.user, target=known.target, when=exchange.free)
@@ -170,7 +172,7 @@ async def _copy_entry(parts: Parts, exchange: Exchange, there: Looked, names: tu
     await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=exchange.free))
 
 
-async def _pages(parts: Parts, exchange: Exchange, place: LogicalName) -> AsyncIterator[tuple[Named, ...]]:
+async def _pages(parts: DoorParts, exchange: Exchange, place: LogicalName) -> AsyncIterator[tuple[Named, ...]]:
     """The entries of a collection, page by page, each page as it is when it is read."""
     after = ""
     while True:

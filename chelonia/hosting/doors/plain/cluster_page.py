@@ -16,11 +16,11 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealStatus
 from chelonia.core.healing_words import doubt, forecast
-from chelonia.core.librarian import NodeView
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import JobView
-from chelonia.hosting.doors.plain.parts import Exchange, Parts
-from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
+from chelonia.hosting.net.http_messages import HttpResponse
 
 CLUSTER: Final = "cluster"
 """`/?cluster`: a query, because every path is a name."""
@@ -54,7 +54,7 @@ def may_see(call: Call) -> bool:
     return call.has(Role.ADMINISTRATOR) and not call.via
 
 
-async def answer(parts: Parts, exchange: Exchange) -> Answer:
+async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer GET and HEAD of the page. Raises: DENIED, NOT_SUPPORTED; what the Librarian fails with."""
     if not may_see(exchange.call):
         cause = f"{exchange.call.dn} is no administrator by certificate; the page of the cluster is for those"
@@ -66,9 +66,9 @@ async def answer(parts: Parts, exchange: Exchange) -> Answer:
         ("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", POLICY),
     )  # fmt: skip
     if exchange.request.method == "HEAD":
-        return Answer(200, headers, b"", 0)
+        return HttpResponse(200, headers, b"", 0)
     nodes, healing = await parts.cluster.nodes(), await parts.cluster.healing()
-    return Answer(200, headers, page(nodes, healing, parts.cluster.jobs(), exchange.call.dn).encode())
+    return HttpResponse(200, headers, page(nodes, healing, parts.cluster.jobs(), exchange.call.dn).encode())
 
 
 def page(nodes: Iterable[NodeView], healing: HealStatus, jobs: Iterable[JobView], reader: str) -> str:

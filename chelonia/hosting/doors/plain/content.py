@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Done, Looked, Placing, Setting, Want, When, Write
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.locks import check_held
+from chelonia.core.ports.files import Done, Looked, Placing, Setting, Want, When, Write
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.hosting.doors.plain import measuring, pages, redirects
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen_or_hidden
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.ranged import ranged
 from chelonia.hosting.doors.plain.sending import sent
-from chelonia.hosting.net.http_messages import Answer, error_answer
+from chelonia.hosting.net.http_messages import HttpResponse, error_answer
 from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.web.digests import digest_headers, parse_digests
 from chelonia.wire.web.ranges import unsatisfied_range
@@ -32,7 +32,7 @@ SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; styl
 Headers = tuple[tuple[str, str], ...]
 
 
-async def get(parts: Parts, exchange: Exchange) -> Answer:
+async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer GET or HEAD."""
     request = exchange.request
     want = Want.CHECKSUMS if request.method == "HEAD" else Want.CHECKSUMS | Want.SOURCES
@@ -47,10 +47,10 @@ async def get(parts: Parts, exchange: Exchange) -> Answer:
         cause = f"it is a {known.type}" + (f" for {known.target}" if known.target else "")
         raise CheloniaError(Kind.NOT_A_FILE, request.method, str(exchange.place), cause)
     if is_fresh(request.headers, known):
-        return Answer(304, _described(exchange, there))
+        return HttpResponse(304, _described(exchange, there))
     headers = _described(exchange, replace(there, checksums=await measuring.checksums(parts, exchange, there)))
     if request.method == "HEAD":
-        return Answer(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
+        return HttpResponse(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
     if there.sources and redirects.download(exchange, known):
         (source, *_) = (await look(parts, exchange.call, exchange.place, Want.SOURCES)).sources
         return redirects.sent_to(source)
@@ -71,7 +71,7 @@ def _type(exchange: Exchange) -> str:
     return guessed if guessed and not encoding else BINARY
 
 
-def _content(parts: Parts, exchange: Exchange, there: Looked, headers: Headers) -> Answer:
+def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Headers) -> HttpResponse:
     """The bytes, or the ranges of them that are asked for."""
     request = exchange.request
     wanted = request.headers.get("Range", "") if ranges_count(request.headers, there.attributes) else ""
@@ -81,10 +81,10 @@ def _content(parts: Parts, exchange: Exchange, there: Looked, headers: Headers) 
     except CheloniaError as error:
         refusal = error_answer(error)
         unsatisfied = ("Content-Range", unsatisfied_range(there.attributes.size))
-        return Answer(refusal.status, (*refusal.headers, unsatisfied), refusal.body)
+        return HttpResponse(refusal.status, (*refusal.headers, unsatisfied), refusal.body)
 
 
-async def put(parts: Parts, exchange: Exchange) -> Answer:
+async def put(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer PUT: 201 for a new file, 204 for new bytes of one."""
     request, place = exchange.request, exchange.place
     if request.path.endswith("/") or not place.parts:
@@ -106,10 +106,10 @@ async def put(parts: Parts, exchange: Exchange) -> Answer:
         done = await _written(parts, exchange, when, setting, copies)
     etag = (("ETag", quoted(done.attributes.etag)),) if done.attributes else ()
     accepted = (("X-OC-Mtime", "accepted"),) if mtime else ()
-    return Answer(201 if done.made else 204, (*etag, *accepted))
+    return HttpResponse(201 if done.made else 204, (*etag, *accepted))
 
 
-async def _written(parts: Parts, exchange: Exchange, when: When, setting: Setting, copies: int) -> Done:
+async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Setting, copies: int) -> Done:
     """Give the file the body for its bytes."""
     announced = parse_digests(
         content_md5=exchange.header("Content-MD5"),

@@ -15,15 +15,15 @@ from typing import Final
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.doors.plain import changes, content, locks, macaroons, properties
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 
 log = logging.getLogger("chelonia.plain")
 
-Who = Callable[[Request], Awaitable[Call]]
+Who = Callable[[HttpRequest], Awaitable[Call]]
 """Tells for whom a request is. Raises: BAD_TICKET, EXPIRED, UNTRUSTED when its token does not hold."""
-Handler = Callable[[Parts, Exchange], Awaitable[Answer]]
+Handler = Callable[[DoorParts, Exchange], Awaitable[HttpResponse]]
 
 METHODS: Final[dict[str, Handler]] = {
     "GET": content.get,
@@ -47,12 +47,12 @@ ALLOW: Final = ", ".join((*METHODS, "OPTIONS"))
 class PlainDoor:
     """Serves the namespace at `/` of its listener."""
 
-    def __init__(self, parts: Parts, who: Who, metrics: Metrics) -> None:
+    def __init__(self, parts: DoorParts, who: Who, metrics: Metrics) -> None:
         self._parts = parts
         self._who = who
         self._metrics = metrics
 
-    async def serve(self, request: Request) -> Answer:
+    async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer one request."""
         started, kind = time.perf_counter(), ""
         try:
@@ -68,9 +68,9 @@ class PlainDoor:
             method = request.method if request.method in METHODS else "other"
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         if request.method == "OPTIONS":
-            return Answer(200, (("Allow", ALLOW), ("DAV", "1, 2, 3"), ("MS-Author-Via", "DAV")))
+            return HttpResponse(200, (("Allow", ALLOW), ("DAV", "1, 2, 3"), ("MS-Author-Via", "DAV")))
         handler = METHODS.get(request.method)
         if handler is None:
             return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
@@ -80,7 +80,7 @@ class PlainDoor:
         return await handler(self._parts, Exchange(request, call, place, tokens))
 
 
-def _unauthorized(error: CheloniaError) -> Answer:
+def _unauthorized(error: CheloniaError) -> HttpResponse:
     """RFC 6750 section 3.1: the token is refused, not what it was for."""
     answer, told = error_answer(error), 'Bearer realm="Chelonia", error="invalid_token"'
     return replace(answer, status=401, headers=(*answer.headers, ("WWW-Authenticate", told)))

@@ -15,19 +15,19 @@ from uuid import uuid4
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Failure, Listing, Look, Placing, Set, Want, When, Write
-from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.core.locks import Lock, check_beside
 from chelonia.core.names import LogicalName
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, look, place_of, seen
+from chelonia.core.ports.files import Failure, Listing, Look, Placing, Set, Want, When, Write
+from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, look, place_of, seen
 from chelonia.hosting.doors.plain.sending import kept_sent
-from chelonia.hosting.net.http_messages import Answer, Request, Whole, read_whole, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.wire.web import dav, locks
 
 _XML: Final = ("Content-Type", dav.MULTISTATUS)
 
 
-async def lock(parts: Parts, exchange: Exchange) -> Answer:
+async def lock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Take a lock, or (without a body) refresh one. A name that leads nowhere becomes an empty file."""
     body = await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX))
     if not body.strip():
@@ -46,10 +46,10 @@ async def lock(parts: Parts, exchange: Exchange) -> Answer:
         await _check_below(parts, exchange.call, exchange.place, wanted)
     await apply(parts, exchange.call, Set(exchange.place, when=exchange.when if there else When(), locks=(wanted,)))
     taken = await _covering(parts, exchange.call, exchange.place, wanted.token)
-    return Answer(201 if made else 200, (_XML, ("Lock-Token", f"<{wanted.token}>")), locks.discovered((taken,)))
+    return HttpResponse(201 if made else 200, (_XML, ("Lock-Token", f"<{wanted.token}>")), locks.discovered((taken,)))
 
 
-async def unlock(parts: Parts, exchange: Exchange) -> Answer:
+async def unlock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Give a lock up, by the name it was taken on or one below."""
     token = locks.parse_token(exchange.header("Lock-Token"))
     try:
@@ -59,10 +59,10 @@ async def unlock(parts: Parts, exchange: Exchange) -> Answer:
         if error.kind is Kind.PRECONDITION:
             return text_answer(409, "no lock of this token covers this: it may have ended\n")
         raise
-    return Answer(204)
+    return HttpResponse(204)
 
 
-async def submitted(parts: Parts, request: Request, call: Call, place: LogicalName) -> tuple[str, ...]:
+async def submitted(parts: DoorParts, request: HttpRequest, call: Call, place: LogicalName) -> tuple[str, ...]:
     """The lock tokens that a request shows. Raises: PRECONDITION when no list of its `If` holds; BAD_REQUEST."""
     header = request.headers.get("If", "")
     if not header:
@@ -78,7 +78,7 @@ async def submitted(parts: Parts, request: Request, call: Call, place: LogicalNa
     raise CheloniaError(Kind.PRECONDITION, "If", str(place), "none of its lists holds: look at locks and etags again")
 
 
-def _named(resource: str, request: Request, place: LogicalName) -> LogicalName | None:
+def _named(resource: str, request: HttpRequest, place: LogicalName) -> LogicalName | None:
     """The entry that a tagged list speaks of, None when it is none of this server."""
     if not resource:
         return place
@@ -91,7 +91,7 @@ def _named(resource: str, request: Request, place: LogicalName) -> LogicalName |
         return None
 
 
-async def _facts(parts: Parts, call: Call, place: LogicalName | None) -> tuple[tuple[str, ...], str]:
+async def _facts(parts: DoorParts, call: Call, place: LogicalName | None) -> tuple[tuple[str, ...], str]:
     """The tokens of the locks that cover a name, whether or not anything has it; the etag of what has it."""
     if place is None:
         return (), ""
@@ -106,7 +106,7 @@ async def _facts(parts: Parts, call: Call, place: LogicalName | None) -> tuple[t
         at = at.parent
 
 
-async def _refresh(parts: Parts, exchange: Exchange) -> Answer:
+async def _refresh(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Let a lock that the client shows last on."""
     there = await look(parts, exchange.call, exchange.place, Want.LOCKS)
     held = next((lock for lock in there.locks if lock.token in exchange.tokens), None)
@@ -115,10 +115,10 @@ async def _refresh(parts: Parts, exchange: Exchange) -> Answer:
         raise CheloniaError(Kind.PRECONDITION, "LOCK", str(exchange.place), cause)
     renewed = replace(held, lasts_ms=locks.parse_timeout(exchange.header("Timeout")))
     await apply(parts, exchange.call, Set(held.root, locks=(renewed,)))
-    return Answer(200, (_XML,), locks.discovered((await _covering(parts, exchange.call, held.root, held.token),)))
+    return HttpResponse(200, (_XML,), locks.discovered((await _covering(parts, exchange.call, held.root, held.token),)))
 
 
-async def _covering(parts: Parts, call: Call, place: LogicalName, token: str) -> Lock:
+async def _covering(parts: DoorParts, call: Call, place: LogicalName, token: str) -> Lock:
     """The lock of this token that covers an entry. Raises: PRECONDITION when there is none."""
     there = await look(parts, call, place, Want.LOCKS)
     for held in there.locks:
@@ -127,14 +127,14 @@ async def _covering(parts: Parts, call: Call, place: LogicalName, token: str) ->
     raise CheloniaError(Kind.PRECONDITION, "lock", str(place), "no lock of this token covers it: it may have ended")
 
 
-async def _made(parts: Parts, exchange: Exchange) -> bool:
+async def _made(parts: DoorParts, exchange: Exchange) -> bool:
     """An empty file of this name (RFC 4918, section 7.3)."""
     _, arrived = await kept_sent(parts, exchange, Placing(exchange.place, 0, wanted=parts.copies), b"")
     when = When(absent=True, tokens=exchange.tokens)
     return (await apply(parts, exchange.call, Write(exchange.place, arrived, when=when))).made
 
 
-async def _check_below(parts: Parts, call: Call, place: LogicalName, wanted: Lock) -> None:
+async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted: Lock) -> None:
     """Refuse to lock a tree in which others have locked something. Raises: LOCKED, TOO_LARGE."""
     left = bounds.LOCKED_BELOW_MAX
     async for inside in _below(parts, call, place):
@@ -145,7 +145,7 @@ async def _check_below(parts: Parts, call: Call, place: LogicalName, wanted: Loc
             raise CheloniaError(Kind.TOO_LARGE, "LOCK", str(place), cause)
 
 
-async def _below(parts: Parts, call: Call, place: LogicalName) -> AsyncIterator[tuple[Lock, ...]]:
+async def _below(parts: DoorParts, call: Call, place: LogicalName) -> AsyncIterator[tuple[Lock, ...]]:
     """The own locks of each entry below a collection."""
     waiting = [place]
     while waiting:

@@ -16,8 +16,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
 from chelonia.core.scopes import ADDING, CHANGING, READING, Share
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
-from chelonia.hosting.net.http_messages import Answer, Whole, read_whole, text_answer
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole, text_answer
 
 REQUEST: Final = "application/macaroon-request"
 BODY_BYTES_MAX: Final = 16 * 1024
@@ -37,18 +37,18 @@ ACTIVITIES: Final[dict[str, tuple[Action, ...]]] = {
 _DURATION: Final = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})S)?)?")
 
 
-class _Asked(msgspec.Struct):
+class _MacaroonRequest(msgspec.Struct):
     caveats: tuple[str, ...] = ()
     validity: str = ""
 
 
-async def post(parts: Parts, exchange: Exchange) -> Answer:
+async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer POST."""
     if exchange.header("Content-Type").partition(";")[0].strip().lower() != REQUEST:
         return text_answer(415, f"POST here asks for a token: Content-Type {REQUEST}\n")
     body = await read_whole(exchange.request, Whole(BODY_BYTES_MAX))
     try:
-        asked = msgspec.json.decode(body or b"{}", type=_Asked)
+        asked = msgspec.json.decode(body or b"{}", type=_MacaroonRequest)
     except msgspec.MsgspecError as error:
         cause = f'a token is asked for with {{"caveats": ["activity:DOWNLOAD"], "validity": "PT1H"}} ({error})'
         raise CheloniaError(Kind.BAD_REQUEST, "POST", cause=cause) from None
@@ -59,10 +59,10 @@ async def post(parts: Parts, exchange: Exchange) -> Answer:
         "expires_in": max(0, (shared.expires_ms - _now_ms()) // 1000),
     }
     headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-    return Answer(200, headers, msgspec.json.encode(told) + b"\n")
+    return HttpResponse(200, headers, msgspec.json.encode(told) + b"\n")
 
 
-def _share(place: LogicalName, asked: _Asked) -> Share:
+def _share(place: LogicalName, asked: _MacaroonRequest) -> Share:
     """What is asked for. Raises: BAD_REQUEST for a caveat that is not known here: it would not hold."""
     actions: tuple[Action, ...] | None = None
     lifetime_ms = _duration_ms(asked.validity) if asked.validity else DEFAULT_MS

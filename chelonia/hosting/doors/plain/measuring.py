@@ -7,17 +7,17 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
-from chelonia.core.files import Looked, Want
+from chelonia.core.ports.files import Looked, Want
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, carrying, look, reader
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
 from chelonia.wire.web.digests import wanted
 
 MEASURED_BYTES_MAX: Final = 256 * 1024 * 1024
 """A file that is read for its checksum alone: a second of this node."""
 
 
-async def checksums(parts: Parts, exchange: Exchange, there: Looked) -> Checksums:
+async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Checksums:
     """The checksums known of a file, and those that the request wants, where the file is not too large for that."""
     headers, known = exchange.request.headers, there.checksums
     names = wanted(headers.get("Want-Digest", ""), headers.get("Want-Repr-Digest", ""))

@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from chelonia.core.caller import Call
-from chelonia.core.files import Attributes, Listing, Named
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.core.policy import Action
+from chelonia.core.ports.files import Attributes, Listing, Named
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain import cluster_page
 from chelonia.hosting.doors.plain.bearer import query_of
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, TABLES, may_see, sha256_source
-from chelonia.hosting.doors.plain.parts import Exchange, Parts
-from chelonia.hosting.net.http_messages import TEXT, Answer
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
+from chelonia.hosting.net.http_messages import TEXT, HttpResponse
 from chelonia.wire.web.conditions import NS_PER_S
 from chelonia.wire.web.dav import href_of
 
@@ -63,14 +63,14 @@ POLICY: Final = (
 )
 
 
-async def collection(parts: Parts, exchange: Exchange, known: Attributes) -> Answer:
+async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse:
     """Answer a GET of a collection. Its URL ends in a slash, so that links in it are relative to it."""
     request = exchange.request
     if not exchange.place.parts and CLUSTER in request.query:
         return await cluster_page.answer(parts, exchange)
     if not request.path.endswith("/"):
         to = href_of(exchange.place.parts, collection=True) + query_of(request)
-        return Answer(301, (("Location", to),), b"", 0)
+        return HttpResponse(301, (("Location", to),), b"", 0)
     page = "text/html" in exchange.header("Accept")
     kind = "text/html; charset=utf-8" if page else TEXT
     headers = (
@@ -78,18 +78,18 @@ async def collection(parts: Parts, exchange: Exchange, known: Attributes) -> Ans
         ("Vary", "Accept"), ("Referrer-Policy", "no-referrer"), ("Content-Security-Policy", POLICY),
     )  # fmt: skip
     if request.method == "HEAD":
-        return Answer(200, headers, b"", 0)
+        return HttpResponse(200, headers, b"", 0)
     body = _page(parts, exchange, known) if page else _lines(parts, exchange)
-    return Answer(200, headers, body)
+    return HttpResponse(200, headers, body)
 
 
-async def _lines(parts: Parts, exchange: Exchange) -> AsyncIterator[bytes]:
+async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
     """One name a line; of a collection with a slash."""
     async for entries in _entries(parts, exchange):
         yield "".join(f"{_shown(entry)}\n" for entry in entries).encode()
 
 
-async def _page(parts: Parts, exchange: Exchange, known: Attributes) -> AsyncIterator[bytes]:
+async def _page(parts: DoorParts, exchange: Exchange, known: Attributes) -> AsyncIterator[bytes]:
     title, query = html.escape(str(exchange.place)), html.escape(query_of(exchange.request))
     top = len(exchange.call.scopes[0].path) if exchange.call.scopes else 0
     crumbs = "".join(
@@ -112,7 +112,7 @@ async def _page(parts: Parts, exchange: Exchange, known: Attributes) -> AsyncIte
     yield f"</tbody></table>{_foot(exchange)}</body></html>\n".encode()
 
 
-async def _entries(parts: Parts, exchange: Exchange) -> AsyncIterator[tuple[Named, ...]]:
+async def _entries(parts: DoorParts, exchange: Exchange) -> AsyncIterator[tuple[Named, ...]]:
     after = ""
     while True:
         page = await parts.files.list(exchange.call, Listing(exchange.place, after))

@@ -9,17 +9,17 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from chelonia.core.bartender import PutFileRequest, TransferOutcome
-from chelonia.core.bytes import Bytes
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Change, Done, Failure, Files, Look, Looked, Want, When
 from chelonia.core.healing import HealStatus
 from chelonia.core.ids import Dn
-from chelonia.core.librarian import NodeView
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.bartender import PutFileRequest, TransferOutcome
+from chelonia.core.ports.bytes import Bytes
+from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked, Want, When
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.jobs import JobView
-from chelonia.hosting.net.http_messages import Request
+from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.conditions import when_of
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Uploads(Protocol):
+class PlainUploads(Protocol):
     """Of the Bartender, what begins uploads that the Shepherd commits."""
 
     async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
-        """See `core.bartender.Bartender.put_file`."""
+        """See `core.ports.bartender.Bartender.put_file`."""
         ...
 
 
-class Cluster(Protocol):
+class AdminView(Protocol):
     """How the cluster is, as this node's Bartender may ask for it."""
 
     async def nodes(self) -> tuple[NodeView, ...]:
@@ -54,7 +54,7 @@ class Cluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class DoorParts:
     """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
     `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does; `third`:
     what copies from and to other servers, None: nothing; `measuring`: who may read a file for its checksum alone;
@@ -65,17 +65,17 @@ class Parts:
     bytes: Bytes
     dn: Dn
     copies: int
-    uploads: Uploads | None = None
+    uploads: PlainUploads | None = None
     third: ThirdParty | None = None
     measuring: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    cluster: Cluster | None = None
+    cluster: AdminView | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One request: as it came, who calls, the entry that its path names, and the lock tokens that it shows."""
 
-    request: Request
+    request: HttpRequest
     call: Call
     place: LogicalName
     tokens: tuple[str, ...] = ()
@@ -95,12 +95,12 @@ class Exchange:
         return self.request.headers.get(name, "")
 
 
-def carrying(parts: Parts, call: Call) -> Call:
+def carrying(parts: DoorParts, call: Call) -> Call:
     """The caller's request, whose bytes this node carries."""
     return msgspec.structs.replace(call, carrier=parts.dn)
 
 
-def reader(parts: Parts, call: Call, place: LogicalName) -> FileReader:
+def reader(parts: DoorParts, call: Call, place: LogicalName) -> FileReader:
     """What reads a file, carried by this node."""
     return FileReader(parts.files, parts.bytes, carrying(parts, call), place)
 
@@ -112,13 +112,13 @@ def good(answer: T | Failure, op: str) -> T:
     return answer
 
 
-async def look(parts: Parts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked:
+async def look(parts: DoorParts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked:
     """Look at one entry. Raises: as `Files.look` fails."""
     (answer,) = await parts.files.look(call, (Look(place, want),))
     return good(answer, "look")
 
 
-async def seen(parts: Parts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked | None:
+async def seen(parts: DoorParts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked | None:
     """The entry, None where there is none. Raises: as `look`, but for NOT_FOUND."""
     (answer,) = await parts.files.look(call, (Look(place, want),))
     if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND:
@@ -127,7 +127,7 @@ async def seen(parts: Parts, call: Call, place: LogicalName, want: Want = Want.N
 
 
 async def seen_or_hidden(
-    parts: Parts, call: Call, place: LogicalName, want: Want = Want.NOTHING
+    parts: DoorParts, call: Call, place: LogicalName, want: Want = Want.NOTHING
 ) -> tuple[Looked | None, bool]:
     """What is there, as far as the caller may see it, who may have a right to write and none to look; whether it is
     hidden from him. Raises: as `seen`, but for DENIED."""
@@ -139,7 +139,7 @@ async def seen_or_hidden(
         return None, True
 
 
-async def apply(parts: Parts, call: Call, change: Change) -> Done:
+async def apply(parts: DoorParts, call: Call, change: Change) -> Done:
     """Apply one change. Raises: as it fails."""
     (answer,) = await parts.files.apply(call, (change,))
     return good(answer, type(change).__name__.lower())

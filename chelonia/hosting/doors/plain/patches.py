@@ -11,10 +11,10 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
-from chelonia.core.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Splice, Want, When
+from chelonia.core.ports.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Splice, Want, When
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, reader, seen
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, reader, seen
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, TRIES, kept_sent, sent
 from chelonia.hosting.net.http_messages import Whole, read_whole
 from chelonia.wire.web.digests import parse_digests
@@ -24,7 +24,7 @@ TAIL_BYTES_MAX: Final = 256 * 1024
 """A last extent shorter than this is written anew with what is appended."""
 
 
-async def patch(parts: Parts, exchange: Exchange, setting: Setting, copies: int) -> Done:
+async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: int) -> Done:
     """Lay the body over the file. Raises: BAD_RANGE, BAD_REQUEST when it is not as long as its range says."""
     request = exchange.request
     span = parse_content_range(exchange.header("Content-Range"))
@@ -53,7 +53,7 @@ async def patch(parts: Parts, exchange: Exchange, setting: Setting, copies: int)
     raise AssertionError("the last try returns or raises")
 
 
-async def _still(parts: Parts, exchange: Exchange, span: ContentRange) -> tuple[When, int]:
+async def _still(parts: DoorParts, exchange: Exchange, span: ContentRange) -> tuple[When, int]:
     """What must hold of the file, and holds now; its size. Raises: PRECONDITION; BAD_REQUEST when the file would have
     another size than the range says."""
     when = exchange.when
@@ -67,7 +67,7 @@ async def _still(parts: Parts, exchange: Exchange, span: ContentRange) -> tuple[
     return when, size
 
 
-async def _tail(parts: Parts, exchange: Exchange, size: int) -> tuple[bytes, int]:
+async def _tail(parts: DoorParts, exchange: Exchange, size: int) -> tuple[bytes, int]:
     """The last extent of a file of `size` bytes, when it is short, and the file's version."""
     place, call = exchange.place, carrying(parts, exchange.call)
     (answer,) = await parts.files.look(call, (Look(place, Want.SOURCES | Want.EXTENTS, ByteRange(size - 1, 1)),))

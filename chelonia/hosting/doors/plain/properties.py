@@ -6,32 +6,32 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Listing, Looked, Set, Want
-from chelonia.core.librarian import TYPE_COLLECTION
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, look
-from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.core.ports.files import Listing, Looked, Set, Want
+from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, look
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.web import dav, locks
 
 FINITE: Final = b'<?xml version="1.0"?>\n<D:error xmlns:D="DAV:"><D:propfind-finite-depth/></D:error>\n'
 _XML: Final = (("Content-Type", dav.MULTISTATUS),)
 
 
-async def propfind(parts: Parts, exchange: Exchange) -> Answer:
+async def propfind(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Tell the properties of an entry and (`Depth: 1`) of what is in it, a page at a time."""
     depth = exchange.header("Depth").strip().lower() or "infinity"
     if depth not in ("0", "1"):
         if depth != "infinity":
             raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", str(exchange.place), "Depth is 0 or 1")
-        return Answer(403, _XML, FINITE)
+        return HttpResponse(403, _XML, FINITE)
     asked = dav.propfind(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
     want = Want.USER if asked.everything or any(space != dav.DAV for space, _ in asked.properties) else Want.NOTHING
     want |= Want.LOCKS if asked.everything or (dav.DAV, "lockdiscovery") in asked.properties else Want.NOTHING
     there = await look(parts, exchange.call, exchange.place, want)
-    return Answer(207, _XML, _responses(parts, exchange, asked, (there, want, depth == "1")))
+    return HttpResponse(207, _XML, _responses(parts, exchange, asked, (there, want, depth == "1")))
 
 
 async def _responses(
-    parts: Parts, exchange: Exchange, asked: dav.Asked, top: tuple[Looked, Want, bool]
+    parts: DoorParts, exchange: Exchange, asked: dav.PropfindRequest, top: tuple[Looked, Want, bool]
 ) -> AsyncIterator[bytes]:
     there, want, inside = top
     is_collection, path = there.attributes.type == TYPE_COLLECTION, exchange.place.parts
@@ -51,7 +51,7 @@ async def _responses(
     yield dav.TAIL
 
 
-async def proppatch(parts: Parts, exchange: Exchange) -> Answer:
+async def proppatch(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Set and remove dead properties, all or none; live ones are refused."""
     patch = dav.proppatch(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
     there = await look(parts, exchange.call, exchange.place)
@@ -59,4 +59,4 @@ async def proppatch(parts: Parts, exchange: Exchange) -> Answer:
         values: Mapping[str, str | None] = {dav.dead_key(prop): value for prop, value in patch.changes}
         await apply(parts, exchange.call, Set(exchange.place, user=values, when=exchange.when))
     href = dav.href_of(exchange.place.parts, collection=there.attributes.type == TYPE_COLLECTION) or "/"
-    return Answer(207, _XML, dav.HEAD + dav.patched(href, patch) + dav.TAIL)
+    return HttpResponse(207, _XML, dav.HEAD + dav.patched(href, patch) + dav.TAIL)

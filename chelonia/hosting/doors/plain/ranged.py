@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from chelonia.core.files import Looked
-from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.net.http_messages import Answer
+from chelonia.core.ports.files import Looked
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.ranges import content_range, parse_range
 
 Headers = tuple[tuple[str, str], ...]
 
 
-def ranged(source: FileReader, there: Looked, headers: Headers, wanted: str) -> Answer:
+def ranged(source: FileReader, there: Looked, headers: Headers, wanted: str) -> HttpResponse:
     """Answer a GET. `headers`: of the whole answer, `Content-Type` among them; `wanted`: a `Range`, "": all.
 
     Raises: BAD_RANGE.
@@ -24,10 +24,10 @@ def ranged(source: FileReader, there: Looked, headers: Headers, wanted: str) -> 
     size = there.attributes.size
     spans = parse_range(wanted, size) if wanted else ()
     if not spans:
-        return Answer(200, headers, source.get(there, ByteRange(0, size)) if size else b"", size)
+        return HttpResponse(200, headers, source.get(there, ByteRange(0, size)) if size else b"", size)
     if len(spans) == 1:
         told = (*headers, ("Content-Range", content_range(spans[0], size)))
-        return Answer(206, told, source.get(there, spans[0]), spans[0].length)
+        return HttpResponse(206, told, source.get(there, spans[0]), spans[0].length)
     boundary = f"chelonia-{there.attributes.etag}"
     kind = next((value for name, value in headers if name == "Content-Type"), "application/octet-stream")
     heads = [
@@ -38,7 +38,7 @@ def ranged(source: FileReader, there: Looked, headers: Headers, wanted: str) -> 
     length = sum(len(head) + span.length for head, span in zip(heads, spans, strict=True)) + len(tail)
     others = tuple(field for field in headers if field[0] != "Content-Type")
     multipart = (*others, ("Content-Type", f"multipart/byteranges; boundary={boundary}"))
-    return Answer(206, multipart, _parts(source, there, heads, spans, tail), length)
+    return HttpResponse(206, multipart, _parts(source, there, heads, spans, tail), length)
 
 
 async def _parts(

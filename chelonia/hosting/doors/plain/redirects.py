@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from chelonia.core.bartender import PutFileRequest
-from chelonia.core.files import Attributes, Looked, Want
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import Triple
-from chelonia.core.shepherd import PROTOCOL_HTTP
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, look
-from chelonia.hosting.net.http_messages import Answer
+from chelonia.core.ports.bartender import PutFileRequest
+from chelonia.core.ports.files import Attributes, Looked, Want
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, look
+from chelonia.hosting.net.http_messages import HttpResponse
 
 REDIRECTED_BYTES_MIN: Final = 256 * 1024
 """A file this large is worth a second connection."""
@@ -33,7 +33,9 @@ def download(exchange: Exchange, known: Attributes) -> bool:
     return known.size >= REDIRECTED_BYTES_MIN and _may(exchange) and not stays
 
 
-async def upload(parts: Parts, exchange: Exchange, there: Looked | None, modified_ns: int | None) -> Answer | None:
+async def upload(
+    parts: DoorParts, exchange: Exchange, there: Looked | None, modified_ns: int | None
+) -> HttpResponse | None:
     """The 307 for a PUT, None where its bytes are taken here."""
     request = exchange.request
     follows = exchange.header("User-Agent").startswith(FOLLOW_PUT) or "redirect" in request.query
@@ -66,9 +68,9 @@ async def upload(parts: Parts, exchange: Exchange, there: Looked | None, modifie
     return sent_to(answer.turl) if answer.turl else None
 
 
-def sent_to(turl: str) -> Answer:
+def sent_to(turl: str) -> HttpResponse:
     """The redirect to a Shepherd."""
-    return Answer(307, (("Location", turl), ("Cache-Control", "no-store")), b"", 0)
+    return HttpResponse(307, (("Location", turl), ("Cache-Control", "no-store")), b"", 0)
 
 
 def _may(exchange: Exchange) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.files import Arrived, Placed, Placing
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, carrying, good
+from chelonia.core.ports.files import Arrived, Placed, Placing
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
 from chelonia.hosting.net.http_messages import Whole, read_whole
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
@@ -15,7 +15,7 @@ KEPT_BYTES_MAX: Final = 1024 * 1024
 TRIES: Final = 3
 
 
-async def sent(parts: Parts, exchange: Exchange, placing: Placing) -> tuple[Placed, Arrived]:
+async def sent(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[Placed, Arrived]:
     """The request's body on stable storage."""
     request = exchange.request
     if 0 <= request.length <= KEPT_BYTES_MAX:
@@ -25,7 +25,7 @@ async def sent(parts: Parts, exchange: Exchange, placing: Placing) -> tuple[Plac
     return first, await parts.bytes.put(first, request.body, request.length)
 
 
-async def kept_sent(parts: Parts, exchange: Exchange, placing: Placing, body: bytes) -> tuple[Placed, Arrived]:
+async def kept_sent(parts: DoorParts, exchange: Exchange, placing: Placing, body: bytes) -> tuple[Placed, Arrived]:
     """A small body on stable storage, sent again when the first Shepherds fail."""
     for left in range(TRIES - 1, -1, -1):
         (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))

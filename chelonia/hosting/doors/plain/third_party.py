@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Placing, Want, Write
-from chelonia.core.librarian import TYPE_FILE
+from chelonia.core.ports.files import Placing, Want, Write
+from chelonia.core.ports.librarian import TYPE_FILE
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, look, reader, seen
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen
 from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status
-from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.wire.web import third_party
 from chelonia.wire.web.digests import parse_digests
@@ -58,7 +58,7 @@ class _Moved:
             yield chunk
 
 
-async def pull(parts: Parts, exchange: Exchange) -> Answer:
+async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Fetch a file from the other server (`Source`)."""
     other = _remote(exchange, "Source")
     third, place = _third(parts), exchange.place
@@ -88,10 +88,10 @@ async def pull(parts: Parts, exchange: Exchange) -> Answer:
             )
         await apply(parts, exchange.call, Write(place, arrived, when=exchange.when))
 
-    return Answer(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
+    return HttpResponse(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
 
 
-async def push(parts: Parts, exchange: Exchange) -> Answer:
+async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Send a file to the other server (`Destination` on another host)."""
     other = _remote(exchange, "Destination")
     third, place = _third(parts), exchange.place
@@ -121,7 +121,7 @@ async def push(parts: Parts, exchange: Exchange) -> Answer:
                 await _check(answer)
         await _verify(third, other, f"{moved.adler:08x}")
 
-    return Answer(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
+    return HttpResponse(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
 
 
 async def _server(third: ThirdParty, other: Remote) -> str:
@@ -154,7 +154,7 @@ def _remote(exchange: Exchange, field_name: str) -> Remote:
     return third_party.remote(exchange.header(field_name), exchange.request.headers.items())
 
 
-def _third(parts: Parts) -> ThirdParty:
+def _third(parts: DoorParts) -> ThirdParty:
     if parts.third is None:
         raise CheloniaError(Kind.NOT_SUPPORTED, "COPY", cause="copies from and to other servers are switched off here")
     return parts.third

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from chelonia.core.files import Looked, Set, Want
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Looked, Set, Want
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, xml_answer
-from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import acls, answers, requests
 from chelonia.wire.s3.errors import S3Error
 
 
-async def get(parts: S3Parts, ask: Ask) -> Answer:
+async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of the list of a bucket or an object."""
     there, _ = await _there(parts, ask)
     owner = there.attributes.owner
     return xml_answer(answers.acl(owner, acls.grants_of(there.policy, owner)))
 
 
-async def put(parts: S3Parts, ask: Ask) -> Answer:
+async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of the list of a bucket or an object: canned, or grant by grant."""
     body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
     there, place = await _there(parts, ask)
@@ -26,7 +26,7 @@ async def put(parts: S3Parts, ask: Ask) -> Answer:
     if bool(name) is bool(body.strip()):
         raise S3Error("InvalidRequest", "a list is canned (x-amz-acl) or stands in the body")
     await settle(parts, ask, place, there, acls.canned(name) if name else requests.acl(body))
-    return Answer(200, (), b"", 0)
+    return HttpResponse(200, (), b"", 0)
 
 
 MAKING = ("CreateBucket", "PutObject", "CopyObject")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Listing, Make, Remove, Removing, Set, When
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.core.ports.files import Listing, Make, Remove, Removing, Set, When
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, xml_answer
-from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import Facts
 from chelonia.wire.s3.operations import EMPTY, UNSET
 
 
-async def list_all(parts: S3Parts, ask: Ask) -> Answer:
+async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of the service: the buckets that the caller may read."""
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
@@ -34,7 +34,7 @@ async def list_all(parts: S3Parts, ask: Ask) -> Answer:
             return xml_answer(answers.buckets(call.dn, out))
 
 
-async def create(parts: S3Parts, ask: Ask) -> Answer:
+async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket. One's own that is there already is made again without a change."""
     keys.check_bucket(ask.target.bucket)
     requests.location(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
@@ -50,17 +50,17 @@ async def create(parts: S3Parts, ask: Ask) -> Answer:
         if there is None or there.attributes.owner != call.dn:
             cause = "The requested bucket name is not available: all users of the cluster share the names of buckets"
             raise S3Error("BucketAlreadyExists", cause) from error
-    return Answer(200, (("Location", f"/{ask.target.bucket}"),), b"", 0)
+    return HttpResponse(200, (("Location", f"/{ask.target.bucket}"),), b"", 0)
 
 
-async def head(parts: S3Parts, ask: Ask) -> Answer:
+async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer HEAD of a bucket."""
     if await check_bucket(parts, ask) is None:
         raise S3Error("AccessDenied", "Access Denied")
-    return Answer(200, (("x-amz-bucket-region", REGION),), b"", 0)
+    return HttpResponse(200, (("x-amz-bucket-region", REGION),), b"", 0)
 
 
-async def delete(parts: S3Parts, ask: Ask) -> Answer:
+async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket."""
     try:
         await apply(parts.plain, ask.exchange.call, Remove(ask.bucket, Removing.COLLECTION))
@@ -68,16 +68,16 @@ async def delete(parts: S3Parts, ask: Ask) -> Answer:
         if error.kind is Kind.NOT_FOUND:
             raise no_bucket(ask) from error
         raise
-    return Answer(204)
+    return HttpResponse(204)
 
 
-async def location(parts: S3Parts, ask: Ask) -> Answer:
+async def location(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket's location: the empty name of the first region."""
     await _there(parts, ask)
     return xml_answer(answers.location(""))
 
 
-async def setting(parts: S3Parts, ask: Ask) -> Answer:
+async def setting(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a setting that is never there."""
     await _there(parts, ask)
     if ask.subresource in EMPTY:
@@ -85,25 +85,25 @@ async def setting(parts: S3Parts, ask: Ask) -> Answer:
     raise S3Error(UNSET[ask.subresource], f"the bucket has no {ask.subresource} setting")
 
 
-async def no_setting(parts: S3Parts, ask: Ask) -> Answer:
+async def no_setting(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a setting that is never there."""
     await _there(parts, ask)
-    return Answer(204)
+    return HttpResponse(204)
 
 
-async def versioning(parts: S3Parts, ask: Ask) -> Answer:
+async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket's versioning: it has none."""
     await _there(parts, ask)
     return xml_answer(answers.plain("VersioningConfiguration"))
 
 
-async def payment(parts: S3Parts, ask: Ask) -> Answer:
+async def payment(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of who pays for requests."""
     await _there(parts, ask)
     return xml_answer(answers.payer())
 
 
-async def get_tags(parts: S3Parts, ask: Ask) -> Answer:
+async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket's tags."""
     there = await check_bucket(parts, ask)
     tags = facts.facts_of(there.user).tags if there is not None else {}
@@ -112,25 +112,25 @@ async def get_tags(parts: S3Parts, ask: Ask) -> Answer:
     return xml_answer(answers.tags(tags))
 
 
-async def put_tags(parts: S3Parts, ask: Ask) -> Answer:
+async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket's tags."""
     tags = requests.tagging(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
     return await _tagged(parts, ask, tags, 204)
 
 
-async def delete_tags(parts: S3Parts, ask: Ask) -> Answer:
+async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket's tags."""
     return await _tagged(parts, ask, {}, 204)
 
 
-async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> Answer:
+async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
     there = await check_bucket(parts, ask)
     if there is None:
         raise S3Error("AccessDenied", "Access Denied")
     kept = facts.facts_of(there.user)
     user = facts.stored(Facts(kept.headers, kept.user, tags))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
-    return Answer(status, (), b"", 0)
+    return HttpResponse(status, (), b"", 0)
 
 
 async def _there(parts: S3Parts, ask: Ask) -> None:

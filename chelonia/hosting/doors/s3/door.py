@@ -18,7 +18,7 @@ from chelonia.hosting.doors.s3 import acls, buckets, listing, multipart, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts
 from chelonia.hosting.doors.s3.signing import signable_of, verified
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import Answer, Request
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import errors, sigv4
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
@@ -27,7 +27,7 @@ from chelonia.wire.s3.operations import OTHER, operation_of
 
 log = logging.getLogger("chelonia.s3")
 
-Handler = Callable[[S3Parts, Ask], Awaitable[Answer]]
+Handler = Callable[[S3Parts, Ask], Awaitable[HttpResponse]]
 
 OPERATIONS: Final[dict[str, Handler]] = {
     "ListBuckets": buckets.list_all,
@@ -74,7 +74,7 @@ class S3Door:
         self._parts = parts
         self._metrics = metrics
 
-    async def serve(self, request: Request) -> Answer:
+    async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer one request."""
         started, kind, operation = time.perf_counter(), "", OTHER
         ids = (("x-amz-request-id", request.request_id), ("x-amz-id-2", request.request_id))
@@ -103,17 +103,17 @@ class S3Door:
         finally:
             self._metrics.operation("s3", operation, kind, time.perf_counter() - started)
 
-    async def _ask(self, request: Request, target: Target, query: dict[str, str], named: tuple[str, str]) -> Ask:
+    async def _ask(self, request: HttpRequest, target: Target, query: dict[str, str], named: tuple[str, str]) -> Ask:
         found = await verified(self._parts, request)
         bucket = self._parts.root.child(target.bucket) if target.bucket else self._parts.root
         exchange = Exchange(found.request, found.call, bucket)
         return Ask(exchange, target, query, found.measured, bucket, *named)
 
-    def _refusal(self, request: Request, error: CheloniaError, ids: tuple[tuple[str, str], ...]) -> Answer:
+    def _refusal(self, request: HttpRequest, error: CheloniaError, ids: tuple[tuple[str, str], ...]) -> HttpResponse:
         code = errors.code_of(error)
         status = errors.status_of(code) if code in errors.CODES else error.meaning.http
         if request.method == "HEAD":
-            return Answer(status, (*ids, *XML), b"", 0)
+            return HttpResponse(status, (*ids, *XML), b"", 0)
         retry = (("Retry-After", "1"),) if status == 503 else ()
         body = errors.error_body(error, request.path, request.request_id)
-        return Answer(status, (*ids, *XML, *retry), body)
+        return HttpResponse(status, (*ids, *XML, *retry), body)

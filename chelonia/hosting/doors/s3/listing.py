@@ -13,11 +13,11 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Failure, Listing, Named, Remove
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.ports.files import Failure, Listing, Named, Remove
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.hosting.doors.s3.objects import removal
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, xml_answer
-from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, requests
 from chelonia.wire.s3.answers import Asked, Item
 from chelonia.wire.s3.errors import S3Error
@@ -29,7 +29,7 @@ DELETED_AT_ONCE: Final = 200
 _EMPTY_ETAG: Final = "d41d8cd98f00b204e9800998ecf8427e"
 
 
-async def list_objects(parts: S3Parts, ask: Ask) -> Answer:
+async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket: either version of the call."""
     if await check_bucket(parts, ask) is None:
         raise S3Error("AccessDenied", "Access Denied")
@@ -41,7 +41,7 @@ async def list_objects(parts: S3Parts, ask: Ask) -> Answer:
     return xml_answer(answers.listing(asked, page, _token(page[-1].key) if more else ""))
 
 
-async def list_versions(parts: S3Parts, ask: Ask) -> Answer:
+async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `versions`: every key has the one it has."""
     if await check_bucket(parts, ask) is None:
         raise S3Error("AccessDenied", "Access Denied")
@@ -111,7 +111,7 @@ def _item(entry: Named) -> Item | None:
     return None
 
 
-async def delete_objects(parts: S3Parts, ask: Ask) -> Answer:
+async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST of a bulk deletion."""
     body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
     doomed, quiet = requests.deletion(body)

@@ -13,14 +13,14 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import ANY, Done, Drop, Open, Part, Placing, Seal, UploadParts, Uploads, Want
 from chelonia.core.parts import AFTER_KEY, PartPage, UploadId, listing_mark
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.files import ANY, Done, Drop, Open, Part, Placing, Seal, UploadParts, Uploads, Want
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import Exchange, apply
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, xml_answer
-from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, requests
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.web.conditions import quoted
@@ -31,7 +31,7 @@ PART_BYTES_MIN: Final = 5 * 1024 * 1024
 PAGE: Final = 1000
 
 
-async def create(parts: S3Parts, ask: Ask) -> Answer:
+async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploads`."""
     if ask.marks:
         raise S3Error("InvalidObjectName", "a key that ends in a slash is a collection here and has no bytes")
@@ -43,7 +43,7 @@ async def create(parts: S3Parts, ask: Ask) -> Answer:
     return xml_answer(answers.upload_created(ask.target.bucket, ask.target.key, done.upload))
 
 
-async def put_part(parts: S3Parts, ask: Ask) -> Answer:
+async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `uploadId`."""
     request, number = ask.exchange.request, _number(ask)
     if request.length < 0:
@@ -56,10 +56,10 @@ async def put_part(parts: S3Parts, ask: Ask) -> Answer:
     if done.etag != measured.etag:
         raise S3Error("InternalError", "the part was stored with another MD5 than it came with; send it again")
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
-    return Answer(200, (("ETag", quoted(done.etag)), *told), b"", 0)
+    return HttpResponse(200, (("ETag", quoted(done.etag)), *told), b"", 0)
 
 
-async def copy_part(parts: S3Parts, ask: Ask) -> Answer:
+async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `uploadId` and a source."""
     number, source = _number(ask), source_of(parts, ask)
     await _page(parts, ask, limit=1)
@@ -78,7 +78,7 @@ async def copy_part(parts: S3Parts, ask: Ask) -> Answer:
     return xml_answer(answers.copied(done.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult"))
 
 
-async def complete(parts: S3Parts, ask: Ask) -> Answer:
+async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploadId`: the parts are the object from now on, or nothing has changed."""
     order = requests.completion(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
     etag = _etag(order)
@@ -95,13 +95,13 @@ async def complete(parts: S3Parts, ask: Ask) -> Answer:
     return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag))
 
 
-async def abort(parts: S3Parts, ask: Ask) -> Answer:
+async def abort(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE with `uploadId`."""
     await _applied(parts, ask, Drop(ask.place, _upload(ask)))
-    return Answer(204)
+    return HttpResponse(204)
 
 
-async def list_parts(parts: S3Parts, ask: Ask) -> Answer:
+async def list_parts(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET with `uploadId`."""
     limit, after = _count(ask, "max-parts"), _count(ask, "part-number-marker", 0)
     page = await _page(parts, ask, after, max(limit, 1))
@@ -109,7 +109,7 @@ async def list_parts(parts: S3Parts, ask: Ask) -> Answer:
     return xml_answer(answers.parts(ask.target.bucket, ask.target.key, _upload(ask), told, (limit, after)))
 
 
-async def list_uploads(parts: S3Parts, ask: Ask) -> Answer:
+async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `uploads`."""
     if await check_bucket(parts, ask) is None:
         raise S3Error("AccessDenied", "Access Denied")

@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import (
+from chelonia.core.ids import ANONYMOUS
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import (
     ANY,
     Arrived,
     Done,
@@ -25,15 +27,13 @@ from chelonia.core.files import (
     When,
     Write,
 )
-from chelonia.core.ids import ANONYMOUS
-from chelonia.core.librarian import TYPE_COLLECTION
-from chelonia.core.names import LogicalName
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, kept_sent, sent
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, no_key, seen, xml_answer
-from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import Facts
@@ -47,7 +47,7 @@ RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
 _BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE)
 
 
-async def get(parts: S3Parts, ask: Ask) -> Answer:
+async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET or HEAD of an object."""
     request, is_head = ask.exchange.request, ask.exchange.request.method == "HEAD"
     there = await found(parts, ask, Want.USER if is_head else Want.USER | Want.SOURCES)
@@ -58,9 +58,9 @@ async def get(parts: S3Parts, ask: Ask) -> Answer:
     headers = described(ask, there)
     if is_fresh(request.headers, known):
         # A checksum of what is not sent would be compared with nothing.
-        return Answer(304, tuple(field for field in headers if not field[0].startswith("x-amz-checksum")))
+        return HttpResponse(304, tuple(field for field in headers if not field[0].startswith("x-amz-checksum")))
     if ask.marks:
-        return Answer(200, headers, b"", 0)
+        return HttpResponse(200, headers, b"", 0)
     wanted = request.headers.get("Range", "") if ranges_count(request.headers, known) else ""
     try:
         answer = ranged(reader(parts.plain, ask.exchange.call, ask.place), there, headers, wanted)
@@ -99,7 +99,7 @@ def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:
     return S3Error("InvalidRange", f"The requested range is not satisfiable ({unsatisfied_range(size)})")
 
 
-async def put(parts: S3Parts, ask: Ask) -> Answer:
+async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of an object: seen once its bytes are on stable storage as often as they must be."""
     request = ask.exchange.request
     if request.length < 0:
@@ -122,10 +122,10 @@ async def put(parts: S3Parts, ask: Ask) -> Answer:
     await applied(parts, ask, write)
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
-    return Answer(200, (("ETag", quoted(measured.etag)), *told, *kind), b"", 0)
+    return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind), b"", 0)
 
 
-async def _mark(parts: S3Parts, ask: Ask, kept: Facts) -> Answer:
+async def _mark(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     """Make a collection for its own sake: the object that some clients show as a directory."""
     if await read_whole(ask.exchange.request, Whole(1)):
         raise S3Error("InvalidObjectName", "a key that ends in a slash is a collection here and has no bytes")
@@ -137,7 +137,7 @@ async def _mark(parts: S3Parts, ask: Ask, kept: Facts) -> Answer:
         if error.kind is not Kind.EXISTS:
             raise
         await apply(parts.plain, ask.exchange.call, Set(ask.place, user=facts.stored(kept)))
-    return Answer(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
+    return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
 
 
 async def ready(parts: S3Parts, ask: Ask) -> tuple[LogicalName, int, When]:
@@ -195,7 +195,7 @@ async def _is_blocked(parts: S3Parts, ask: Ask, error: CheloniaError) -> bool:
     return False
 
 
-async def delete(parts: S3Parts, ask: Ask) -> Answer:
+async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of an object; one that is not there is gone already."""
     when = When()
     if ask.header("If-Match"):
@@ -208,7 +208,7 @@ async def delete(parts: S3Parts, ask: Ask) -> Answer:
         if isinstance(error, S3Error) and error.code == "KeyTooLongError":
             raise
         await seen(parts, ask, ask.bucket, marks=True)
-    return Answer(204)
+    return HttpResponse(204)
 
 
 def removal(bucket: LogicalName, key: str, when: When = ANY) -> Remove:
@@ -217,7 +217,7 @@ def removal(bucket: LogicalName, key: str, when: When = ANY) -> Remove:
     return Remove(keys.place_of(bucket, key.removesuffix("/")), what, when)
 
 
-async def copy(parts: S3Parts, ask: Ask) -> Answer:
+async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `x-amz-copy-source`."""
     source = source_of(parts, ask)
     there = await found(parts, source, Want.USER | Want.SOURCES)
@@ -299,26 +299,26 @@ async def nothing() -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def get_tags(parts: S3Parts, ask: Ask) -> Answer:
+async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of an object's tags."""
     return xml_answer(answers.tags(facts.facts_of((await found(parts, ask, Want.USER)).user).tags))
 
 
-async def put_tags(parts: S3Parts, ask: Ask) -> Answer:
+async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of an object's tags."""
     tags = requests.tagging(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
     return await _tagged(parts, ask, tags, 200)
 
 
-async def delete_tags(parts: S3Parts, ask: Ask) -> Answer:
+async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of an object's tags."""
     return await _tagged(parts, ask, {}, 204)
 
 
-async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> Answer:
+async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
     there = await found(parts, ask, Want.USER)
     known = facts.facts_of(there.user)
     kept = facts.stored(Facts(known.headers, known.user, tags, known.checksum, known.etag))
     pinned = When(version=there.attributes.version)
     await apply(parts.plain, ask.exchange.call, Set(ask.place, user=kept, when=pinned))
-    return Answer(status, (), b"", 0)
+    return HttpResponse(status, (), b"", 0)

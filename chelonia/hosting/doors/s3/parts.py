@@ -8,12 +8,12 @@ from typing import Protocol
 
 from chelonia.core.access_keys import IssuedKey
 from chelonia.core.errors import Kind
-from chelonia.core.files import Failure, Look, Looked, Want
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Failure, Look, Looked, Want
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.timing.clock import Clock
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, carrying, good
-from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, keys
 from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
@@ -36,7 +36,7 @@ class S3Parts:
     """The ports, the keys, and where buckets are: collections right below `root`; `domain`: whose subdomains name them,
     "": none."""
 
-    plain: Parts
+    plain: DoorParts
     keys: KeyRing
     clock: Clock
     root: LogicalName
@@ -73,9 +73,9 @@ class Ask:
         return self.target.key.endswith("/")
 
 
-def xml_answer(body: bytes, status: int = 200) -> Answer:
+def xml_answer(body: bytes, status: int = 200) -> HttpResponse:
     """An answer in XML."""
-    return Answer(status, answers.XML, body)
+    return HttpResponse(status, answers.XML, body)
 
 
 async def seen(

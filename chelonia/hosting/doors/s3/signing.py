@@ -14,7 +14,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.hosting.doors.s3.parts import S3Parts
-from chelonia.hosting.net.http_messages import Request
+from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.wire.s3 import checksums, chunks, sigv4
 from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.chunks import ChunkDecoder, Signing
@@ -29,11 +29,11 @@ class Verified:
     """A request whose signature holds: as whom it calls, and itself, with the body that is measured as it is read."""
 
     call: Call
-    request: Request
+    request: HttpRequest
     measured: Measured
 
 
-async def verified(parts: S3Parts, request: Request) -> Verified:
+async def verified(parts: S3Parts, request: HttpRequest) -> Verified:
     """Check a request's signature. Raises: S3Error."""
     signable = signable_of(request)
     claim = sigv4.claim_of(signable)
@@ -53,7 +53,7 @@ async def verified(parts: S3Parts, request: Request) -> Verified:
     return _measured(request, _call(request, issued.key.dn), claim.payload, signing)
 
 
-def signable_of(request: Request) -> sigv4.Signable:
+def signable_of(request: HttpRequest) -> sigv4.Signable:
     """A request as its signature is of it."""
     target = request.target
     if "://" in target.partition("?")[0]:  # absolute form
@@ -62,11 +62,11 @@ def signable_of(request: Request) -> sigv4.Signable:
     return sigv4.Signable(request.method, path, query, tuple(request.headers.items()))
 
 
-def _call(request: Request, dn: Dn) -> Call:
+def _call(request: HttpRequest, dn: Dn) -> Call:
     return Call(dn=dn, address=request.peer.address, request_id=request.request_id)
 
 
-def _measured(request: Request, call: Call, payload: str, signing: Signing | None) -> Verified:
+def _measured(request: HttpRequest, call: Call, payload: str, signing: Signing | None) -> Verified:
     field = request.headers.get
     given = checksums.named(request.headers)
     trailing = checksums.announced(field("x-amz-trailer", ""))

@@ -10,16 +10,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from chelonia.core.ahash import Element, TransactOutcome
 from chelonia.core.ids import REBUILD_OBJECT, REPAIR_OBJECT, Ms, ServiceId, shepherd_object
-from chelonia.core.librarian import Librarian
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.context import Footing
+from chelonia.core.ports.ahash import Element, TransactOutcome
+from chelonia.core.ports.librarian import Librarian
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease import decide as leader
 from chelonia.librarian.leadership.lease.decide import Leadership
 from chelonia.librarian.metadata.elements import LEASE, put
 from chelonia.librarian.metadata.rebuild_record import half_told, litter, remembers, under_way, waiting
-from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.metadata.records import PlannedTransact
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ class Leading:
     """One Librarian's leading of repair. `began` and `ended` are called when it begins and ends."""
 
     def __init__(
-        self, footing: Footing, me: ServiceId, *, began: Callable[[], None], ended: Callable[[], None]
+        self, context: LibrarianContext, me: ServiceId, *, began: Callable[[], None], ended: Callable[[], None]
     ) -> None:
-        self._on = footing
-        self._leadership = Leadership(me, footing.settings.leader_lease_ms)
+        self._on = context
+        self._leadership = Leadership(me, context.settings.leader_lease_ms)
         self._began, self._ended = began, ended
         self._led = False
         self._term = ""
@@ -100,7 +100,7 @@ class Leading:
 
     async def apply(self, elements: Sequence[Element]) -> bool:
         """Apply what only the leader may. Returns whether it went through."""
-        return self.heed(await self._on.records.attempt(self._on.call, Draft([self.check(), *elements])))
+        return self.heed(await self._on.records.attempt(self._on.call, PlannedTransact([self.check(), *elements])))
 
     async def keep(self, now: Ms) -> None:
         """Take, keep or notice the loss of the lease."""
@@ -109,7 +109,7 @@ class Leading:
         records.remembers_deleted = remembers(self._rebuild)
         self._leadership.observe(leader.parse(self._record), now)
         bid = self._leadership.bid(now, self._on.wall)
-        if bid is not None and (await records.attempt(call, Draft(bid.elements(), cause="lease"))).applied:
+        if bid is not None and (await records.attempt(call, PlannedTransact(bid.elements(), cause="lease"))).applied:
             self._leadership.won(bid)
         before, self._led = self._led, self._leadership.leading(now)
         if self._led and (not before or self._term != self._leadership.term):

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chelonia.core.ahash import Element
 from chelonia.core.ids import REPAIR_OBJECT, Ms, ServiceId
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
 from chelonia.librarian.metadata.elements import LEASE, as_read, check, is_, put
 
 RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaderLease:
     """The lease record as stored; all empty when there is none. `until_ms` is wall-clock time, for people."""
 
     holder: str = ""
@@ -27,17 +27,17 @@ class Lease:
     term: str = ""
 
 
-def parse(stored: StoredObject) -> Lease:
+def parse(stored: StoredObject) -> LeaderLease:
     """The lease record of the repair object."""
-    return Lease(*(stored.value("lease", prop) for prop in ("holder", "until_ms", "term")))
+    return LeaderLease(*(stored.value("lease", prop) for prop in ("holder", "until_ms", "term")))
 
 
 @dataclass(frozen=True, slots=True)
 class Bid:
     """An attempt to take or keep the lease: what was seen, what to write, and when it was decided."""
 
-    seen: Lease
-    wanted: Lease
+    seen: LeaderLease
+    wanted: LeaderLease
     at_ms: Ms
 
     def elements(self) -> list[Element]:
@@ -61,9 +61,9 @@ class Leadership:
     def __init__(self, me: ServiceId, lease_ms: int) -> None:
         self._me = me
         self._lease_ms = lease_ms
-        self._seen: Lease | None = None
+        self._seen: LeaderLease | None = None
         self._seen_since = Ms(0)
-        self._held: Lease | None = None
+        self._held: LeaderLease | None = None
         self._renewed_ms = Ms(0)
 
     @property
@@ -82,12 +82,12 @@ class Leadership:
 
     def check(self) -> Element:
         """The condition that everything a leader writes carries."""
-        held = self._held or Lease(self._me, "", "-")
+        held = self._held or LeaderLease(self._me, "", "-")
         return check(
             REPAIR_OBJECT, is_("lease", "holder", held.holder), is_("lease", "term", held.term), change_id=LEASE
         )
 
-    def observe(self, lease: Lease, now: Ms) -> None:
+    def observe(self, lease: LeaderLease, now: Ms) -> None:
         """Note the record as just read."""
         if self._seen != lease:
             self._seen, self._seen_since = lease, now
@@ -102,11 +102,11 @@ class Leadership:
         until = str(wall + self._lease_ms)
         if self.leading(now):
             due = now - self._renewed_ms >= self._lease_ms // RENEWALS_PER_LEASE
-            return Bid(seen, Lease(self._me, until, seen.term), now) if due else None
+            return Bid(seen, LeaderLease(self._me, until, seen.term), now) if due else None
         abandoned = now - self._seen_since >= self._lease_ms
         if seen.holder in ("", self._me) or abandoned:
             term = int(seen.term) + 1 if seen.term.isdecimal() else 1
-            return Bid(seen, Lease(self._me, until, str(term)), now)
+            return Bid(seen, LeaderLease(self._me, until, str(term)), now)
         return None
 
     def won(self, bid: Bid) -> None:

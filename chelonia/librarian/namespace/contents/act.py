@@ -7,23 +7,23 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, ExtentPage, Placement
 from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, RequestKey, blob_object, content_object
-from chelonia.core.librarian import SetWanted
 from chelonia.core.metadata import Filter, Needed, StoredObject
-from chelonia.core.uploads import Splice
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import SetWanted
+from chelonia.core.uploads import SpliceFile
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of
 from chelonia.librarian.metadata.contents import content_etag, content_of, last_byte_key, parse_extent
 from chelonia.librarian.metadata.elements import check, is_, put
-from chelonia.librarian.metadata.records import TRIES, Draft, Records
+from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree, view
 from chelonia.librarian.namespace.contents import decide
-from chelonia.librarian.namespace.contents.decide import Held, Span
+from chelonia.librarian.namespace.contents.decide import FileContent, Span
 from chelonia.librarian.namespace.names import Names, entry_id, fresh
-from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.world import World
 
 _TOLD: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
@@ -32,14 +32,16 @@ _TOLD: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
 class Contents:
     """Changes and tells the contents of files."""
 
-    def __init__(self, records: Records, world: World, names: Names, uploads: Uploads, present: view.Present) -> None:
+    def __init__(
+        self, records: Records, world: World, names: Names, uploads: FileUploads, present: view.Present
+    ) -> None:
         self._records = records
         self._world = world
         self._names = names
         self._uploads = uploads
         self._present = present
 
-    async def splice(self, call: Call, request: Splice) -> Guid:
+    async def splice(self, call: Call, request: SpliceFile) -> Guid:
         """Lay extents over a file, or make one of them."""
         begin = request.begin
         tree.check_wanted(begin.wanted)
@@ -48,7 +50,7 @@ class Contents:
         decide.span_of(request, 0)
         guid, content = begin.replaces or Guid(self._world.ids.uuid()), ContentId(self._world.ids.uuid())
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             pieces = [blob_object(piece.begun.blob) for piece in request.pieces]
             for found in await self._records.get(call, pieces, (Needed("blob"),)):
                 if found.exists:  # a repeat under its request key is answered as the first time all the same
@@ -69,10 +71,10 @@ class Contents:
             await self._uploads.rechecking.written(piece.receipts)
         return done
 
-    def _new(self, request: Splice, guid: Guid, wanted: int) -> list[NewBlob]:
+    def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:
         return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]
 
-    async def _held(self, call: Call, request: Splice, file: StoredObject) -> Held:
+    async def _held(self, call: Call, request: SpliceFile, file: StoredObject) -> FileContent:
         """A file as far as a splice may change it."""
         content = content_of(file)
         if not content:
@@ -81,17 +83,19 @@ class Contents:
                 cause = "bytes of it are not known to the metadata: `chelonia admin fsck` says more; write it anew"
                 raise CheloniaError(Kind.NO_REPLICA, "splice", str(request.begin.ln), cause)
             there = decide.extents_of(blobs)
-            return Held(file, StoredObject(ObjectId(""), 0), there[-1].end if there else 0, there, blobs)
+            return FileContent(file, StoredObject(ObjectId(""), 0), there[-1].end if there else 0, there, blobs)
         size = int(file.value("states", "size", "0"))
         span = decide.span_of(request, size)
         if decide.begins_anew(request, span):
-            return Held(file, StoredObject(content_object(content), 0), size)
+            return FileContent(file, StoredObject(content_object(content), 0), size)
         there = await self._extents(call, content, span)
         ids = list(dict.fromkeys(extent.blob for extent in there))
         header = await self._records.one(call, content_object(content), (Needed("content"),))
         named = await self._named(call, content, ids)
         header = replace(header, sections={**header.sections, "named": named})
-        return Held(file, header, size, there, await self._records.get(call, [blob_object(blob) for blob in ids]))
+        return FileContent(
+            file, header, size, there, await self._records.get(call, [blob_object(blob) for blob in ids])
+        )
 
     async def _extents(self, call: Call, content: ContentId, span: Span) -> tuple[Extent, ...]:
         """The extents that meet a span. Raises: TOO_LARGE when one transact cannot change so many."""
@@ -152,11 +156,11 @@ class Contents:
             elements = [put(blob, "blob", "wanted", wanted, is_("blob", "content", content)) for blob in blobs]
             if not elements:
                 return
-            outcome = await self._records.attempt(call.keyed(RequestKey("")), Draft([still, *elements]))
+            outcome = await self._records.attempt(call.keyed(RequestKey("")), PlannedTransact([still, *elements]))
             if not outcome.applied:  # spliced meanwhile: a blob of the page is gone
                 await self._one_by_one(call, still, elements)
             after, more = page.items[-1][0], page.more
 
     async def _one_by_one(self, call: Call, still: Element, elements: Sequence[Element]) -> None:
         for element in elements:
-            await self._records.attempt(call.keyed(RequestKey("")), Draft([still, element]))
+            await self._records.attempt(call.keyed(RequestKey("")), PlannedTransact([still, element]))

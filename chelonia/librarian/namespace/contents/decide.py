@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, check_extents, laid
 from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import TYPE_FILE, MakeEntry
 from chelonia.core.metadata import StoredObject
-from chelonia.core.uploads import BeginPut, Splice
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
+from chelonia.core.uploads import BeginPut, SpliceFile
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob, facts_of
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version
@@ -37,7 +37,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FileContent:
     """A file of `size` bytes as read: its content's header with `named` of the blobs that `there` names; `there`: the
     extents that meet what changes; `blobs`: their objects, and of a file of one blob that one."""
 
@@ -59,7 +59,7 @@ class Laid:
     """How many the content has afterwards."""
 
 
-def span_of(request: Splice, size: int) -> Span:
+def span_of(request: SpliceFile, size: int) -> Span:
     """What a splice of a file of `size` bytes changes. Raises: BAD_REQUEST, TOO_LARGE."""
     check_extents(request.extents, request.size)
     starts, ends = [e.at for e in request.extents], [e.end for e in request.extents]
@@ -69,7 +69,7 @@ def span_of(request: Splice, size: int) -> Span:
     return Span(min(starts, default=0), max(ends, default=0), after)
 
 
-def begins_anew(request: Splice, span: Span) -> bool:
+def begins_anew(request: SpliceFile, span: Span) -> bool:
     """Whether nothing of what was there is left, so that it gets a content of its own."""
     return request.whole or (span.size == 0 and not request.extents)
 
@@ -85,7 +85,7 @@ def extents_of(blobs: Iterable[StoredObject]) -> tuple[Extent, ...]:
     return tuple(out)
 
 
-def check_pieces(request: Splice, new: Sequence[NewBlob]) -> None:
+def check_pieces(request: SpliceFile, new: Sequence[NewBlob]) -> None:
     """Refuse extents that are not of the blobs that come, or not within them. Raises: BAD_REQUEST, TOO_LARGE."""
     if len(new) > bounds.SPLICE_BLOBS_MAX:
         cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
@@ -104,7 +104,7 @@ def check_pieces(request: Splice, new: Sequence[NewBlob]) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, subject=unused[0] if unused else "blobs", cause=cause)
 
 
-def lay(held: Held, request: Splice, span: Span, *, first: bool) -> Laid:
+def lay(held: FileContent, request: SpliceFile, span: Span, *, first: bool) -> Laid:
     """The change of a content's records. `first`: the content is new, so nothing of it is stored yet."""
     after = laid(held.there, request.extents, span.size)
     before = {} if first else dict(map(extent_record, held.there))
@@ -129,7 +129,9 @@ def _bytes_named(extents: Iterable[Extent]) -> dict[BlobId, int]:
     return dict(out)
 
 
-def splice(request: Splice, held: Held, new: Sequence[NewBlob], content: ContentId, now: Ms) -> list[Element]:
+def splice(
+    request: SpliceFile, held: FileContent, new: Sequence[NewBlob], content: ContentId, now: Ms
+) -> list[Element]:
     """Lay extents over a file. `content`: the id of a content that is made where there is none to change.
 
     Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST, TOO_LARGE.
@@ -142,7 +144,7 @@ def splice(request: Splice, held: Held, new: Sequence[NewBlob], content: Content
     span = span_of(request, held.size)
     first = begins_anew(request, span) or not content_of(file)
     if begins_anew(request, span):
-        held = Held(file, held.content, blobs=held.blobs if not content_of(file) else ())
+        held = FileContent(file, held.content, blobs=held.blobs if not content_of(file) else ())
     change = lay(held, request, span, first=first)
     elements = [*expectations(request.begin.expect), check(file.id, is_("entry", "type", TYPE_FILE),
                                                            version(file.version))]  # fmt: skip
@@ -157,7 +159,9 @@ def splice(request: Splice, held: Held, new: Sequence[NewBlob], content: Content
     return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
 
 
-def make(request: Splice, slot: Slot, new: Sequence[NewBlob], content: ContentId, guid: Guid, now: Ms) -> list[Element]:
+def make(
+    request: SpliceFile, slot: Slot, new: Sequence[NewBlob], content: ContentId, guid: Guid, now: Ms
+) -> list[Element]:
     """Make a file of extents: entry, name, content and blobs at once.
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST, TOO_LARGE.
@@ -165,7 +169,7 @@ def make(request: Splice, slot: Slot, new: Sequence[NewBlob], content: ContentId
     begin, obj = request.begin, ObjectId(guid)
     check_pieces(request, new)
     span, nothing = span_of(request, 0), StoredObject(obj, 0)
-    change = lay(Held(nothing, nothing), request, span, first=True)
+    change = lay(FileContent(nothing, nothing), request, span, first=True)
     elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
     elements.append(put(slot.parent.id, "entries", slot.name, guid))
     entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
@@ -212,7 +216,7 @@ def _pieces(new: Sequence[NewBlob], content: ContentId) -> list[Element]:
     return elements
 
 
-def _file(request: Splice, file: StoredObject, content: Mapping[str, str], size: int, now: Ms) -> list[Element]:
+def _file(request: SpliceFile, file: StoredObject, content: Mapping[str, str], size: int, now: Ms) -> list[Element]:
     """The file's own facts: nobody has measured a checksum of the whole."""
     given = given_sections(request.begin.sections)
     elements = [drop(file.id, "blobs", ordinal) for ordinal in sorted(file.sections.get("blobs", {}))]

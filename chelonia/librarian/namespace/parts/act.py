@@ -14,15 +14,15 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ContentId, Dn, Guid, Ms, ObjectId, RequestKey, blob_object, content_object
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import parse_ln
-from chelonia.core.parts import PartPage, Upload, UploadId, UploadPage, parse_mark, parse_upload, upload_id
+from chelonia.core.parts import PartPage, PartsUpload, UploadId, UploadPage, parse_mark, parse_upload, upload_id
 from chelonia.core.uploads import OpenUpload, PutPart, SealUpload
 from chelonia.librarian.metadata.contents import SEALED, content_of
-from chelonia.librarian.metadata.records import TRIES, Draft, Records
+from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.parts import decide
 from chelonia.librarian.namespace.parts.decide import Before, Chosen, Opened, Stored
-from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 from chelonia.librarian.world import World
 
@@ -33,7 +33,7 @@ HEADER: Filter = (Needed("content"), *(Needed(section) for section in decide.KEP
 class PartUploads:
     """Opens, fills, seals, gives up and lists uploads in parts."""
 
-    def __init__(self, records: Records, world: World, names: Names, uploads: Uploads) -> None:
+    def __init__(self, records: Records, world: World, names: Names, uploads: FileUploads) -> None:
         self._records = records
         self._world = world
         self._names = names
@@ -46,12 +46,12 @@ class PartUploads:
         content, guid = ContentId(self._world.ids.uuid()), begin.replaces or Guid(self._world.ids.uuid())
         upload = upload_id(self._now(), content)
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             within = await self._records.one(call, entry_id(request.within), tree.slot_filter(()))
             elements = decide.open_upload(
                 request, upload, content_object(content), guid=guid, within=within, now=self._now()
             )
-            return Draft(elements, memo=upload)
+            return PlannedTransact(elements, memo=upload)
 
         return UploadId((await self._records.apply(call, build)).memo)
 
@@ -62,7 +62,7 @@ class PartUploads:
         obj = content_object(parse_upload(request.upload)[1])
         key, blob = decide.part_key(request.number), blob_object(request.piece.begun.blob)
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             upload = decide.opened(await self._records.one(call, obj, HEADER), request.piece.begin)
             part, found = await self._records.get(call, (obj, blob), (Needed("parts", key), Needed("blob")))
             if found.exists:  # a repeat under its request key is answered as the first time all the same
@@ -74,7 +74,7 @@ class PartUploads:
                 before = Before(record, old)
             new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted)
             elements = decide.put_part(upload, request.number, new, before, self._now())
-            return Draft(elements, memo=new.facts.checksums.md5)
+            return PlannedTransact(elements, memo=new.facts.checksums.md5)
 
         etag = (await self._records.apply(call, build)).memo
         await self._uploads.rechecking.written(request.piece.receipts)
@@ -84,9 +84,9 @@ class PartUploads:
         """Give an upload up."""
         obj = content_object(parse_upload(upload)[1])
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             found = decide.opened(await self._records.one(call, obj, HEADER))
-            return Draft(decide.give_up(found, self._now()), memo=upload)
+            return PlannedTransact(decide.give_up(found, self._now()), memo=upload)
 
         await self._records.apply(call, build)
 
@@ -134,16 +134,16 @@ class PartUploads:
         """Lay the extents of the parts chosen, page by page; whether nothing got in between."""
         obj = upload.content.id
         if upload.fact("order") != chosen.digest:
-            if not (await self._records.attempt(call, Draft(decide.begin_order(upload, chosen)))).applied:
+            if not (await self._records.attempt(call, PlannedTransact(decide.begin_order(upload, chosen)))).applied:
                 return False
             while (page := await self._records.scan(call, obj, "extents", "", bounds.DELETE_WIDE_MAX)).items:
                 gone = decide.clear_extents(obj, chosen.digest, [key for key, _ in page.items])
-                if not (await self._records.attempt(call, Draft(gone))).applied:
+                if not (await self._records.attempt(call, PlannedTransact(gone))).applied:
                     return False
         parts, extents = list(stored.values()), chosen.extents
         for start in range(0, len(parts), bounds.PARTS_PAGE):
             elements = decide.lay_page(obj, chosen, extents, parts[start : start + bounds.PARTS_PAGE])
-            if not (await self._records.attempt(call, Draft(elements))).applied:
+            if not (await self._records.attempt(call, PlannedTransact(elements))).applied:
                 return False
         return True
 
@@ -152,12 +152,12 @@ class PartUploads:
         begin, obj = request.begin, content_object(content)
         changed = False
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             nonlocal changed
             header = await self._records.one(call, obj, HEADER)
             changed = header.value("content", "order") != chosen.digest
             if changed:
-                return Draft(())
+                return PlannedTransact(())
             upload = decide.opened(header, begin)
             if begin.replaces:
                 file = await self._records.one(call, entry_id(begin.replaces))
@@ -186,7 +186,7 @@ class PartUploads:
         for mark, header in zip(marks, found, strict=True):
             if header.exists:
                 owner, opened = header.value("content", "owner"), Ms(int(header.value("content", "opened_ms", "0")))
-                uploads.append(Upload(*parse_mark(mark), Dn(owner), opened))
+                uploads.append(PartsUpload(*parse_mark(mark), Dn(owner), opened))
         return UploadPage(tuple(uploads), marks[-1] if page.more and len(marks) == len(page.items) else "")
 
     async def parts(self, call: Call, upload: UploadId, after: int, limit: int) -> PartPage:

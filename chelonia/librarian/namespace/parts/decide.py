@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Condition, Element
 from chelonia.core.combining import combined_adler32
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
 from chelonia.core.metadata import Sections, StoredObject
-from chelonia.core.parts import Part, UploadId, listing_mark
+from chelonia.core.parts import UploadedPart, UploadId, listing_mark
+from chelonia.core.ports.ahash import Condition, Element
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
 from chelonia.core.uploads import BeginPut, OpenUpload, SealUpload
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, extent_record
@@ -56,7 +56,7 @@ NO_UPLOAD = "there is no such upload; it was sealed, given up, or has expired"
 class Stored:
     """A part as it is stored."""
 
-    part: Part
+    part: UploadedPart
     blob: BlobId
     adler32: str = ""
 
@@ -75,7 +75,7 @@ def part_key(number: int) -> str:
 def parse_part(key: str, value: str) -> Stored:
     """Read a part. Raises: ValueError for what is none."""
     blob, size, arrived, etag, adler32 = value.split(" ")
-    part = Part(int(key), int(size), etag, Ms(int(arrived)))
+    part = UploadedPart(int(key), int(size), etag, Ms(int(arrived)))
     return Stored(part, BlobId(blob), "" if adler32 == "-" else adler32)
 
 
@@ -192,7 +192,7 @@ def put_part(upload: Opened, number: int, new: NewBlob, before: Before, now: Ms)
         cause = "a part needs its MD5; have it measured where the bytes are placed (`measure_md5`)"
         raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
     obj = upload.content.id
-    part = Part(number, new.facts.size, etag, now)
+    part = UploadedPart(number, new.facts.size, etag, now)
     key, value = Stored(part, new.facts.blob, new.facts.checksums.adler32).record
     order = upload.fact("order")
     still = (is_("content", "state", OPEN), as_read("content", "order", order))

@@ -12,21 +12,21 @@ from dataclasses import replace
 from itertools import count
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.ports.ahash import Element
 from chelonia.core.replicas import Receipt
 from chelonia.core.uploads import BeginPut, Begun, CommitFile, Committed
 from chelonia.librarian.metadata.blobs import NewBlob, facts_of
 from chelonia.librarian.metadata.elements import expectations
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.metadata.seal import seal, sealed
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.uploads import decide as uploads
-from chelonia.librarian.namespace.uploads.decide import Overwritten, Pending
+from chelonia.librarian.namespace.uploads.decide import Overwritten, PendingUpload
 from chelonia.librarian.presence.receipt_audit import Rechecking
 from chelonia.librarian.world import World
 from chelonia.wire.receipts import signed_bytes
@@ -35,7 +35,7 @@ VerifyKey = Callable[[ServiceId], str]
 """The key that a Shepherd announced, "" when it has none or is not approved."""
 
 
-class Uploads:
+class FileUploads:
     """Begins and commits uploads."""
 
     def __init__(
@@ -65,10 +65,10 @@ class Uploads:
         guid, blob = self._guid(), BlobId(self._world.ids.uuid())
         begun = self._begun(request, guid, blob)
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             slot = await self._names.slot(call, request.parent, request.name)
             elements = uploads.begin_put(request, begun, slot, self._now())
-            return Draft(elements, memo=f"{guid} {blob}")
+            return PlannedTransact(elements, memo=f"{guid} {blob}")
 
         first = (await self._records.apply(call, build)).memo.split(" ")
         return self._begun(request, Guid(first[0]), BlobId(first[-1]))
@@ -108,11 +108,11 @@ class Uploads:
         self._check_receipts(call, receipts)
         call = call.strongly()  # the Shepherd has not seen the answer that told of the name
 
-        async def build() -> Draft:
-            pending = Pending(await self._records.one(call, entry_id(guid)))
+        async def build() -> PlannedTransact:
+            pending = PendingUpload(await self._records.one(call, entry_id(guid)))
             done = await self._already(call, pending, guid, receipts)
             if done:
-                return Draft((), memo=done)
+                return PlannedTransact((), memo=done)
             new = self._sealed(pending.new_blob(receipts, self._now()))
             slot, over = await asyncio.gather(
                 self._names.slot(call, pending.parent, pending.name), self._overwritten(call, pending.replaces)
@@ -127,7 +127,7 @@ class Uploads:
         await self.rechecking.written(receipts)
         return _committed(memo)
 
-    async def _already(self, call: Call, pending: Pending, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
+    async def _already(self, call: Call, pending: PendingUpload, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
         """The memo of this very commit when it went through before.
 
         Raises: NOT_FOUND when the upload is unknown; CHECKSUM when other bytes than these became the file: a name begun
@@ -152,13 +152,13 @@ class Uploads:
         memo = f"{guid} {begun.blob}"
         rounds = count()
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             new = self.begun_blob(request, guid, begin.wanted)
             over = await self._overwritten(call, begin.replaces)
             first = next(rounds) == 0
             if over is not None:
                 if begun.blob in tree.blobs_of(over.file):
-                    return Draft((), memo)  # a repeat without a request key
+                    return PlannedTransact((), memo)  # a repeat without a request key
                 await self._check_unused(call, new, first)
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now())

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, MakeEntry
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, MakeEntry
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.core.uploads import BeginPut, Begun, CommitFile
 from chelonia.librarian.metadata.blobs import (
@@ -100,7 +100,7 @@ def _put_section(request: BeginPut, begun: Begun) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingUpload:
     """A pending upload, read back from its entry object."""
 
     entry: StoredObject
@@ -152,7 +152,7 @@ class Overwritten:
     blobs: tuple[StoredObject, ...]
 
 
-def check_pending(pending: Pending, slot: Slot) -> None:
+def check_pending(pending: PendingUpload, slot: Slot) -> None:
     """Refuse to commit an upload that has lost its name. Raises: NOT_FOUND."""
     holds = slot.reservation.partition(" ")[0] == pending.entry.id
     if type_of(pending.entry) != TYPE_PENDING or not holds:
@@ -160,7 +160,7 @@ def check_pending(pending: Pending, slot: Slot) -> None:
         raise CheloniaError(Kind.NOT_FOUND, "commitPut", pending.entry.id, cause)
 
 
-def commit_new(pending: Pending, slot: Slot, new: NewBlob, now: Ms) -> list[Element]:
+def commit_new(pending: PendingUpload, slot: Slot, new: NewBlob, now: Ms) -> list[Element]:
     """Turn a pending entry into a file under its reserved name."""
     entry = pending.entry
     elements = [check(entry.id, version(entry.version), is_("entry", "type", TYPE_PENDING))]
@@ -195,7 +195,7 @@ def countable(new: NewBlob) -> list[Element]:
     return unused + [check(shepherd, known, change_id=EXPECT) for shepherd, _ in shepherds]
 
 
-def commit_over(pending: Pending, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
+def commit_over(pending: PendingUpload, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
     """Give the file that a pending entry replaces its new blob, and remove the pending entry."""
     entry = pending.entry
     elements = [erase(entry.id, version(entry.version)), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
@@ -36,16 +35,17 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import NOBODY, TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import NOBODY, TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
+from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.replicas import Location, ReplicaFacts
-from chelonia.core.shepherd import ReplicaRecord
 from chelonia.core.timing.clock import stamp
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, erase, is_, put
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.tree import type_of
 from chelonia.librarian.presence.identity import BURNT
@@ -54,9 +54,16 @@ from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.fsck import Fsck
 from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.librarian.recovery.rebuild import decide as rebuild
-from chelonia.librarian.recovery.rebuild.decide import Basis, Known, Verdict
+from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
-from chelonia.wire.snapshots import Manifest, Place, decode_manifest, decode_page, parse_snapshot_name, same_pages
+from chelonia.wire.snapshots import (
+    Manifest,
+    PageLocation,
+    decode_manifest,
+    decode_page,
+    parse_snapshot_name,
+    same_pages,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,13 +75,13 @@ NOTES_MAX: Final = 1000
 """Notes kept; counts go on beyond."""
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
-CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
+CONCERNING: Final = (RecordVerdict.CONFLICT, RecordVerdict.SHELTERED, RecordVerdict.DAMAGED)
 Manifests = dict[BlobId, Manifest | None]
 """Manifests that have been asked for; None: it could not be read."""
 
 
 @dataclass(slots=True)
-class Snapshot:
+class SnapshotBlob:
     """A blob of a snapshot as its records tell: what it is, where it is, and who has set it aside."""
 
     facts: ReplicaFacts
@@ -83,7 +90,7 @@ class Snapshot:
 
 
 @dataclass(slots=True)
-class Progress:
+class RebuildProgress:
     """How far it is, and what has been found."""
 
     stage: str = "idle"
@@ -123,17 +130,17 @@ class Tools:
 class Rebuilding:
     """The rebuild of one Librarian."""
 
-    def __init__(self, footing: Footing, tools: Tools) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, tools: Tools) -> None:
+        self._on = context
         self._tools = tools
-        self._progress = Progress()
+        self._progress = RebuildProgress()
         self._task: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
         self._total = 0
         self._again = False
         self._holes = False
         self._late = NOBODY
-        self._recounts = Recounts(footing, self._note)
+        self._recounts = Recounts(context, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
 
@@ -145,7 +152,7 @@ class Rebuilding:
         p = self._progress
         if self._task is None:
             cause = rebuild_record.failure(await self._tools.prompt.one(self._on.call, REBUILD_OBJECT))
-            p = Progress("failed", cause=cause) if cause else p
+            p = RebuildProgress("failed", cause=cause) if cause else p
         return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
 
     async def begin(self, dn: Dn, late: ServiceId = NOBODY) -> None:
@@ -178,7 +185,7 @@ class Rebuilding:
             raise CheloniaError(Kind.NOT_FOUND, "rebuild", shepherd, cause)
         self._late = shepherd
         self._aside.clear()
-        self._progress = Progress("beginning")
+        self._progress = RebuildProgress("beginning")
         _LOG.info("what only %s knows is brought in by=%s", shepherd, dn)
         self._task = asyncio.create_task(self._run_late(rebuild.late_basis(marker, shepherd, self._record_key)))
 
@@ -199,7 +206,7 @@ class Rebuilding:
         await self._mark(prompt, rebuild_record.RUNNING)
         await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
-        self._progress = Progress("beginning")
+        self._progress = RebuildProgress("beginning")
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -215,7 +222,7 @@ class Rebuilding:
             put(REBUILD_OBJECT, "rebuild", rebuild_record.KEPT, "1"),
             drop(REBUILD_OBJECT, "rebuild", "cause"),
         ]
-        await records.attempt(self._on.call, Draft([*elements, *noted]))
+        await records.attempt(self._on.call, PlannedTransact([*elements, *noted]))
 
     async def _run(self) -> None:
         try:
@@ -259,12 +266,12 @@ class Rebuilding:
             )
         try:
             every = put(REBUILD_OBJECT, rebuild_record.REPORTED, shepherd, rebuild_record.EVERY_BOOT)
-            await self._on.records.attempt(self._on.call, Draft([every]))
+            await self._on.records.attempt(self._on.call, PlannedTransact([every]))
             for late in (False, True):
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()
             told = put(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd, rebuild_record.TOLD)
-            await self._on.records.attempt(self._on.call, Draft([told, *await self._reported([shepherd])]))
+            await self._on.records.attempt(self._on.call, PlannedTransact([told, *await self._reported([shepherd])]))
             self._progress.stage = rebuild_record.DONE
         except CheloniaError as error:
             _LOG.info("what only %s knows is not all brought in: %s", shepherd, error)
@@ -285,7 +292,9 @@ class Rebuilding:
     async def _tell(self, cause: str) -> None:
         """Have every Librarian, and a later start of this one, know why it has stopped."""
         try:
-            await self._tools.prompt.attempt(self._on.call, Draft([put(REBUILD_OBJECT, "rebuild", "cause", cause)]))
+            await self._tools.prompt.attempt(
+                self._on.call, PlannedTransact([put(REBUILD_OBJECT, "rebuild", "cause", cause)])
+            )
             await self._tools.heed()
         except CheloniaError as error:
             _LOG.info("that the rebuild has stopped is known to this Librarian alone: %s", error)
@@ -311,10 +320,10 @@ class Rebuilding:
 
     # --- the snapshot -----------------------------------------------------------------------------------------------
 
-    async def _find_snapshots(self) -> dict[BlobId, Snapshot]:
+    async def _find_snapshots(self) -> dict[BlobId, SnapshotBlob]:
         """Where snapshots are, by going through all records; also counts them."""
         self._progress.enter("looking for snapshots")
-        found: dict[BlobId, Snapshot] = {}
+        found: dict[BlobId, SnapshotBlob] = {}
         key = self._record_key
 
         async def look(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
@@ -322,7 +331,7 @@ class Rebuilding:
                 facts = item.facts
                 if facts is not None and rebuild.of_snapshot(facts) and rebuild.genuine(facts, key):
                     at = Location(shepherd, item.reference)
-                    found.setdefault(facts.blob, Snapshot(facts)).locations.append(at)
+                    found.setdefault(facts.blob, SnapshotBlob(facts)).locations.append(at)
                     if item.aside:
                         found[facts.blob].aside.append(shepherd)
 
@@ -342,7 +351,7 @@ class Rebuilding:
 
         return counted
 
-    async def _choose(self, found: dict[BlobId, Snapshot], known: Manifests) -> Manifest | None:
+    async def _choose(self, found: dict[BlobId, SnapshotBlob], known: Manifests) -> Manifest | None:
         """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere.
         `known`: takes in the manifests that were asked for."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
@@ -391,10 +400,10 @@ class Rebuilding:
         here = nodes.present(shepherd) and not nodes.table.starting(shepherd)
         return here and shepherd in self._recounts.answering
 
-    async def _read_manifest(self, each: Snapshot) -> Manifest:
+    async def _read_manifest(self, each: SnapshotBlob) -> Manifest:
         return decode_manifest(await self._read(each), self._record_key)
 
-    async def _read(self, each: Snapshot) -> bytes:
+    async def _read(self, each: SnapshotBlob) -> bytes:
         """The bytes of a snapshot's blob, having waited for those who have them. Raises: NO_REPLICA."""
         for pause_ms in PAUSES_MS:
             await self._readmit([shepherd for shepherd in each.aside if shepherd not in self._readmitted])
@@ -423,17 +432,19 @@ class Rebuilding:
                 return
         raise CheloniaError(Kind.CONFLICT, "readmit", shepherd, "it brings back more than it says it has set aside")
 
-    async def _keep(self, chosen: Snapshot, number: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
+    async def _keep(
+        self, chosen: SnapshotBlob, number: Ms, manifest: Manifest, found: dict[BlobId, SnapshotBlob]
+    ) -> None:
         uses = " ".join((chosen.facts.blob, *manifest.segments))
         for blob in dict.fromkeys((*manifest.segments, chosen.facts.blob)):
             each = found[blob]
             named = uses if each is chosen else ""
             await self._attempt(rebuild.snapshot_blob(each.facts, each.locations, named, number))
 
-    async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot], known: Manifests) -> None:
+    async def _restore(self, manifest: Manifest, found: dict[BlobId, SnapshotBlob], known: Manifests) -> None:
         self._progress.enter("restoring names", manifest.objects)
         pages, over = _Pages(self._read_manifest, self._read, found, manifest, known), list[StoredObject]()
-        left: Sequence[Place] = manifest.pages
+        left: Sequence[PageLocation] = manifest.pages
         for last in (False, True):
             left = await self._restore_pages(pages, left, over, last=last)
             pages.ask_again()
@@ -442,11 +453,11 @@ class Rebuilding:
                 await self._attempt([erase(blob, is_("blob", "file", file.id))])
 
     async def _restore_pages(
-        self, pages: _Pages, places: Sequence[Place], over: list[StoredObject], *, last: bool
-    ) -> Sequence[Place]:
+        self, pages: _Pages, places: Sequence[PageLocation], over: list[StoredObject], *, last: bool
+    ) -> Sequence[PageLocation]:
         """Restore what can be read, segment by segment: in order of id, as they come, each would be fetched again and
         again. Returns the others; the `last` time they are lost. `over`: is told what is not to come back."""
-        left = list[Place]()
+        left = list[PageLocation]()
         for place in sorted(places, key=lambda page: (page.segment, page.offset)):
             try:
                 objects = await pages.objects(place)
@@ -516,7 +527,7 @@ class Rebuilding:
         if not elements:
             return True
         try:
-            return (await self._on.records.attempt(self._on.call, Draft(elements))).applied
+            return (await self._on.records.attempt(self._on.call, PlannedTransact(elements))).applied
         except CheloniaError as error:
             if error.kind not in (Kind.BAD_REQUEST, Kind.TOO_LARGE, Kind.BAD_NAME):
                 raise
@@ -542,8 +553,8 @@ class Rebuilding:
             if item.aside:
                 self._aside[shepherd] = item.reference
             blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
-            known = Known(blob or _NOTHING, _NOTHING)
-            exists = known.blob.exists and item.facts and rebuild.judge(item, known, basis) is Verdict.LISTED
+            known = RecordContext(blob or _NOTHING, _NOTHING)
+            exists = known.blob.exists and item.facts and rebuild.judge(item, known, basis) is RecordVerdict.LISTED
             if exists and item.facts and not (basis.in_use and item.aside):
                 listed.append((item, at, [] if basis.in_use else rebuild.list_location(blob, item.facts, at)))
             else:
@@ -555,7 +566,7 @@ class Rebuilding:
         """List replicas of blobs that were known when their page was read, all at once; one by one when one of these
         blobs has given way since, to newer bytes that the same page told."""
         if await self._attempt([element for _, _, elements in some for element in elements]):
-            self._progress.count(Verdict.LISTED.value, len(some))
+            self._progress.count(RecordVerdict.LISTED.value, len(some))
             return
         for item, at, _ in some:
             await self._take_one(item, at, basis)
@@ -566,19 +577,19 @@ class Rebuilding:
         facts = item.facts
         if facts is not None:
             match verdict:
-                case Verdict.LISTED if not known.deleted:
+                case RecordVerdict.LISTED if not known.deleted:
                     await self._attempt(rebuild.list_location(known.blob, facts, at))
-                case Verdict.FILE:
+                case RecordVerdict.FILE:
                     verdict = await self._file(facts, at)
-                case Verdict.VERSION:
+                case RecordVerdict.VERSION:
                     verdict = await self._version(facts, at, known, basis)
-                case Verdict.SNAPSHOT:
+                case RecordVerdict.SNAPSHOT:
                     await self._attempt(rebuild.snapshot_blob(facts, (at,)))
-                case Verdict.SHELTERED:
+                case RecordVerdict.SHELTERED:
                     await self._attempt(rebuild.unowned(facts, at))
                 case _:
                     pass
-            if basis.in_use and verdict in (Verdict.VERSION, Verdict.SHELTERED):
+            if basis.in_use and verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED):
                 await self._shelter([blob_object(facts.blob), *(blob.id for blob in known.current)])
         self._progress.count(verdict.value)
         if verdict in CONCERNING:
@@ -595,10 +606,10 @@ class Rebuilding:
             except CheloniaError as error:
                 _LOG.info("%s compares later what it has set aside: %s", shepherd, error)
 
-    async def _known(self, item: ReplicaRecord, at: Location | None) -> Known:
+    async def _known(self, item: ReplicaRecord, at: Location | None) -> RecordContext:
         """What is known of a record's blob; and whether its erasure is ordered, of what is `at` a Shepherd."""
         if item.facts is None:
-            return Known(_NOTHING, _NOTHING)
+            return RecordContext(_NOTHING, _NOTHING)
         blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
         file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
         current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
@@ -607,28 +618,28 @@ class Rebuilding:
         gone = rebuild_record.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
         overwritten = bool(passed.value("formerly", item.facts.blob)) and not gone
         deleted = gone or (at is not None and await self._has_record(at))
-        return Known(blob, file, current, overwritten=overwritten, deleted=deleted)
+        return RecordContext(blob, file, current, overwritten=overwritten, deleted=deleted)
 
     async def _has_record(self, at: Location) -> bool:
         """Whether it is written down that a Shepherd has a replica: until it has confirmed its erasure."""
         obj, needed = shepherd_object(at.shepherd), (Needed("file", at.reference),)
         return bool((await self._on.records.one(self._on.call, obj, needed)).value("file", at.reference))
 
-    async def _file(self, facts: ReplicaFacts, at: Location) -> Verdict:
+    async def _file(self, facts: ReplicaFacts, at: Location) -> RecordVerdict:
         """A file since the snapshot, under its name; what has lost its name to another goes to `/lost+found`."""
         parent, name = await self._place(facts.name)
         if parent is not None and await self._attempt(rebuild.new_file(facts, at, parent, name)):
-            return Verdict.FILE
+            return RecordVerdict.FILE
         await self._attempt(rebuild.unowned(facts, at))
-        return Verdict.SHELTERED
+        return RecordVerdict.SHELTERED
 
-    async def _version(self, facts: ReplicaFacts, at: Location, known: Known, basis: Basis) -> Verdict:
+    async def _version(self, facts: ReplicaFacts, at: Location, known: RecordContext, basis: Basis) -> RecordVerdict:
         """Newer bytes of a file. In a namespace that is in use those it has go to `/lost+found`, and where the file
         changes meanwhile it keeps them."""
         if await self._attempt(rebuild.new_version(facts, at, known, keep=basis.in_use)):
-            return Verdict.VERSION
+            return RecordVerdict.VERSION
         await self._attempt(rebuild.unowned(facts, at))
-        return Verdict.SHELTERED
+        return RecordVerdict.SHELTERED
 
     async def _shelter(self, blobs: Sequence[ObjectId]) -> None:
         """Give blobs that no file names one in `/lost+found`, which has their ids for GUIDs."""
@@ -709,7 +720,7 @@ class Rebuilding:
         self._progress.note(f"no replica was found of {name!r} ({finding.object})")
 
 
-def _newest_first(found: Mapping[BlobId, Snapshot]) -> list[tuple[Ms, Snapshot]]:
+def _newest_first(found: Mapping[BlobId, SnapshotBlob]) -> list[tuple[Ms, SnapshotBlob]]:
     """The manifests among what was found, with their numbers."""
     parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
     manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
@@ -721,19 +732,19 @@ class _Pages:
 
     def __init__(
         self,
-        manifests: Callable[[Snapshot], Awaitable[Manifest]],
-        read: Callable[[Snapshot], Awaitable[bytes]],
-        found: Mapping[BlobId, Snapshot],
+        manifests: Callable[[SnapshotBlob], Awaitable[Manifest]],
+        read: Callable[[SnapshotBlob], Awaitable[bytes]],
+        found: Mapping[BlobId, SnapshotBlob],
         manifest: Manifest,
         known: Manifests,
     ) -> None:
         self._manifests, self._read, self._known = manifests, read, known
         self._found, self._manifest = found, manifest
-        self._elsewhere: Mapping[str, Sequence[tuple[BlobId, Place]]] | None = None
+        self._elsewhere: Mapping[str, Sequence[tuple[BlobId, PageLocation]]] | None = None
         self._last = BlobId(""), b""
         self._lost: set[BlobId] = set()
 
-    async def objects(self, place: Place) -> list[StoredObject]:
+    async def objects(self, place: PageLocation) -> list[StoredObject]:
         """What is in a page. Raises: CHECKSUM when it is nowhere to be read; NOT_SUPPORTED."""
         try:
             return await self._at(self._manifest.segments[place.segment], place)
@@ -743,7 +754,7 @@ class _Pages:
                     return await self._at(segment, other)
             raise error
 
-    async def _at(self, segment: BlobId, place: Place) -> list[StoredObject]:
+    async def _at(self, segment: BlobId, place: PageLocation) -> list[StoredObject]:
         body = await self._body(segment)
         return list(decode_page(body[place.offset : place.offset + place.length], place.digest))
 
@@ -765,13 +776,13 @@ class _Pages:
                 return b""
         return self._last[1]
 
-    async def _others(self, place: Place) -> Sequence[tuple[BlobId, Place]]:
+    async def _others(self, place: PageLocation) -> Sequence[tuple[BlobId, PageLocation]]:
         if self._elsewhere is None:
             every = [await self._manifest_of(each) for _, each in _newest_first(self._found)]
             self._elsewhere = same_pages(self._manifest, [each for each in every if each is not None])
         return self._elsewhere.get(place.digest, ())
 
-    async def _manifest_of(self, each: Snapshot) -> Manifest | None:
+    async def _manifest_of(self, each: SnapshotBlob) -> Manifest | None:
         """None when it cannot be read: that takes long, and is tried once until `ask_again`."""
         blob = each.facts.blob
         if blob not in self._known:

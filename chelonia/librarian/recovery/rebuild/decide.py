@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.ahash import Element
 from chelonia.core.ids import (
     BLOB_PREFIX,
     OVERWRITTEN_OBJECT,
@@ -31,10 +30,11 @@ from chelonia.core.ids import (
     is_guid,
     shepherd_object,
 )
-from chelonia.core.librarian import TYPE_FILE, TYPE_TRASHED
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_FILE, TYPE_TRASHED
+from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import ReplicaRecord
 from chelonia.core.uploads import PIECE_OF
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
@@ -177,7 +177,7 @@ def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
 # --- records beside replicas ----------------------------------------------------------------------------------------
 
 
-class Verdict(enum.Enum):
+class RecordVerdict(enum.Enum):
     """What a record beside a replica is worth."""
 
     LISTED = "replicas found"
@@ -194,7 +194,7 @@ class Verdict(enum.Enum):
     CONFLICT = "replicas that contradict another record"
 
 
-TAKEN_IN: Final = (Verdict.FILE, Verdict.VERSION, Verdict.SHELTERED, Verdict.SNAPSHOT)
+TAKEN_IN: Final = (RecordVerdict.FILE, RecordVerdict.VERSION, RecordVerdict.SHELTERED, RecordVerdict.SNAPSHOT)
 """What becomes part of the namespace with it."""
 
 
@@ -223,7 +223,7 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RecordContext:
     """What is known of a record's blob (it exists or not), of its file, and of the blobs that this file has.
 
     `overwritten`: the blob was the bytes of a file until newer ones were found, of whatever file its record tells.
@@ -243,7 +243,7 @@ def is_late(record: ReplicaRecord, basis: Basis) -> bool:
     return not record.committed or (record.facts is not None and not genuine(record.facts, basis.record_key))
 
 
-def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
+def judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVerdict:
     """Decide what becomes of one replica. In a namespace that is in use again, what is dated since then was made in it:
     what it does not know of that has been deleted. The date is somebody's clock, so it decides only where nothing tells
     what has been deleted: of all that a transact has named that is known one by one, but for snapshots."""
@@ -251,31 +251,31 @@ def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
     if basis.rebuilt_ms is None or verdict not in TAKEN_IN:
         return verdict
     assert record.facts is not None
-    told = record.committed and basis.sure and verdict is not Verdict.SNAPSHOT
+    told = record.committed and basis.sure and verdict is not RecordVerdict.SNAPSHOT
     if (record.facts.created_ms >= basis.rebuilt_ms and not told) or type_of(known.file) == TYPE_TRASHED:
-        return Verdict.DELETED
-    return verdict if basis.sure or verdict is Verdict.SNAPSHOT else Verdict.SHELTERED
+        return RecordVerdict.DELETED
+    return verdict if basis.sure or verdict is RecordVerdict.SNAPSHOT else RecordVerdict.SHELTERED
 
 
-def _judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
+def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVerdict:
     facts = record.facts
     if facts is None or record.state is not ReplicaState.ALIVE:
-        return Verdict.DAMAGED
+        return RecordVerdict.DAMAGED
     if known.blob.exists:
-        return Verdict.LISTED if _agree(facts, known.blob) else Verdict.CONFLICT
+        return RecordVerdict.LISTED if _agree(facts, known.blob) else RecordVerdict.CONFLICT
     if known.overwritten:
-        return Verdict.OVERWRITTEN
+        return RecordVerdict.OVERWRITTEN
     if known.deleted and not of_snapshot(facts):
-        return Verdict.DELETED
+        return RecordVerdict.DELETED
     true = genuine(facts, basis.record_key)
     if not record.committed:
         recent = basis.begun_ms is None or facts.created_ms >= basis.begun_ms - UPLOAD_MS
         verdict = _judge_genuine(facts, known, basis)
         believed = true and basis.late and not _never_named(facts, basis)
-        return _uncommitted(verdict, recent=recent) if believed else Verdict.UNCOMMITTED
+        return _uncommitted(verdict, recent=recent) if believed else RecordVerdict.UNCOMMITTED
     if not true:
-        return Verdict.SHELTERED
-    return Verdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+        return RecordVerdict.SHELTERED
+    return RecordVerdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
 
 
 def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:
@@ -286,28 +286,30 @@ def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:
     return facts.created_ms + facts.commit_within_ms + COMMIT_SLACK_MS < basis.begun_ms
 
 
-def _uncommitted(verdict: Verdict, *, recent: bool) -> Verdict:
+def _uncommitted(verdict: RecordVerdict, *, recent: bool) -> RecordVerdict:
     """What may never have been acknowledged becomes a file where none is, and displaces nothing. It is dated by its
     ticket, what the file has by its commit: what looks overwritten may have been committed last, if it is recent."""
-    if verdict is Verdict.FILE:
+    if verdict is RecordVerdict.FILE:
         return verdict
-    sheltered = verdict in (Verdict.VERSION, Verdict.SHELTERED) or (verdict is Verdict.OVERWRITTEN and recent)
-    return Verdict.SHELTERED if sheltered else Verdict.UNCOMMITTED
+    sheltered = verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED) or (
+        verdict is RecordVerdict.OVERWRITTEN and recent
+    )
+    return RecordVerdict.SHELTERED if sheltered else RecordVerdict.UNCOMMITTED
 
 
-def _judge_genuine(facts: ReplicaFacts, known: Known, basis: Basis) -> Verdict:
+def _judge_genuine(facts: ReplicaFacts, known: RecordContext, basis: Basis) -> RecordVerdict:
     newest = max((facts_of(blob).created_ms for blob in known.current if blob.exists), default=Ms(-1))
     if type_of(known.file) == TYPE_FILE and facts.created_ms < newest:
-        return Verdict.OVERWRITTEN
+        return RecordVerdict.OVERWRITTEN
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms - UPLOAD_MS and not basis.holes:
-        return Verdict.DELETED
+        return RecordVerdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
-        return Verdict.SHELTERED
+        return RecordVerdict.SHELTERED
     if facts.name.startswith(PIECE_OF) or content_of(known.file):  # which bytes of a file these are is not recorded
-        return Verdict.SHELTERED
+        return RecordVerdict.SHELTERED
     if type_of(known.file) == TYPE_FILE:
-        return Verdict.VERSION
-    return Verdict.SHELTERED if type_of(known.file) else Verdict.FILE
+        return RecordVerdict.VERSION
+    return RecordVerdict.SHELTERED if type_of(known.file) else RecordVerdict.FILE
 
 
 def of_snapshot(facts: ReplicaFacts) -> bool:
@@ -356,7 +358,7 @@ def new_file(facts: ReplicaFacts, location: Location, parent: StoredObject, name
     return [check(obj, unset("entry", "type")), *put_all(obj, sections), named, *make_blob(new)]
 
 
-def new_version(facts: ReplicaFacts, location: Location, known: Known, *, keep: bool = False) -> list[Element]:
+def new_version(facts: ReplicaFacts, location: Location, known: RecordContext, *, keep: bool = False) -> list[Element]:
     """A file of the snapshot has other bytes since. The old blob is forgotten, its replicas are nobody's: their
     Shepherds set them aside. To `keep` it (somebody may have used it meanwhile) is to leave it as one that no file
     names."""

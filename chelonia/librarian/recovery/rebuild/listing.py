@@ -18,9 +18,9 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.shepherd import RecordPage, ReplicaRecord, Shepherd, ShepherdStatus
+from chelonia.core.ports.shepherd import RecordPage, ReplicaRecord, Shepherd, ShepherdStatus
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,8 +43,8 @@ Look = Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]
 class Recounts:
     """The records of all Shepherds. `note`: tells a person. `answering`: who has told all there is, or is at it."""
 
-    def __init__(self, footing: Footing, note: Callable[[str], None]) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, note: Callable[[str], None]) -> None:
+        self._on = context
         self._note = note
         self.answering: set[ServiceId] = set()
         self._endless: set[ServiceId] = set()

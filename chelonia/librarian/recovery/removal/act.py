@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
@@ -30,17 +29,18 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.placement import DRAINED
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.replicas import Location
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, outbox_reference, put, unset, version
-from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.presence import registry
 from chelonia.librarian.presence.health import StoredNode
-from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.recovery.removal.decide import part, records_dropped
 from chelonia.librarian.world import World
 
@@ -73,7 +73,7 @@ class _Left:
 class NodeLife:
     """Drains and forgets Shepherds."""
 
-    def __init__(self, records: Records, nodes: Nodes, world: World) -> None:
+    def __init__(self, records: Records, nodes: NodeTable, world: World) -> None:
         self._records = records
         self._nodes = nodes
         self._world = world
@@ -86,8 +86,8 @@ class NodeLife:
         stored = self._known("drain", shepherd)
         since = (stored.drain_ms or self._world.clock.now_ms()) if on else Ms(0)
 
-        async def build() -> Draft:
-            return Draft((put(shepherd_object(shepherd), "node", "drain_ms", str(since)),), memo=shepherd)
+        async def build() -> PlannedTransact:
+            return PlannedTransact((put(shepherd_object(shepherd), "node", "drain_ms", str(since)),), memo=shepherd)
 
         await self._records.apply(call, build)
         _LOG.info("shepherd %s: %s", shepherd, "is drained from now on" if on else "is no longer drained")
@@ -201,7 +201,7 @@ class NodeLife:
         shepherd = leave.shepherd
         losses: list[Loss] = []
 
-        async def build() -> Draft:
+        async def build() -> PlannedTransact:
             losses.clear()
             elements: list[Element] = []
             kept: set[BlobId] = set()
@@ -222,7 +222,7 @@ class NodeLife:
                 if BlobId(blob) not in kept and (leave.still or reference in listed)
             ]
             elements += records_dropped(shepherd, gone)
-            return Draft([*elements, *leave.still] if leave.change and elements else ())
+            return PlannedTransact([*elements, *leave.still] if leave.change and elements else ())
 
         await self._records.apply(call, build)
         for loss in losses if leave.change and leave.accept_loss else ():
@@ -268,15 +268,15 @@ class NodeLife:
         while (page := await self._records.scan(call, obj, "erase", "", bounds.REFERENCES_PAGE)).items:
             dropped = [drop(obj, "erase", key) for key, _ in page.items]
             dropped += [drop(obj, "file", outbox_reference(key)) for key, _ in page.items]
-            if not (await self._records.attempt(call, Draft([*dropped, *still]))).applied:
+            if not (await self._records.attempt(call, PlannedTransact([*dropped, *still]))).applied:
                 return False
         while burnt and (page := await self._records.scan(call, obj, "file", "", bounds.REFERENCES_PAGE)).items:
             places = {Location(shepherd, ReferenceId(reference)): BlobId(blob) for reference, blob in page.items}
             unlisted = [check(blob_object(blob), unset("locations", str(place))) for place, blob in places.items()]
             dropped = records_dropped(shepherd, [place.reference for place in places])
-            if not (await self._records.attempt(call, Draft([*unlisted, *dropped, *still]))).applied:
+            if not (await self._records.attempt(call, PlannedTransact([*unlisted, *dropped, *still]))).applied:
                 return False
-        draft = Draft([check(obj, empty("file"), empty("erase")), erase(obj), *burnt, *still])
+        draft = PlannedTransact([check(obj, empty("file"), empty("erase")), erase(obj), *burnt, *still])
         return (await self._records.attempt(call, draft)).applied
 
     def _known(self, op: str, shepherd: ServiceId) -> StoredNode:

@@ -16,13 +16,13 @@ from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object, shepherd_objec
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import Place, takes
 from chelonia.core.timing.pacing import Pace
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.repair.balance import decide as balance
-from chelonia.librarian.repair.balance.decide import Balance, Move
+from chelonia.librarian.repair.balance.decide import Balance, BalanceMove
 from chelonia.librarian.repair.guard import Relief
 from chelonia.librarian.repair.plan import decide as repair
-from chelonia.librarian.repair.plan.act import Parts, endangered
-from chelonia.librarian.repair.plan.decide import BlobPlan, Nodes
+from chelonia.librarian.repair.plan.act import RepairParts, endangered
+from chelonia.librarian.repair.plan.decide import ApprovedShepherds, BlobPlan
 
 MOVES_SHARE = 2
 """Evening out may cause one in so many of the erasures that nobody asked for: the rest is for repair."""
@@ -36,10 +36,10 @@ Shape = tuple[tuple[object, ...], ...]
 
 
 @dataclass(slots=True)
-class _Look:
+class _BalanceLook:
     """What a look at some blobs found: the moves to be made, those that hold a drain up, and how many are not quiet."""
 
-    moves: list[tuple[BlobId, Move]]
+    moves: list[tuple[BlobId, BalanceMove]]
     held: list[tuple[BlobPlan, StoredObject]]
     unquiet: int = 0
 
@@ -47,9 +47,9 @@ class _Look:
 class Balancing:
     """One Librarian's balancing."""
 
-    def __init__(self, footing: Footing, parts: Parts, act: Act) -> None:
-        settings = footing.settings
-        self._on = footing
+    def __init__(self, context: LibrarianContext, parts: RepairParts, act: Act) -> None:
+        settings = context.settings
+        self._on = context
         self._parts = parts
         self._act = act
         self._hysteresis = settings.balance_hysteresis_percent / 100
@@ -111,7 +111,7 @@ class Balancing:
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
         return moved, waiting
 
-    async def _turn(self, blob: BlobId, planned: Move) -> bool:
+    async def _turn(self, blob: BlobId, planned: BalanceMove) -> bool:
         """Wait for this move's turn, look again, and begin it."""
         node = self._parts.planning.nodes().health.get(planned.leaving)
         if node is None:
@@ -131,7 +131,7 @@ class Balancing:
                 return True
         return False
 
-    def _spend(self, size: int, move: Move, *, draining: bool) -> None:
+    def _spend(self, size: int, move: BalanceMove, *, draining: bool) -> None:
         now = self._on.now
         if draining:
             self._drain_pace.spend(size, now)
@@ -148,9 +148,9 @@ class Balancing:
             or len(self._parts.copies) >= max(self._on.settings.copies_max // 2, 1)
         )
 
-    def _look(self, shepherd: ServiceId, stored: Sequence[StoredObject]) -> _Look:
+    def _look(self, shepherd: ServiceId, stored: Sequence[StoredObject]) -> _BalanceLook:
         """What should be done about some of the blobs on a Shepherd."""
-        nodes, balanced, look = self._parts.planning.nodes(), self._balance(), _Look([], [])
+        nodes, balanced, look = self._parts.planning.nodes(), self._balance(), _BalanceLook([], [])
         for blob in stored:
             planned = self._parts.planning.planned(blob)
             if planned is None:
@@ -179,7 +179,7 @@ class Balancing:
         even_out = bool(self._on.settings.balance_bytes_per_s_max)
         return Balance(self._hysteresis, even_out, self._relief.bytes(self._on.now))
 
-    def _shape(self, nodes: Nodes) -> Shape:
+    def _shape(self, nodes: ApprovedShepherds) -> Shape:
         step = self._hysteresis / 2 or 1.0
         return tuple(
             (
@@ -201,7 +201,7 @@ def _more(held: HeldDrain, found: Sequence[tuple[BlobPlan, StoredObject]]) -> He
     return HeldDrain(held.shepherd, held.blobs + len(found), held.examples + named)
 
 
-def _places(nodes: Nodes) -> Places:
+def _places(nodes: ApprovedShepherds) -> Places:
     return tuple(
         (shepherd, nodes.fleet.place(shepherd)) for shepherd, node in sorted(nodes.health.items()) if node.present
     )

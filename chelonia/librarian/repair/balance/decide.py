@@ -20,12 +20,12 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.placement import Demand, crowding, takes
 from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.repair.plan.decide import (
+    ApprovedShepherds,
     BlobPlan,
     BlobView,
     Chance,
     Copy,
     NodeHealth,
-    Nodes,
     fullness,
     nodes_of,
     weariness,
@@ -36,7 +36,7 @@ _BAD: Final = frozenset({ReplicaState.INVALID, ReplicaState.STALLED})
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class BalanceMove:
     """One copy more, so that the one on `leaving` can go."""
 
     copy: Copy
@@ -61,7 +61,7 @@ class Balance:
         return fullness(node.view) - (self.relieved.get(node.view.shepherd, 0) / total if total else 0.0)
 
 
-def sources(nodes: Nodes, balance: Balance) -> tuple[ServiceId, ...]:
+def sources(nodes: ApprovedShepherds, balance: Balance) -> tuple[ServiceId, ...]:
     """The Shepherds that copies should leave: those being drained, then those fuller than another by more than the
     hysteresis, fullest first."""
     present = [(balance.fullness(node), shepherd, node) for shepherd, node in nodes.health.items() if node.present]
@@ -74,7 +74,7 @@ def sources(nodes: Nodes, balance: Balance) -> tuple[ServiceId, ...]:
     return (*draining, *full)
 
 
-def move(blob: BlobView, plan: BlobPlan, nodes: Nodes, balance: Balance) -> Move | None:
+def move(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, balance: Balance) -> BalanceMove | None:
     """The copy to be made so that a worse one can go, None when all are well where they are.
 
     Args:
@@ -92,11 +92,11 @@ def move(blob: BlobView, plan: BlobPlan, nodes: Nodes, balance: Balance) -> Move
     demand = Demand(1, blob.size, holders=others, exclude=held)
     for target in nodes.fleet.choose(demand, Chance(blob).uniform):
         if own.draining or _better(worst.shepherd, target, others, nodes, balance):
-            return Move(Copy(plan.homes, target), worst.shepherd)
+            return BalanceMove(Copy(plan.homes, target), worst.shepherd)
     return None
 
 
-def held(blob: BlobView, plan: BlobPlan, nodes: Nodes, shepherd: ServiceId) -> bool:
+def held(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, shepherd: ServiceId) -> bool:
     """Whether a copy stays on a Shepherd that is drained because too few others can take one, or there is no good one
     to make another of. Asked of a blob for which there is no `move`: a new Shepherd, room on another, or a lower
     `wanted` would let it go, or whoever deletes what is lost."""
@@ -109,13 +109,15 @@ def held(blob: BlobView, plan: BlobPlan, nodes: Nodes, shepherd: ServiceId) -> b
     return bool(here) and all(replica.state in _BAD for replica in blob.replicas)
 
 
-def _movable(blob: BlobView, plan: BlobPlan, nodes: Nodes) -> bool:
+def _movable(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds) -> bool:
     """Whether a blob is whole, has no copy too many, and nothing else is being done about it."""
     homes = nodes_of(plan.homes)
     return plan.quiet and len(homes) == max(blob.wanted, 1) and all(home in nodes.health for home in homes)
 
 
-def _better(own: ServiceId, target: ServiceId, others: tuple[ServiceId, ...], nodes: Nodes, balance: Balance) -> bool:
+def _better(
+    own: ServiceId, target: ServiceId, others: tuple[ServiceId, ...], nodes: ApprovedShepherds, balance: Balance
+) -> bool:
     here, there = (_crowding(nodes.fleet, shepherd, others) for shepherd in (own, target))
     if there != here:
         return there < here

@@ -11,12 +11,12 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, blob_object
-from chelonia.core.librarian import Arriving
+from chelonia.core.ports.librarian import Arriving
 from chelonia.core.replicas import Location
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership import operator_controls as steering
 from chelonia.librarian.leadership.lease.act import Leading
-from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.repair.claims import decide as claims
 
 _AWAY: Final = (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.OUTCOME_UNKNOWN, Kind.READ_ONLY)
@@ -27,10 +27,10 @@ class Renewing:
     """One Librarian's renewing of claims. `behind`: the metadata have been out of reach since claims were last renewed
     that had earned it, so what they say of claims is not planned on."""
 
-    def __init__(self, footing: Footing, leading: Leading) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+        self._on = context
         self._leading = leading
-        self._arrivals = claims.Arrivals(footing.settings.claim_ms)
+        self._arrivals = claims.Arrivals(context.settings.claim_ms)
         self._late = False
         self.behind = False
 
@@ -56,6 +56,6 @@ class Renewing:
         for blob, (place, copy) in zip(blobs, due.items(), strict=True):
             element = claims.renewal(blob, place, copy.here, span, anyhow=anyhow)
             if element is not None:
-                await self._on.records.attempt(self._on.call, Draft((element,)))
+                await self._on.records.attempt(self._on.call, PlannedTransact((element,)))
             self._arrivals.written(place)
         self._late = False

@@ -14,17 +14,17 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import Ms, ServiceId, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
 from chelonia.core.replicas import Location, Receipt, ReplicaState
-from chelonia.core.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
 from chelonia.core.timing.clock import done_within, within
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.metadata.elements import drop, file_record, is_, put
-from chelonia.librarian.metadata.records import Draft, Identity, Records
-from chelonia.librarian.namespace.uploads.act import Uploads, same_bytes
+from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records
+from chelonia.librarian.namespace.uploads.act import FileUploads, same_bytes
 from chelonia.librarian.repair.claims.decide import GIVEN_UP
 from chelonia.librarian.world import World
 
@@ -84,7 +84,7 @@ class HeldUp:
 class Copier:
     """Makes repair copies."""
 
-    def __init__(self, records: Records, uploads: Uploads, identity: Identity, world: World) -> None:
+    def __init__(self, records: Records, uploads: FileUploads, identity: LibrarianIdentity, world: World) -> None:
         self._records = records
         self._uploads = uploads
         self._call = identity.call()
@@ -165,7 +165,7 @@ class Copier:
         key, obj = str(receipt.location), job.blob.id
         creating = is_("locations", key, ReplicaState.CREATING.value)
         elements = [put(obj, "locations", key, ReplicaState.ALIVE.value, creating), drop(obj, "claims", key)]
-        if (await self._records.attempt(self._call, Draft(elements))).applied:
+        if (await self._records.attempt(self._call, PlannedTransact(elements))).applied:
             _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
             await self._uploads.rechecking.written((receipt,))
 
@@ -173,7 +173,7 @@ class Copier:
         """Take the claim back, or let it expire now where the copy may go on; the planner decides anew."""
         _LOG.info("copy of %s from %s to %s is given up: %s", blob_of(job.blob), job.source, job.target, error)
         elements = job.expired() if begun and error.kind in _UNKNOWN else job.unclaim()
-        await self._records.attempt(self._call, Draft(elements))
+        await self._records.attempt(self._call, PlannedTransact(elements))
         return HeldUp(blame, error.kind is Kind.BUSY)
 
 

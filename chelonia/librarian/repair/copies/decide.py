@@ -17,13 +17,13 @@ from chelonia.core.healing import HealControl, NodeCopies
 from chelonia.core.ids import Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.repair.copies.act import Copier, CopyJob
 from chelonia.librarian.repair.forecast import Rate
 from chelonia.librarian.repair.guard import Flow, Slots, Sparing, Throttle
 from chelonia.librarian.repair.plan.decide import BlobPlan, Copy
-from chelonia.librarian.repair.worklist import Waiting
+from chelonia.librarian.repair.worklist import QueuedBlob
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class Copies:
     """The copies of one Librarian. `ended` is called when one has ended, told how many bytes were copied, -1 when a
     Shepherd failed at it or nobody knows; `rate` learns what each of them takes."""
 
-    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[int], None], rate: Rate) -> None:
-        settings = footing.settings
-        self._on = footing
+    def __init__(self, context: LibrarianContext, copier: Copier, ended: Callable[[int], None], rate: Rate) -> None:
+        settings = context.settings
+        self._on = context
         self._copier = copier
         self._ended = ended
         self._rate = rate
-        self._slots = Slots(settings.copies_per_node_max, settings.copies_max, footing.nodes.table.copies_at_once_max)
+        self._slots = Slots(settings.copies_per_node_max, settings.copies_max, context.nodes.table.copies_at_once_max)
         self._throttle = Throttle(COPIES_MIN, settings.copies_max)
         self._sent, self._taken = Flow(), Flow()
         self.paused = False
@@ -120,14 +120,14 @@ class Copies:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def room(self) -> Callable[[Waiting], bool]:
+    def room(self) -> Callable[[QueuedBlob], bool]:
         """What says of one blob after the other whether a copy of it could begin now, beside those before it."""
         if self._on.world.strain is not None:
             self._throttle.look(self._on.world.strain(), self._on.now)
             self._slots.total_max = self._throttle.allowed
         left = self._slots.copy()
 
-        def fits(waiting: Waiting) -> bool:
+        def fits(waiting: QueuedBlob) -> bool:
             for target, sources in waiting.ways:
                 source = next((s for s in sources if left.free(s) and self._gives(s)), None)
                 if source is not None and left.free(target) and self._takes(target):

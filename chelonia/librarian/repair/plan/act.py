@@ -12,25 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import Endangered
 from chelonia.core.ids import BlobId, Ms, blob_object, shepherd_object
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
 from chelonia.core.replicas import ReplicaState
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.metadata.elements import drop, on_version, put
-from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.repair.ask_after import ask_after
 from chelonia.librarian.repair.copies.decide import Copies
-from chelonia.librarian.repair.notify_leader import Telling
+from chelonia.librarian.repair.notify_leader import LeaderNotifier
 from chelonia.librarian.repair.plan.decide import BlobPlan
 from chelonia.librarian.repair.plan.read import Planning
-from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.tally import RepairTally
 from chelonia.librarian.repair.trim import Trimming
-from chelonia.librarian.repair.worklist import Waiting, Worklist
+from chelonia.librarian.repair.worklist import QueuedBlob, Worklist
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,30 +39,30 @@ PLANS_AT_ONCE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RepairParts:
     """What repairing works with."""
 
     work: Worklist
-    tally: Tally
+    tally: RepairTally
     planning: Planning
     leading: Leading
     copies: Copies
     trimming: Trimming
-    telling: Telling
+    notifier: LeaderNotifier
 
 
 class Repairing:
     """Plan and act, a batch at a time."""
 
-    def __init__(self, footing: Footing, parts: Parts) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, parts: RepairParts) -> None:
+        self._on = context
         self._work = parts.work
         self._tally = parts.tally
         self._planning = parts.planning
         self._leading = parts.leading
         self._copies = parts.copies
         self._trimming = parts.trimming
-        self._telling = parts.telling
+        self._notifier = parts.notifier
         self._looked = False
 
     @property
@@ -106,14 +106,14 @@ class Repairing:
         plans = await self._plans(list(found.values()))
         for blob in set(batch).difference(plan.blob for plan in plans):  # gone, or not to be read
             self._tally.gone(blob)
-            self._telling.gone(blob)
+            self._notifier.gone(blob)
             self._work.planned(blob)
             self._work.settle(blob)
         for plan in plans:
             self._work.planned(plan.blob)
             self._look_again(plan)
             if not self._leading.now:
-                self._telling.planned(plan)
+                self._notifier.planned(plan)
             if not plan.idle:
                 await self.act(plan, found[plan.blob])
 
@@ -153,7 +153,7 @@ class Repairing:
         elements = on_version(elements, blob)
         applied = False
         try:
-            applied = self._leading.heed(await self._on.records.attempt(self._on.call, Draft(elements)))
+            applied = self._leading.heed(await self._on.records.attempt(self._on.call, PlannedTransact(elements)))
         finally:
             for job in jobs:
                 if applied:
@@ -187,6 +187,6 @@ def endangered(plan: BlobPlan, blob: StoredObject) -> Endangered:
     return Endangered(plan.blob, facts.name, plan.live, plan.wanted, facts.size, facts.created_ms)
 
 
-def _waiting(plan: BlobPlan, blob: StoredObject) -> Waiting:
+def _waiting(plan: BlobPlan, blob: StoredObject) -> QueuedBlob:
     ways = tuple((copy.target, tuple(source.shepherd for source in copy.sources)) for copy in plan.copies)
-    return Waiting(endangered(plan, blob), ways)
+    return QueuedBlob(endangered(plan, blob), ways)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.replicas import PROVEN, Location, Readable, ReplicaState, readable
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 
@@ -32,7 +32,7 @@ SURPLUS = "surplus"
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaOnRecord:
     """One replica as stored. `claimed_until_ms`: when the claim of `creating` expires; `since_ms`: since when it is
     `thirdwheel` or `invalid`; 0 where it has no meaning."""
 
@@ -51,7 +51,7 @@ class BlobView:
     wanted: int
     size: int
     created_ms: Ms
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaOnRecord, ...]
 
     @property
     def lost(self) -> bool:
@@ -81,7 +81,7 @@ class NodeHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class ApprovedShepherds:
     """Every approved Shepherd at the moment of planning; one that is missing here is away for good.
 
     `fleet`: the same, made ready for the choice of targets.
@@ -91,7 +91,7 @@ class Nodes:
     fleet: Fleet
 
     @classmethod
-    def of(cls, health: Mapping[ServiceId, NodeHealth]) -> Nodes:
+    def of(cls, health: Mapping[ServiceId, NodeHealth]) -> ApprovedShepherds:
         """These Shepherds."""
         return cls(health, Fleet(node.view for node in health.values()))
 
@@ -131,7 +131,7 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SetState:
     """Give a replica another stored state."""
 
     location: Location
@@ -157,7 +157,7 @@ class BlobPlan:
     created_ms: Ms
     copies: tuple[Copy, ...] = ()
     removals: tuple[Removal, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[SetState, ...] = ()
     witnesses: tuple[Location, ...] = ()
     homes: tuple[Location, ...] = ()
     short: int = 0
@@ -182,7 +182,7 @@ class BlobPlan:
         return self.live, self.created_ms, self.blob
 
 
-def plan(blobs: Iterable[BlobView], nodes: Nodes, policy: RepairPolicy, now: Ms) -> tuple[BlobPlan, ...]:
+def plan(blobs: Iterable[BlobView], nodes: ApprovedShepherds, policy: RepairPolicy, now: Ms) -> tuple[BlobPlan, ...]:
     """Plan repair, most endangered blob first.
 
     Args:
@@ -221,15 +221,15 @@ def view_of(stored: StoredObject) -> BlobView:
     )
 
 
-def _replica(location: Location, state: ReplicaState, noted: Ms) -> Replica:
+def _replica(location: Location, state: ReplicaState, noted: Ms) -> ReplicaOnRecord:
     """`noted`: what `claims.decide` says; the end of the claim for `creating`, the beginning of the state for
     others."""
     if state is _S.CREATING:
-        return Replica(location, state, claimed_until_ms=noted)
-    return Replica(location, state, since_ms=noted)
+        return ReplicaOnRecord(location, state, claimed_until_ms=noted)
+    return ReplicaOnRecord(location, state, since_ms=noted)
 
 
-def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> BlobPlan:
+def plan_blob(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, now: Ms) -> BlobPlan:
     """Plan for one blob."""
     count = _count(blob, nodes, policy, now)
     missing = blob.wanted - count.promised
@@ -237,7 +237,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     missing -= len(recalled)
     copies = _copies(blob, count, nodes, missing) if missing > 0 else ()
     removals, stalled = _given_up(count)
-    marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
+    marks = [SetState(replica.location, _S.ALIVE) for replica in recalled] + stalled
     if len(_nodes(count.sure)) >= max(blob.wanted, 1):
         removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.since_ms, now)]
         removals += [Removal(r.location, SURPLUS) for r in count.wheels if policy.ripe(r.since_ms, now)]
@@ -266,23 +266,23 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
 class _Count:
     """A blob's replicas sorted by what they are worth now, each list in order of location."""
 
-    verified: list[Replica]
+    verified: list[ReplicaOnRecord]
     """`alive` on a Shepherd within reach."""
-    steady: list[Replica]
+    steady: list[ReplicaOnRecord]
     """Those of `verified` whose Shepherd does not come and go."""
-    sure: list[Replica]
+    sure: list[ReplicaOnRecord]
     """Those of `steady` whose Shepherd is proven: what a removal may rest on."""
-    wheels: list[Replica]
+    wheels: list[ReplicaOnRecord]
     """`thirdwheel` on a Shepherd within reach."""
-    sure_wheels: list[Replica]
+    sure_wheels: list[ReplicaOnRecord]
     """Those of `wheels` whose Shepherd is steady and proven."""
-    coming: list[Replica]
+    coming: list[ReplicaOnRecord]
     """`creating`, the claim still running, the Shepherd within reach."""
-    waited_for: list[Replica]
+    waited_for: list[ReplicaOnRecord]
     """`alive` on a Shepherd that is away but expected back."""
-    expired: list[Replica]
+    expired: list[ReplicaOnRecord]
     """`creating`, the claim over."""
-    broken: list[Replica]
+    broken: list[ReplicaOnRecord]
     """`invalid` and `stalled`."""
 
     @property
@@ -309,9 +309,9 @@ class _Count:
 _NOBODY = NodeHealth(NodeView(ServiceId(""), Dn(""), "", Ms(0)), present=False, proven=False)
 
 
-def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Count:
+def _count(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, now: Ms) -> _Count:
     count = _Count([], [], [], [], [], [], [], [], [])
-    away: list[tuple[Replica, NodeHealth]] = []
+    away: list[tuple[ReplicaOnRecord, NodeHealth]] = []
     last = now + 2 * policy.claim_ms
     for replica in sorted(blob.replicas, key=_by_location):
         node = nodes.health.get(replica.location.shepherd, _NOBODY)
@@ -338,7 +338,7 @@ def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Coun
     return count
 
 
-def _count_alive(count: _Count, replica: Replica, node: NodeHealth) -> None:
+def _count_alive(count: _Count, replica: ReplicaOnRecord, node: NodeHealth) -> None:
     count.verified.append(replica)
     if node.steady:
         count.steady.append(replica)
@@ -346,7 +346,7 @@ def _count_alive(count: _Count, replica: Replica, node: NodeHealth) -> None:
             count.sure.append(replica)
 
 
-def _by_location(replica: Replica) -> tuple[ServiceId, ReferenceId]:
+def _by_location(replica: ReplicaOnRecord) -> tuple[ServiceId, ReferenceId]:
     return replica.location.shepherd, replica.location.reference
 
 
@@ -365,11 +365,11 @@ def nodes_of(locations: Iterable[Location]) -> tuple[ServiceId, ...]:
     return tuple(dict.fromkeys([location.shepherd for location in locations]))
 
 
-def _nodes(replicas: Iterable[Replica]) -> tuple[ServiceId, ...]:
+def _nodes(replicas: Iterable[ReplicaOnRecord]) -> tuple[ServiceId, ...]:
     return nodes_of([replica.location for replica in replicas])
 
 
-def _recalled(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> list[Replica]:
+def _recalled(blob: BlobView, count: _Count, nodes: ApprovedShepherds, missing: int) -> list[ReplicaOnRecord]:
     """Surplus copies that are needed again: as many as lack, or all when verified ones have become too few."""
     homes = count.homes
     short = max(missing, blob.wanted - len(homes))
@@ -379,7 +379,7 @@ def _recalled(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> list
     return [r for r in steady if r.location.shepherd not in homes][:short]
 
 
-def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[Copy, ...]:
+def _copies(blob: BlobView, count: _Count, nodes: ApprovedShepherds, missing: int) -> tuple[Copy, ...]:
     sources = tuple(replica.location for replica in (*count.verified, *count.wheels))
     if not sources:
         return ()
@@ -396,17 +396,17 @@ def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[
     return tuple(Copy(turned, target) for target in nodes.fleet.choose(demand, chance.uniform))
 
 
-def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
+def _given_up(count: _Count) -> tuple[list[Removal], list[SetState]]:
     """Claims that have expired: removed while a verified copy is certainly there; kept as `stalled` when there is
     none, for those bytes may be the last; left as they are while that cannot be told."""
     if count.secure:
         return [Removal(r.location, EXPIRED) for r in count.expired], []
     if count.live:
         return [], []
-    return [], [Mark(r.location, _S.STALLED) for r in count.expired]
+    return [], [SetState(r.location, _S.STALLED) for r in count.expired]
 
 
-def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
+def _surplus(blob: BlobView, count: _Count, nodes: ApprovedShepherds) -> list[SetState]:
     """The one replica to mark as surplus: a second copy on one node, else the one that can best be spared."""
     if any(replica.state is _S.THIRDWHEEL for replica in blob.replicas):
         return []
@@ -415,15 +415,15 @@ def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
         seen: list[ServiceId] = []
         for replica in count.sure:
             if replica.location.shepherd in seen:
-                return [Mark(replica.location, _S.THIRDWHEEL)]
+                return [SetState(replica.location, _S.THIRDWHEEL)]
             seen.append(replica.location.shepherd)
     if len(homes) <= max(blob.wanted, 1):
         return []
-    return [Mark(max(count.sure, key=lambda r: weariness(r.location, homes, nodes)).location, _S.THIRDWHEEL)]
+    return [SetState(max(count.sure, key=lambda r: weariness(r.location, homes, nodes)).location, _S.THIRDWHEEL)]
 
 
 def weariness(
-    location: Location, homes: Sequence[ServiceId], nodes: Nodes
+    location: Location, homes: Sequence[ServiceId], nodes: ApprovedShepherds
 ) -> tuple[bool, Crowding, float, ReferenceId]:
     """How well a copy can be spared: first one on a node that is being emptied; then where copies are closest, so that
     those left are in as many domains as can be; then on the fuller node (to the percent: Shepherds may share a disk);

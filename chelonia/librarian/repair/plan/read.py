@@ -15,11 +15,11 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import Endangered
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.repair.plan import decide as repair
-from chelonia.librarian.repair.plan.decide import BlobPlan, BlobView, NodeHealth, Nodes, RepairPolicy
-from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.plan.decide import ApprovedShepherds, BlobPlan, BlobView, NodeHealth, RepairPolicy
+from chelonia.librarian.repair.tally import RepairTally
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ Spared = Callable[[ServiceId], bool]
 class Planning:
     """Makes plans and keeps the tally of what they found."""
 
-    def __init__(self, footing: Footing, spared: Spared, tally: Tally) -> None:
-        settings = footing.settings
-        self._on = footing
+    def __init__(self, context: LibrarianContext, spared: Spared, tally: RepairTally) -> None:
+        settings = context.settings
+        self._on = context
         self._spared = spared
         self._tally = tally
         self._policy = RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms)
-        self._nodes = Nodes.of({})
+        self._nodes = ApprovedShepherds.of({})
         self._fresh_until = Ms(0)
         self._unreadable: dict[ObjectId, int] = {}
 
@@ -83,12 +83,12 @@ class Planning:
         if self._tally.lose(Endangered(view.blob, facts.name, 0, view.wanted, facts.size, facts.created_ms)):
             _LOG.error("blob %s is lost, no verified copy is left: file %.200s", view.blob, facts.name)
 
-    def nodes(self) -> Nodes:
+    def nodes(self) -> ApprovedShepherds:
         """The Shepherds as the planner sees them."""
         if self._on.now >= self._fresh_until:
             health = self._node_health()
             if health != self._nodes.health:  # else what was made ready of them is good for another tick
-                self._nodes = Nodes.of(health)
+                self._nodes = ApprovedShepherds.of(health)
             self._fresh_until = Ms(self._on.now + self._on.settings.tick_ms)
         return self._nodes
 

@@ -12,26 +12,26 @@ from chelonia.core import bounds
 from chelonia.core.healing import Exposed, HealControl, HealStatus, NodeCursor
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.placement import NODE_OFFLINE
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership import operator_controls as steering
 from chelonia.librarian.repair import forecast
-from chelonia.librarian.repair.forecast import Rate, Seen, outlook
-from chelonia.librarian.repair.plan.act import Parts
-from chelonia.librarian.repair.progress.decide import Round
+from chelonia.librarian.repair.forecast import KnownLoss, Rate, outlook
+from chelonia.librarian.repair.plan.act import RepairParts
+from chelonia.librarian.repair.progress.decide import RepairRound
 
 
-class Progress:
+class HealingProgress:
     """Of one Librarian's healing."""
 
-    def __init__(self, footing: Footing, parts: Parts, rate: Rate) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext, parts: RepairParts, rate: Rate) -> None:
+        self._on = context
         self._work = parts.work
         self._tally = parts.tally
         self._leading = parts.leading
         self._copies = parts.copies
         self._rate = rate
         self._stored_ms = Ms(0)
-        self._ordered = self._leading.record, steering.control_of(self._leading.record, footing.settings)
+        self._ordered = self._leading.record, steering.control_of(self._leading.record, context.settings)
 
     def copied(self, size: int) -> None:
         """A copy of so many bytes was made."""
@@ -46,15 +46,17 @@ class Progress:
         """Have all blobs of a Shepherd planned; of one that is lost, from where the last leader was."""
         stored = self._on.nodes.table.stored(shepherd)
         if stored is None or stored.state != NODE_OFFLINE:
-            self._work.begin(Round(shepherd))
+            self._work.begin(RepairRound(shepherd))
             return
         waited_for = max(stored.since_ms + self._on.settings.repair_delay_ms, stored.excused_until_ms)
         if self._on.wall < waited_for or self._on.now < self._on.nodes.table.awaited_ms(shepherd):
-            self._work.begin(Round(shepherd, stored.since_ms))
+            self._work.begin(RepairRound(shepherd, stored.since_ms))
             return
         if not self._work.goes_through(shepherd, stored.since_ms):
             loss, after = steering.cursors_of(self._leading.record).get(shepherd, (Ms(0), ""))
-            self._work.begin(Round(shepherd, stored.since_ms, after if loss == stored.since_ms else "", kept=True))
+            self._work.begin(
+                RepairRound(shepherd, stored.since_ms, after if loss == stored.since_ms else "", kept=True)
+            )
 
     async def tick(self, now: Ms) -> None:
         """Store how far the rounds are."""
@@ -111,7 +113,7 @@ class Progress:
         """Until all is copied; -1 when that cannot be told."""
         work = self._tally.work
         expected = outlook(
-            Seen(work.copies, work.bytes, *self._tally.done, self._work.unplanned, self._work.read_share)
+            KnownLoss(work.copies, work.bytes, *self._tally.done, self._work.unplanned, self._work.read_share)
         )
         if expected is None or (self.control.paused and expected[0]):
             return forecast.UNKNOWN

@@ -34,7 +34,7 @@ class _Page:
     left: int | None = None
 
 
-class Round:
+class RepairRound:
     """One Shepherd's. `loss`: since when its state is what it is; `kept`: the cursor is worth storing, for nothing that
     is only waited for today can be due tomorrow."""
 

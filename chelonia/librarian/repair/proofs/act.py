@@ -14,10 +14,10 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.shepherd import Challenge, Question
 from chelonia.core.replicas import Location
-from chelonia.core.shepherd import Challenge, Question
 from chelonia.core.timing.clock import within
-from chelonia.librarian.context import Footing
+from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.repair.plan.decide import BlobPlan
 from chelonia.librarian.repair.proofs import decide as proofs
@@ -32,8 +32,8 @@ PROVE_MS = 10_000
 class Proving:
     """One Librarian's challenges."""
 
-    def __init__(self, footing: Footing) -> None:
-        self._on = footing
+    def __init__(self, context: LibrarianContext) -> None:
+        self._on = context
 
     async def proven(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
         """The copies of these plans that have proven themselves."""

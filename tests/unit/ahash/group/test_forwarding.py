@@ -6,13 +6,13 @@ import inspect
 import pytest
 
 from chelonia.ahash.group import forwarding
-from chelonia.ahash.group.forwarding import Asked, Forwarder, NotCarriedOut
+from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarriedOut
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash, Page, TransactOutcome, Unmet, Walk
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.ports.ahash import AHash, Page, TransactOutcome, Unmet, Walk
 from chelonia.core.position import Position
 from tests.support.ahash import HandClock, check, put, version_is
 
@@ -43,7 +43,7 @@ def test_the_whole_port_is_forwarded() -> None:
     ],
 )
 def test_requests_arrive_as_they_left(method: str, arguments: tuple[object, ...]) -> None:
-    asked = Asked(method, CALL, arguments)
+    asked = ForwardedCall(method, CALL, arguments)
     assert forwarding.decode_request(forwarding.encode_request(asked)) == asked
 
 
@@ -82,7 +82,7 @@ DEEP = b"\x91" * 100_000
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"\xc1", b"\x90", forwarding.encode_request(Asked("get", CALL, ()))[:-1],
+        b"", b"\xc1", b"\x90", forwarding.encode_request(ForwardedCall("get", CALL, ()))[:-1],
         DEEP, b"\x93\xa6recall\x80" + DEEP, b"\x93\xa6recall\x81\xa3new" + DEEP,
     ],
 )  # fmt: skip
@@ -99,9 +99,9 @@ def test_an_answer_that_cannot_be_read_is_no_fault_of_the_call(data: bytes) -> N
 
 def test_an_unknown_method_and_text_that_is_none_are_refused() -> None:
     with fails(Kind.BAD_REQUEST):
-        forwarding.decode_request(forwarding.encode_request(Asked("close", CALL, ())))
+        forwarding.decode_request(forwarding.encode_request(ForwardedCall("close", CALL, ())))
     with fails(Kind.BAD_REQUEST):
-        forwarding.encode_request(Asked("recall", CALL, ("\ud800",)))
+        forwarding.encode_request(ForwardedCall("recall", CALL, ("\ud800",)))
 
 
 # --- outstanding calls ------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def line() -> Line:
     return Line()
 
 
-ASKED = Asked("recall", CALL, (KEY,))
+ASKED = ForwardedCall("recall", CALL, (KEY,))
 NOTHING = forwarding.encode_result(None, HERE)
 
 

@@ -12,13 +12,13 @@ from chelonia.ahash.group.effects import (
     Admission,
     AskElection,
     Promises,
-    Role,
+    ReplicaRole,
     Send,
     StepDown,
 )
 from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import held_for
-from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Reached, Vouched
+from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Vouched, VouchedCommit
 from chelonia.ahash.group.peer_messages import (
     Beat,
     Echo,
@@ -26,12 +26,12 @@ from chelonia.ahash.group.peer_messages import (
     Past,
     Stand,
 )
-from chelonia.ahash.group.protocol import Replica
-from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES, Strain
+from chelonia.ahash.group.protocol import GroupReplica
+from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES, ReplicaStrain
 from chelonia.ahash.store.replicated_port import (
     Flushed,
+    LogPosition,
     MasterThere,
-    Token,
     WantElection,
 )
 from chelonia.core import bounds
@@ -53,24 +53,24 @@ from tests.unit.ahash.group.test_protocol import (
 
 # ---------------------------------------------------------------------------------------------------------- histories
 
-OTHERS = Reached(4, 2, 99, 45)
+OTHERS = VouchedCommit(4, 2, 99, 45)
 """What another history reached, in a term that we know nothing of."""
 
 
-def past(*held: Reached, known: Reached = NOWHERE, number: int = 1) -> Past:
+def past(*held: VouchedCommit, known: VouchedCommit = NOWHERE, number: int = 1) -> Past:
     return Past(number, known, held)
 
 
-def knowing() -> Replica:
+def knowing() -> GroupReplica:
     """Replica 1, whose log ends in term 3 of replica 2, and which knows its commit 38 to be acknowledged."""
-    return replica(beside=Remembers(True, run=7, known=Reached(3, 2, 0, 38)))
+    return replica(beside=Remembers(True, run=7, known=VouchedCommit(3, 2, 0, 38)))
 
 
 def test_who_knows_more_than_an_open_term_has_is_not_cut_back() -> None:
     one = knowing()
-    one.received(2, past(Reached(3, 2, 0, 37), Reached(5, 2, 99, OPEN_END)), OPEN)
+    one.received(2, past(VouchedCommit(3, 2, 0, 37), VouchedCommit(5, 2, 99, OPEN_END)), OPEN)
     effects = one.received(2, beat(durable=42, base=Vouched(3, 2, 60)), OPEN)
-    assert one.role is Role.ALONE
+    assert one.role is ReplicaRole.ALONE
     assert one.status(OPEN).parted == (2,)
     assert sent(Stand, effects, 2)
     assert one.admits(2, EngineFrame(True, 5, b"c", b"r"), OPEN) is Admission.DROP
@@ -79,24 +79,26 @@ def test_who_knows_more_than_an_open_term_has_is_not_cut_back() -> None:
 
 def test_a_term_that_has_what_is_known_is_followed_whatever_passed_between() -> None:
     one = knowing()
-    one.received(2, past(Reached(3, 2, 0, 39), Reached(4, 3, 98, 60), Reached(5, 2, 99, OPEN_END)), OPEN)
+    one.received(
+        2, past(VouchedCommit(3, 2, 0, 39), VouchedCommit(4, 3, 98, 60), VouchedCommit(5, 2, 99, OPEN_END)), OPEN
+    )
     one.received(2, beat(durable=42, base=Vouched(4, 3, 60)), OPEN)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
     assert one.status(OPEN).parted == ()
 
 
 def test_the_same_numbers_of_another_run_are_another_history() -> None:
-    one = replica(beside=Remembers(True, run=7, known=Reached(3, 2, 11, 38)))
-    one.received(2, past(Reached(3, 2, 12, 60), Reached(5, 2, 99, OPEN_END)), OPEN)
+    one = replica(beside=Remembers(True, run=7, known=VouchedCommit(3, 2, 11, 38)))
+    one.received(2, past(VouchedCommit(3, 2, 12, 60), VouchedCommit(5, 2, 99, OPEN_END)), OPEN)
     one.received(2, beat(durable=42, base=Vouched(3, 2, 60)), OPEN)
     assert one.status(OPEN).parted == (2,)
 
 
 def test_who_has_nothing_left_follows_an_open_term_of_any_history() -> None:
-    one = replica(end=LogEnd(None, 0), trusted=False, beside=Remembers(False, run=7, known=Reached(3, 2, 0, 38)))
-    one.received(2, past(OTHERS, Reached(5, 2, 99, OPEN_END)), OPEN)
+    one = replica(end=LogEnd(None, 0), trusted=False, beside=Remembers(False, run=7, known=VouchedCommit(3, 2, 0, 38)))
+    one.received(2, past(OTHERS, VouchedCommit(5, 2, 99, OPEN_END)), OPEN)
     one.received(2, beat(durable=42), OPEN)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
 
 
 def test_two_histories_elect_nobody_together_until_one_is_emptied() -> None:
@@ -125,22 +127,22 @@ def test_a_replica_tells_of_its_past_before_the_first_beat_of_a_term_and_before_
     one = knowing()
     [first] = sent(Past, one.connected(2, OPEN))
     assert first.held == END.history
-    assert first.known == Reached(3, 2, 0, 38)
+    assert first.known == VouchedCommit(3, 2, 0, 38)
     assert not sent(Past, stand(one, 3, OPEN), 2), "it has been told"
     messages = [effect.message for effect in of(Send, one.mastered(5, END, OPEN)) if effect.peer == 2]
     assert isinstance(messages[0], Past)
-    assert messages[0].held == (*END.history, Reached(5, 1, 7, OPEN_END))
+    assert messages[0].held == (*END.history, VouchedCommit(5, 1, 7, OPEN_END))
     assert isinstance(messages[1], Beat)
 
 
 def test_what_is_durable_and_held_is_known() -> None:
     one = follower(durable=0)
     one.event(MasterThere(2, 5), OPEN)
-    one.event(Flushed(Token(5, 1, 300), 44), OPEN)
+    one.event(Flushed(LogPosition(5, 1, 300), 44), OPEN)
     one.received(2, beat(durable=43), OPEN + 1)
-    assert one.histories.known == Reached(5, 2, 0, 43)
+    assert one.histories.known == VouchedCommit(5, 2, 0, 43)
     one.received(2, beat(durable=50), OPEN + 2)
-    assert one.histories.known == Reached(5, 2, 0, 44), "what we lack is no history of ours"
+    assert one.histories.known == VouchedCommit(5, 2, 0, 44), "what we lack is no history of ours"
 
 
 def test_a_term_that_the_engine_takes_nothing_of_is_not_followed() -> None:
@@ -148,17 +150,17 @@ def test_a_term_that_the_engine_takes_nothing_of_is_not_followed() -> None:
     one = replica()
     one.received(3, EngineFrame(False, 6, b"vote", b""), OPEN)
     effects = one.received(2, beat(durable=42), OPEN)
-    assert one.role is Role.ALONE
+    assert one.role is ReplicaRole.ALONE
     assert [word.seen for word in sent(Stand, effects, 2)] == [(6, 0)]
     again = replica(beside=Remembers(True, engine_term=6))
     again.received(2, beat(durable=42), OPEN)
-    assert again.role is Role.ALONE
+    assert again.role is ReplicaRole.ALONE
 
 
 # ------------------------------------------------------------------------------------------------------------- strain
 
 
-def strained(one: Replica, now_ms: int, late_ms: int = 300) -> int:
+def strained(one: GroupReplica, now_ms: int, late_ms: int = 300) -> int:
     """It comes so late, three times, a lease apart. Returns: the time after."""
     for _ in range(STRAIN_TIMES):
         keep_time(one, now_ms, now_ms := now_ms + 2 * PACE.lease_ms)
@@ -183,7 +185,7 @@ def test_who_is_late_again_and_again_asks_for_longer_leases_within_a_bound() -> 
 def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> None:
     """A writer asks in one thread, and time is looked at in another: asking changes nothing, and stumbles over
     nothing."""
-    strain = Strain(PACE)
+    strain = ReplicaStrain(PACE)
     for number in range(bounds.LATENESSES_KEPT):
         strain.late(PACE.lease_ms, number * PACE.lease_ms)
     now_ms = bounds.LATENESSES_KEPT * PACE.lease_ms
@@ -221,7 +223,7 @@ def test_a_longer_grant_is_written_down_first_and_never_shortened() -> None:
     bound_ms = OPEN + 10 + 2 * PACE.lease_ms
     assert not of(Promises, one.received(2, beat(durable=42), OPEN + 20))
     keep_time(one, OPEN + 20, bound_ms)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
     assert one.admits(3, EngineFrame(False, 6, b"vote", b""), bound_ms - 1) is Admission.DROP
     one.received(2, beat(durable=42), bound_ms - 1)
     assert of(Promises, one.received(2, beat(durable=42), bound_ms)) == [Promises(PACE.lease_ms)]
@@ -233,9 +235,9 @@ def test_who_starts_is_bound_for_as_long_as_was_written_down() -> None:
     one = replica(beside=Remembers(True, promised_ms=PACE.longest_ms))
     keep_time(one, 0, LATE)
     one.received(2, beat(), LATE - 1)
-    assert one.role is Role.ALONE
+    assert one.role is ReplicaRole.ALONE
     one.received(2, beat(), LATE)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
 
 
 def test_a_master_counts_on_each_echo_for_as_long_as_it_binds() -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.ahash.group import log_vouching as standing
-from chelonia.ahash.group import membership
-from chelonia.ahash.group.log_vouching import OPEN_END, Reached, TermMark, Vouched
+from chelonia.ahash.group import log_vouching, membership
+from chelonia.ahash.group.log_vouching import OPEN_END, TermMark, Vouched, VouchedCommit
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import (
     VERSION,
@@ -34,12 +33,12 @@ from chelonia.ahash.group.peer_messages import (
     encode,
     refuse_hello,
 )
-from chelonia.ahash.store.replicated_port import Token
+from chelonia.ahash.store.replicated_port import LogPosition
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "formats" / "replication.md"
-ACK = Ack(Token(5, 1, 2048), 43)
+ACK = Ack(LogPosition(5, 1, 2048), 43)
 HELLO = Hello(VERSION, "c1", 2, bytes(range(16)), 7)
 EXAMPLES: tuple[Message, ...] = (
     HELLO,
@@ -55,9 +54,9 @@ EXAMPLES: tuple[Message, ...] = (
     Ping(2_000_000),
     Pong(2_000_000),
     CheckpointNear(5),
-    Past(3, Reached(4, 1, 8, 40), (Reached(4, 1, 8, 41), Reached(5, 2, 9, OPEN_END))),
+    Past(3, VouchedCommit(4, 1, 8, 40), (VouchedCommit(4, 1, 8, 41), VouchedCommit(5, 2, 9, OPEN_END))),
 )
-MARK = TermMark(5, 2, 42, Vouched(4, 1, 41), 9, (Reached(4, 1, 8, 41),))
+MARK = TermMark(5, 2, 42, Vouched(4, 1, 41), 9, (VouchedCommit(4, 1, 8, 41),))
 FIRST_MARK = bytes.fromhex("019605022a040129")
 """As earlier releases wrote it."""
 
@@ -76,8 +75,8 @@ u16 = st.integers(0, 2**16 - 1)
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 vouched = st.builds(Vouched, u32, u32, u64)
-reached = st.builds(Reached, u32, u32, u32, u64)
-acks = st.builds(Ack, st.builds(Token, u32, u32, u32), u64)
+reached = st.builds(VouchedCommit, u32, u32, u32, u64)
+acks = st.builds(Ack, st.builds(LogPosition, u32, u32, u32), u64)
 messages = st.one_of(
     st.builds(Hello, u16, st.text(), u32, st.binary(min_size=16, max_size=16), u64, u16),
     st.builds(EngineFrame, st.booleans(), u32, st.binary(), st.binary()),
@@ -103,9 +102,9 @@ def test_golden_messages() -> None:
 
 
 def test_golden_records() -> None:
-    assert [standing.encode_mark(MARK).hex()] == golden("mark")
-    assert standing.decode_mark(bytes.fromhex(golden("mark")[0])) == MARK
-    assert standing.decode_mark(FIRST_MARK) == TermMark(5, 2, 42, Vouched(4, 1, 41))
+    assert [log_vouching.encode_mark(MARK).hex()] == golden("mark")
+    assert log_vouching.decode_mark(bytes.fromhex(golden("mark")[0])) == MARK
+    assert log_vouching.decode_mark(FIRST_MARK) == TermMark(5, 2, 42, Vouched(4, 1, 41))
     assert [membership.encode(example_record()).hex()] == golden("record")
     assert membership.decode(bytes.fromhex(golden("record")[0])) == example_record()
 
@@ -149,7 +148,7 @@ def test_a_damaged_record_is_internal() -> None:
         with pytest.raises(CheloniaError, match="internal"):
             membership.decode(data)
         with pytest.raises(CheloniaError, match="internal"):
-            standing.decode_mark(data)
+            log_vouching.decode_mark(data)
 
 
 def test_a_stranger_is_told_why() -> None:

@@ -18,7 +18,7 @@ from chelonia.ahash.group.effects import (
     OpenTerm,
     Process,
     ProveTerm,
-    Role,
+    ReplicaRole,
     Send,
     StepDown,
     TermEnded,
@@ -27,7 +27,7 @@ from chelonia.ahash.group.effects import (
     WritePages,
 )
 from chelonia.ahash.group.histories import Remembers
-from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import (
@@ -40,25 +40,25 @@ from chelonia.ahash.group.peer_messages import (
     Resign,
     Stand,
 )
-from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
-    Committed,
     Demoted,
     ElectionFailed,
     Flushed,
+    LogPosition,
     MasterHere,
     MasterThere,
     Ready,
     Refilling,
-    Token,
+    SyncedCommit,
     WantElection,
 )
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
 
-PACE = Pace()
+PACE = ProtocolPeriods()
 GROUP = Membership(9, tuple(Member(i, Dn(f"/CN={i}"), f"h{i}:1", i != 4) for i in (1, 2, 3, 4)), 5)
 """Three voters and a learner, 4."""
 END = LogEnd(TermMark(3, 2, 30, Vouched(2, 1, 29)), 40)
@@ -78,15 +78,15 @@ def replica(
     trusted: bool = True,
     group: Membership = GROUP,
     beside: Remembers = Remembers(True, run=7),  # noqa: B008 - it is frozen
-) -> Replica:
-    one = Replica(own, group, PACE, 0, end=end, remembers=replace(beside, trusted=trusted))
+) -> GroupReplica:
+    one = GroupReplica(own, group, PACE, 0, end=end, remembers=replace(beside, trusted=trusted))
     for peer in group.replicas:
         if peer != own:
             one.connected(peer, 0)
     return one
 
 
-def keep_time(one: Replica, since_ms: int, until_ms: int) -> None:
+def keep_time(one: GroupReplica, since_ms: int, until_ms: int) -> None:
     """Nothing happens, but time is looked at as often as a process does that is given the processor."""
     for now_ms in range(since_ms, until_ms, PACE.beat_ms):
         one.tick(now_ms)
@@ -105,34 +105,34 @@ def sent(kind: type[E], effects: Effects, peer: int | None = None) -> list[E]:
     return [message for message in messages if isinstance(message, kind)]
 
 
-def master(now_ms: int = OPEN) -> Replica:
+def master(now_ms: int = OPEN) -> GroupReplica:
     """Replica 1, master of term 5 since `now_ms`, its first commit synced here, joined by nobody."""
     one = replica()
     one.mastered(5, END, now_ms)
-    one.event(Committed(41, Token(5, 1, 100)), now_ms)
+    one.event(SyncedCommit(41, LogPosition(5, 1, 100)), now_ms)
     return one
 
 
 def ack(offset: int, sequence: int, term: int = 5) -> Ack:
-    return Ack(Token(term, 1, offset), sequence)
+    return Ack(LogPosition(term, 1, offset), sequence)
 
 
-def joined(now_ms: int = OPEN) -> Replica:
+def joined(now_ms: int = OPEN) -> GroupReplica:
     """The same, joined by 2, its second commit synced here."""
     one = master(now_ms)
     effects = one.received(2, Echo(now_ms, 5, True, ack(100, 41)), now_ms)
     assert of(ProveTerm, effects) == [ProveTerm(5, 42)]
-    one.event(Committed(42, Token(5, 1, 150)), now_ms)
+    one.event(SyncedCommit(42, LogPosition(5, 1, 150)), now_ms)
     return one
 
 
-def opened(now_ms: int = OPEN) -> Replica:
+def opened(now_ms: int = OPEN) -> GroupReplica:
     one = joined(now_ms)
     assert of(TermOpened, one.received(2, ack(150, 42), now_ms)) == [TermOpened(5)]
     return one
 
 
-def follower(*, durable: int = 41) -> Replica:
+def follower(*, durable: int = 41) -> GroupReplica:
     """Replica 1, synchronised with 2, the master of term 5."""
     one = replica()
     one.received(2, beat(durable=durable, head=41), OPEN)
@@ -149,8 +149,8 @@ def test_a_term_begins_with_its_mark_and_answers_nothing_until_a_majority_has_jo
     effects = one.mastered(5, END, OPEN)
     assert of(OpenTerm, effects) == [OpenTerm(TermMark(5, 1, 41, Vouched(3, 2, 40), 7, END.history))]
     assert sent(Beat, effects, 2) == [Beat(OPEN, 5, 41, Vouched(3, 2, 40), 0, 40)]
-    one.event(Committed(41, Token(5, 1, 100)), OPEN)
-    assert one.role is Role.OPENING
+    one.event(SyncedCommit(41, LogPosition(5, 1, 100)), OPEN)
+    assert one.role is ReplicaRole.OPENING
     assert not one.may_answer_strong(OPEN)
     assert not one.may_write(OPEN)
     assert not one.covers(5, 41)
@@ -167,7 +167,7 @@ def test_neither_an_ack_nor_an_echo_alone_opens_a_term() -> None:
 def test_a_term_is_open_when_a_majority_can_prove_that_it_was_joined() -> None:
     """Before, an older log may still be followed: what was answered here would not bind it."""
     one = joined()
-    assert one.role is Role.OPENING
+    assert one.role is ReplicaRole.OPENING
     assert not one.may_answer_strong(OPEN)
     assert not one.covers(5, 41)
     assert [each.durable for each in sent(Beat, one.tick(OPEN + PACE.beat_ms), 2)] == [0]
@@ -185,7 +185,7 @@ def test_a_learner_and_an_untrusted_replica_open_nothing() -> None:
     two = joined()
     two.received(4, ack(150, 42), OPEN)
     two.received(3, Echo(OPEN, 5, False, ack(150, 42)), OPEN)
-    assert two.role is Role.OPENING
+    assert two.role is ReplicaRole.OPENING
 
 
 def test_a_new_master_whom_nobody_joins_steps_down() -> None:
@@ -211,7 +211,7 @@ def test_a_mandate_that_comes_while_we_are_bound_to_another_master_is_not_used()
     effects = one.mastered(7, END, OPEN + 100)
     assert of(StepDown, effects) == [StepDown("the election is older than our grant to another master")]
     assert not of(OpenTerm, effects)
-    assert one.role is Role.ALONE, "of term 5 its engine takes nothing any more"
+    assert one.role is ReplicaRole.ALONE, "of term 5 its engine takes nothing any more"
     assert not one.may_read_here(OPEN + 100)
 
 
@@ -219,18 +219,18 @@ def test_who_starts_is_bound_for_a_lease() -> None:
     assert of(StepDown, replica().mastered(5, END, OPEN - 1))
     one = replica()
     one.received(2, beat(), OPEN - 1)
-    assert one.role is Role.ALONE
+    assert one.role is ReplicaRole.ALONE
     one.received(2, beat(), OPEN)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
 
 
 def test_a_group_of_one_starts_at_once() -> None:
     alone = Membership(1, GROUP.members[:1], 2)
-    one = Replica(1, alone, PACE, 0, end=END, remembers=Remembers(True))
+    one = GroupReplica(1, alone, PACE, 0, end=END, remembers=Remembers(True))
     assert of(AskElection, one.tick(0)) == [AskElection(1, 1, PACE.mandate_ms, PACE.vote_ms)]
     one.mastered(5, END, 1)
-    assert of(ProveTerm, one.event(Committed(41, Token(5, 1, 100)), 2)) == [ProveTerm(5, 42)]
-    assert of(TermOpened, one.event(Committed(42, Token(5, 1, 150)), 3)) == [TermOpened(5)]
+    assert of(ProveTerm, one.event(SyncedCommit(41, LogPosition(5, 1, 100)), 2)) == [ProveTerm(5, 42)]
+    assert of(TermOpened, one.event(SyncedCommit(42, LogPosition(5, 1, 150)), 3)) == [TermOpened(5)]
 
 
 def test_the_engine_s_word_that_we_are_master_needs_the_end_of_the_log() -> None:
@@ -241,7 +241,7 @@ def test_the_engine_s_word_that_we_are_master_needs_the_end_of_the_log() -> None
 def test_a_commit_before_the_term_is_open_is_a_bug() -> None:
     for one, sequence in ((master(), 42), (joined(), 43)):
         with pytest.raises(AssertionError):
-            one.event(Committed(sequence, Token(5, 1, 200)), OPEN)
+            one.event(SyncedCommit(sequence, LogPosition(5, 1, 200)), OPEN)
 
 
 # ------------------------------------------------------------------------------------------------------ as the master
@@ -253,7 +253,7 @@ def test_strong_answers_end_with_the_lease_though_the_term_goes_on() -> None:
     assert one.may_answer_strong(last - 1)
     assert not one.may_answer_strong(last)
     keep_time(one, OPEN, last + DEAD)
-    assert one.role is Role.MASTER
+    assert one.role is ReplicaRole.MASTER
     assert of(StepDown, one.tick(last + DEAD))
 
 
@@ -268,7 +268,7 @@ def test_a_lease_counts_from_when_the_beat_was_sent() -> None:
 def test_what_arrives_after_a_freeze_does_not_revive_a_term() -> None:
     """Echo and ack were given in time; the process was stopped. First the clock, then the message."""
     one = opened()
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     effects = one.received(2, Echo(OPEN + 10, 5, True, ack(200, 43)), OPEN + 3000)
     assert of(TermEnded, effects)
     assert not of(Durable, effects)
@@ -291,7 +291,7 @@ def test_a_master_that_had_no_time_reads_what_waits_before_it_gives_up() -> None
 
 def test_acks_and_echoes_of_another_term_change_nothing() -> None:
     one = opened()
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     one.received(3, ack(900, 43, term=4), OPEN + 2)
     one.received(3, Echo(OPEN + 300, 4, True, ack(900, 43, term=4)), OPEN + 300)
     one.received(3, Echo(OPEN + 300, 5, True, ack(900, 43, term=6)), OPEN + 1)
@@ -300,7 +300,7 @@ def test_acks_and_echoes_of_another_term_change_nothing() -> None:
 
 def test_a_new_connection_asks_for_acks_again() -> None:
     one = opened()
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     assert sent(Beat, one.connected(2, OPEN + 2), 2), "at once, so that the echo repeats the ack"
     one.received(2, Echo(OPEN + 2, 5, True, ack(200, 43)), OPEN + 3)
     assert one.covers(5, 43)
@@ -308,7 +308,7 @@ def test_a_new_connection_asks_for_acks_again() -> None:
 
 def test_changes_are_refused_while_the_oldest_waits_for_longer_than_a_lease() -> None:
     one = opened()
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     for now_ms in range(OPEN + 2, OPEN + 2 * PACE.lease_ms, 50):
         one.received(2, Echo(now_ms, 5, True, None), now_ms)
         assert one.may_write(now_ms) == (now_ms - (OPEN + 1) < PACE.lease_ms)
@@ -349,7 +349,7 @@ def test_a_master_that_began_with_less_is_told_so_and_not_followed() -> None:
     one.tick(OPEN)
     effects = one.received(2, beat(base=Vouched(3, 2, 39)), OPEN)
     assert sent(Stand, effects, 2) == [Stand(Vouched(3, 2, 40), (3, 2), False, True)]
-    assert one.role is Role.ALONE
+    assert one.role is ReplicaRole.ALONE
     assert not sent(Echo, effects)
 
 
@@ -380,16 +380,18 @@ def test_who_is_bound_hears_no_votes_and_joins_nobody_but_an_open_term() -> None
 
 def test_acks_are_given_in_the_term_followed_only() -> None:
     one = follower()
-    assert sent(Ack, one.event(Flushed(Token(5, 1, 100), 41), OPEN), 2) == [ack(100, 41)]
-    assert not sent(Ack, one.event(Flushed(Token(4, 1, 900), 60), OPEN))
+    assert sent(Ack, one.event(Flushed(LogPosition(5, 1, 100), 41), OPEN), 2) == [ack(100, 41)]
+    assert not sent(Ack, one.event(Flushed(LogPosition(4, 1, 900), 60), OPEN))
     one.received(3, beat(8, durable=50), OPEN + 2)
-    assert not sent(Ack, one.event(Flushed(Token(5, 1, 200), 42), OPEN + 3)), "the old master's, still in the queue"
-    assert not sent(Ack, one.event(Flushed(Token(8, 1, 200), 42), OPEN + 3)), "the engine does not follow yet"
+    assert not sent(Ack, one.event(Flushed(LogPosition(5, 1, 200), 42), OPEN + 3)), (
+        "the old master's, still in the queue"
+    )
+    assert not sent(Ack, one.event(Flushed(LogPosition(8, 1, 200), 42), OPEN + 3)), "the engine does not follow yet"
 
 
 def test_what_is_durable_goes_along_with_frames_and_asks_for_no_echo() -> None:
     one = opened()
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     assert not sent(Beat, one.received(2, ack(200, 43), OPEN + 2)), "told a moment ago"
     told = Beat(0, 5, 41, END.vouched, 43, 43)
     assert sent(Beat, one.tell(OPEN + 3), 3) == [told]
@@ -403,13 +405,13 @@ def test_what_is_durable_goes_along_with_frames_and_asks_for_no_echo() -> None:
 
 def test_frames_in_quick_succession_take_it_along_now_and_then_and_wake_nobody_else() -> None:
     one = opened()
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     one.received(2, ack(200, 43), OPEN + 2)
     assert not sent(Beat, one.tell(OPEN + 2), 3), "told a moment ago"
     assert sent(Beat, one.tell(OPEN + 3), 3)
     looked = one.next_wake(OPEN + 3)
     assert looked == OPEN + 3 + PACE.tell_ms, "looked at once more, as frames rarely come alone"
-    one.event(Committed(44, Token(5, 1, 300)), OPEN + 4)
+    one.event(SyncedCommit(44, LogPosition(5, 1, 300)), OPEN + 4)
     one.received(2, ack(300, 44), OPEN + 4)
     assert one.next_wake(OPEN + 4) == looked, "nobody is woken for the next one"
     assert sent(Beat, one.tick(looked), 2) == [Beat(0, 5, 41, END.vouched, 44, 44)]
@@ -418,7 +420,7 @@ def test_frames_in_quick_succession_take_it_along_now_and_then_and_wake_nobody_e
 
 def test_what_is_durable_is_told_soon_and_beats_keep_their_time() -> None:
     one = opened()
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     one.received(2, ack(200, 43), OPEN + 2)
     assert one.next_wake(OPEN + 2) == OPEN + PACE.tell_ms
     assert sent(Beat, one.tick(OPEN + PACE.tell_ms), 2) == [Beat(0, 5, 41, END.vouched, 43, 43)]
@@ -442,13 +444,13 @@ def test_what_is_not_echoed_does_not_bind() -> None:
 
 def test_an_echo_repeats_the_last_ack() -> None:
     one = follower()
-    one.event(Flushed(Token(5, 1, 100), 41), OPEN)
+    one.event(Flushed(LogPosition(5, 1, 100), 41), OPEN)
     assert sent(Echo, one.received(2, beat(sent_ms=9), OPEN + 50), 2) == [Echo(9, 5, True, ack(100, 41))]
 
 
 def test_what_was_acknowledged_is_vouched_for() -> None:
     one = follower()
-    one.event(Flushed(Token(5, 1, 200), 42), OPEN)
+    one.event(Flushed(LogPosition(5, 1, 200), 42), OPEN)
     one.tick(OPEN + PACE.lease_ms)
     effects = one.received(3, beat(8, base=Vouched(5, 2, 41)), OPEN + PACE.lease_ms)
     assert sent(Stand, effects, 3) == [Stand(Vouched(5, 2, 42), (5, 2), False, True)]
@@ -476,9 +478,9 @@ def test_a_word_that_waited_counts_from_when_it_left() -> None:
     assert one.may_read_here(late)
     two = follower()
     keep_time(two, OPEN, late)
-    assert two.role is Role.ALONE
+    assert two.role is ReplicaRole.ALONE
     two.received(2, beat(durable=41, sent_ms=7 + 50), late)
-    assert two.role is Role.FOLLOWER
+    assert two.role is ReplicaRole.FOLLOWER
     assert not two.may_read_here(late)
 
 
@@ -489,7 +491,7 @@ def test_a_master_that_is_first_heard_of_when_all_waited_is_waited_for() -> None
     late = OPEN + 6000
     for stamp_ms in (7, 57, 107):
         one.received(2, beat(durable=41, sent_ms=stamp_ms, head=41), late)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
     assert not one.may_read_here(late)
     one.received(2, beat(durable=41, sent_ms=6107), late + PACE.beat_ms)
     assert one.may_read_here(late + PACE.beat_ms)
@@ -507,7 +509,7 @@ def test_reads_here_bear_clocks_that_differ_in_rate(rate: int) -> None:
 def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master_up() -> None:
     one, late = follower(), OPEN + PACE.lease_ms + 100
     one.tick(late)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
     assert one.admits(3, EngineFrame(False, 6, b"vote", b""), late) is Admission.PASS, "bound it is no more"
     assert sent(Echo, one.received(2, beat(durable=41), late + 1), 2)
     assert one.admits(3, EngineFrame(False, 6, b"vote", b""), late + 1) is Admission.DROP
@@ -515,11 +517,11 @@ def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master
     two.tick(late)
     assert two.next_wake(late) == late + PACE.beat_ms
     two.tick(late + PACE.beat_ms)
-    assert two.role is Role.ALONE
+    assert two.role is ReplicaRole.ALONE
     three = follower()
     keep_time(three, OPEN, OPEN + PACE.lease_ms)
     three.tick(OPEN + PACE.lease_ms)
-    assert three.role is Role.ALONE, "who listened all the time waits no longer"
+    assert three.role is ReplicaRole.ALONE, "who listened all the time waits no longer"
 
 
 @pytest.mark.parametrize("stalled_ms", [PACE.lease_ms - 1, PACE.lease_ms, PACE.lease_ms + PACE.beat_ms + 1])
@@ -527,24 +529,26 @@ def test_who_meant_to_look_each_beat_and_could_not_listens_first(stalled_ms: int
     one = follower()
     one.attention.look_ms = OPEN + PACE.beat_ms
     one.tick(OPEN + stalled_ms)
-    assert one.role is Role.FOLLOWER
+    assert one.role is ReplicaRole.FOLLOWER
     one.attention.look_ms = OPEN + stalled_ms + PACE.beat_ms
     one.tick(OPEN + stalled_ms + PACE.beat_ms)
-    assert one.role is Role.ALONE
+    assert one.role is ReplicaRole.ALONE
 
 
 def test_a_master_that_resigns_frees_its_followers() -> None:
     one = follower()
     effects = one.received(2, Resign(5), OPEN + 1)
     assert sent(Stand, effects, 3)
-    assert one.role is Role.ALONE
+    assert one.role is ReplicaRole.ALONE
     assert not sent(Stand, follower().received(2, Resign(4), OPEN + 1)), "an earlier term's"
 
 
 # ----------------------------------------------------------------------------------------------------------- elections
 
 
-def stand(one: Replica, peer: int, now_ms: int, vouched: Vouched = END.vouched, *, unproven: bool = False) -> Effects:
+def stand(
+    one: GroupReplica, peer: int, now_ms: int, vouched: Vouched = END.vouched, *, unproven: bool = False
+) -> Effects:
     return one.received(peer, Stand(vouched, (3, 2), unproven, peer != 4), now_ms)
 
 
@@ -615,9 +619,9 @@ def test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised() ->
     assert sent(Echo, effects) == [Echo(7, 5, False, None)]
     one.event(MasterThere(2, 5), LATE)
     one.event(Ready(), LATE)
-    assert not sent(Ack, one.event(Flushed(Token(5, 1, 100), 44), LATE))
+    assert not sent(Ack, one.event(Flushed(LogPosition(5, 1, 100), 44), LATE))
     assert not one.may_read_here(LATE)
-    effects = one.event(Flushed(Token(5, 1, 200), 45), LATE)
+    effects = one.event(Flushed(LogPosition(5, 1, 200), 45), LATE)
     assert of(Trusted, effects)
     assert sent(Ack, effects, 2) == [ack(200, 45)]
     assert one.may_read_here(LATE)
@@ -626,7 +630,7 @@ def test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised() ->
 def test_trust_does_not_return_before_old_promises_have_lapsed() -> None:
     one = replica(end=LogEnd(None, 0), trusted=False)
     one.received(2, beat(durable=41, head=45), 10)
-    for event in (MasterThere(2, 5), Ready(), Flushed(Token(5, 1, 200), 45)):
+    for event in (MasterThere(2, 5), Ready(), Flushed(LogPosition(5, 1, 200), 45)):
         assert not of(Trusted, one.event(event, 11))
     assert not of(Trusted, one.received(2, beat(durable=45, head=45), LATE - 1))
     assert of(Trusted, one.received(2, beat(durable=45, head=45), LATE))
@@ -634,13 +638,13 @@ def test_trust_does_not_return_before_old_promises_have_lapsed() -> None:
 
 def test_a_log_that_is_being_replaced_counts_for_nothing() -> None:
     one = follower()
-    one.event(Flushed(Token(5, 1, 100), 41), OPEN)
+    one.event(Flushed(LogPosition(5, 1, 100), 41), OPEN)
     one.event(Refilling(), OPEN)
     assert not one.may_read_here(OPEN)
     assert sent(Echo, one.received(2, beat(durable=41, head=50), OPEN + 1)) == [Echo(7, 5, False, None)]
     one.event(Ready(), OPEN + 2)
-    assert not of(Trusted, one.event(Flushed(Token(5, 1, 100), 41), OPEN + 3))
-    assert of(Trusted, one.event(Flushed(Token(5, 1, 300), 50), OPEN + 4))
+    assert not of(Trusted, one.event(Flushed(LogPosition(5, 1, 100), 41), OPEN + 3))
+    assert of(Trusted, one.event(Flushed(LogPosition(5, 1, 300), 50), OPEN + 4))
 
 
 def test_a_log_that_was_replaced_in_a_term_not_yet_open_counts_once_it_is_whole() -> None:
@@ -649,8 +653,8 @@ def test_a_log_that_was_replaced_in_a_term_not_yet_open_counts_once_it_is_whole(
     one.event(Refilling(), OPEN)
     assert sent(Echo, one.received(2, beat(head=41), OPEN + 1)) == [Echo(7, 5, False, None)]
     one.event(Ready(), OPEN + 2)
-    assert not of(Trusted, one.event(Flushed(Token(5, 1, 90), 40), OPEN + 3))
-    effects = one.event(Flushed(Token(5, 1, 100), 41), OPEN + 4)
+    assert not of(Trusted, one.event(Flushed(LogPosition(5, 1, 90), 40), OPEN + 3))
+    effects = one.event(Flushed(LogPosition(5, 1, 100), 41), OPEN + 4)
     assert of(Trusted, effects)
     assert sent(Ack, effects, 2) == [ack(100, 41)]
 
@@ -666,7 +670,7 @@ def test_a_change_of_members_counts_by_both_at_once_and_is_finished_when_durable
     one.propose(records.promote(GROUP, 4))
     with pytest.raises(CheloniaError, match="conflict"):
         one.propose(records.finish(one.membership))
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     one.received(2, ack(200, 43), OPEN + 2)
     with pytest.raises(CheloniaError, match="not durable yet"):
         one.finish(43)
@@ -680,21 +684,21 @@ def test_what_the_end_of_a_change_makes_durable_is_answered_when_it_is_told() ->
     answered while status, followers and whoever waited for it still had it as not durable."""
     one = opened()
     one.propose(records.promote(GROUP, 4))
-    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     for peer in (2, 4):
         one.received(peer, ack(200, 43), OPEN + 2)
     one.finish(43)
-    one.event(Committed(44, Token(5, 1, 250)), OPEN + 3)
+    one.event(SyncedCommit(44, LogPosition(5, 1, 250)), OPEN + 3)
     for peer in (2, 4):
         one.received(peer, ack(250, 44), OPEN + 4)
     one.propose(records.demote(one.membership, 3))
-    one.event(Committed(45, Token(5, 1, 300)), OPEN + 5)
-    one.event(Committed(46, Token(5, 1, 350)), OPEN + 6)
+    one.event(SyncedCommit(45, LogPosition(5, 1, 300)), OPEN + 5)
+    one.event(SyncedCommit(46, LogPosition(5, 1, 350)), OPEN + 6)
     one.received(2, ack(350, 46), OPEN + 7)
     assert of(Durable, one.received(4, ack(300, 45), OPEN + 8)) == [Durable(5, 45)]
     one.finish(45)
     assert (one.covers(5, 46), one.durable_sequence) == (False, 45), "two of four hold it, so far"
-    assert of(Durable, one.event(Committed(47, Token(5, 1, 400)), OPEN + 9)) == [Durable(5, 46)]
+    assert of(Durable, one.event(SyncedCommit(47, LogPosition(5, 1, 400)), OPEN + 9)) == [Durable(5, 46)]
     assert (one.covers(5, 46), one.durable_sequence) == (True, 46), "and two of three"
     assert not one.covers(5, 47)
 
@@ -719,7 +723,9 @@ def test_a_change_whose_end_stands_only_with_who_lost_his_vote_by_it_is_over(
     effects = one.received(2, Stand(vouched, (3, 2), False, votes), OPEN)
     assert of(AskElection, effects)
     one.mastered(5, END, OPEN)
-    assert bool(of(ProveTerm, one.event(Committed(41, Token(5, 1, 100)), OPEN))) == over, "its own word is enough"
+    assert bool(of(ProveTerm, one.event(SyncedCommit(41, LogPosition(5, 1, 100)), OPEN))) == over, (
+        "its own word is enough"
+    )
 
 
 def test_who_would_be_left_has_to_answer() -> None:
@@ -757,12 +763,12 @@ def test_only_members_are_heard() -> None:
     messages: tuple[Message, ...] = (ack(100, 41), Echo(OPEN, 5, True, ack(100, 41)), beat(9, durable=99))
     for message in messages:
         assert one.received(7, message, OPEN) == ()
-    assert one.role is Role.OPENING
+    assert one.role is ReplicaRole.OPENING
 
 
 def test_status_tells_what_an_operator_asks() -> None:
     status = opened().status(OPEN + 100)
-    assert (status.role, status.master, status.term, status.durable, status.head) == (Role.MASTER, 1, 5, 42, 42)
+    assert (status.role, status.master, status.term, status.durable, status.head) == (ReplicaRole.MASTER, 1, 5, 42, 42)
     assert status.lease_ms == PACE.held_ms - 100
     assert [(peer.replica, peer.connected, peer.acked) for peer in status.peers] == [
         (2, True, 42),

@@ -16,16 +16,16 @@ from msgspec import structs
 from chelonia.ahash.group import forwarding, peer_messages
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
-from chelonia.ahash.group.forwarding import Asked
+from chelonia.ahash.group.forwarding import ForwardedCall
 from chelonia.ahash.group.peer_messages import CallFrame
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core import bounds
-from chelonia.core.ahash import GroupChange, GroupStep, TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
+from chelonia.core.ports.ahash import GroupChange, GroupStep, TransactOutcome
 from chelonia.core.position import Position
 from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, SMALL, add, is_value, no_panic, put
 from tests.support.group import Group, group_of
@@ -446,7 +446,7 @@ async def test_a_replica_that_asks_too_much_or_what_cannot_be_read_is_one_line_i
         monkeypatch.setattr(bounds, "FORWARDED_MAX", 0)
     why = "it asks for more than 0 calls at once" if readable else "it asks what cannot be read: .*a forwarded call"
     expect_log(f"a call of replica {follower} is refused: {why}")
-    body = forwarding.encode_request(Asked("get", LIBRARIAN, ((OBJECT,), ()))) if readable else bytes(200)
+    body = forwarding.encode_request(ForwardedCall("get", LIBRARIAN, ((OBJECT,), ()))) if readable else bytes(200)
     for number in range(1, 4):
         group.masterships[master].message(follower, peer_messages.encode(CallFrame(number, body)))
     await poll_async(lambda: "is refused" in caplog.text, what="a line in the log")

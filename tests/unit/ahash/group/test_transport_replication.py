@@ -13,7 +13,7 @@ from chelonia.ahash.group import peer_messages
 from chelonia.ahash.group import transport_replication as transport
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import CallFrame, Goodbye, Hello
-from chelonia.ahash.group.transport_replication import LinkIdentity, Links, LinkTrust
+from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, ReplicationLinks
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.far_links import FarLinks
@@ -43,7 +43,7 @@ class Heard:
 
 @dataclass
 class Node:
-    links: Links
+    links: ReplicationLinks
     heard: Heard
     port: int = 0
 
@@ -66,7 +66,7 @@ class Net:
     async def start(self, replica: int, cluster: str = "test", trust: LinkTrust | None = None) -> Node:
         heard = Heard()
         self.ports.setdefault(replica, 0)
-        links = Links(
+        links = ReplicationLinks(
             LinkIdentity(replica, cluster, os.urandom(16)), self.membership(),
             trust or link_trust(self.grid.replica(replica)), heard,
         )  # fmt: skip

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
-from chelonia.ahash.store.bdb.page_files import LOG_STEP_BYTES, LogFiles, LogLook, Look, PageFile
+from chelonia.ahash.store.bdb.page_files import LOG_STEP_BYTES, LogFiles, LogLook, PageCheck, PageFile
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_checksums import checksum, flaw
 from chelonia.ahash.store.page_scrub import AGAIN_MAX, AGAIN_MS, SPREAD, STEP_PAGES, PageScrub, ScrubPace
-from chelonia.core.ahash import PagesSeen
 from chelonia.core.ids import Ms
+from chelonia.core.ports.ahash import PagesSeen
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import SMALL, no_panic
 from tests.support.paper import LoopClock
@@ -241,14 +241,14 @@ class PaperPages:
 
     page_bytes = 8_192
 
-    def look(self, first: int, count: int) -> Look:
+    def look(self, first: int, count: int) -> PageCheck:
         if self.gone:
             raise FileNotFoundError("store.db")
         self.looks.append((self.clock.monotonic_ms(), first, count))
         flawed = [number for number in range(first, first + count) if self.flaws.get(number, 0) > 0]
         for number in flawed:
             self.flaws[number] -= 1
-        return Look(self.count, dict.fromkeys(flawed, "torn"))
+        return PageCheck(self.count, dict.fromkeys(flawed, "torn"))
 
 
 @dataclass

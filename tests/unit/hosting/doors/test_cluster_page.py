@@ -11,9 +11,9 @@ from lxml import html
 from chelonia.core.caller import Role
 from chelonia.core.healing import Endangered, Exposed, HealControl, HealStatus
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ServiceId
-from chelonia.core.librarian import NodeView, ServiceRecord
+from chelonia.core.ports.librarian import NodeView, ServiceRecord
 from chelonia.core.timing.jobs import JobView
-from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.cluster_page import page
 from chelonia.hosting.doors.plain.door import PlainDoor
@@ -58,7 +58,7 @@ class Cluster:
 @pytest.fixture
 def bench() -> Bench:
     bench = Bench()
-    registry = Registry((ServiceRecord(Role.ADMINISTRATOR, JOE, ServiceId(""), True),), None, bench.clock)
+    registry = RoleRegistry((ServiceRecord(Role.ADMINISTRATOR, JOE, ServiceId(""), True),), None, bench.clock)
     bearers = Bearers(registry, SHARE_KEY, bench.clock, 10**12, bench.revoked.__contains__)
     bench.door = PlainDoor(replace(bench.parts, cluster=Cluster()), bearers.call_of, Metrics())
     return bench

@@ -15,26 +15,26 @@ import pytest
 import uvloop
 
 from chelonia.core import bounds, operations
-from chelonia.core.ahash import AHash, AHashStatus, ChangeType, Element
-from chelonia.core.bartender import Bartender, NameRequest, StatOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid, ObjectId, RequestKey, ServiceId
-from chelonia.core.librarian import Delete, ServiceRecord
 from chelonia.core.metadata import Filter, StoredObject, Triple
 from chelonia.core.operations import BARTENDER
+from chelonia.core.ports.ahash import AHash, AHashStatus, ChangeType, Element
+from chelonia.core.ports.bartender import Bartender, NameRequest, StatOutcome
+from chelonia.core.ports.librarian import Delete, ServiceRecord
 from chelonia.core.position import Horizon, Position
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.doors.compact_server import STRANGERS, USERS, AtOnce, CompactDoor, CompactParts, offer
-from chelonia.hosting.doors.grants import Registry, Source
+from chelonia.hosting.doors.grants import RoleRegistry, Source
 from chelonia.hosting.doors.guarded import Guarded
-from chelonia.hosting.doors.http_server import HttpServer, Limits
+from chelonia.hosting.doors.http_server import HttpLimits, HttpServer
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import Asking, CompactClient, Connection
-from chelonia.hosting.net.http_messages import Answer, Request
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_bartender, remote_librarian
+from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash, remote_bartender, remote_librarian
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
@@ -83,7 +83,7 @@ async def door(
 ) -> AsyncIterator[HttpServer]:
     """A listener with `port` behind both encodings, or behind SOAP alone; `source`: who alone knows of callers;
     `at_once`: tried for `status`."""
-    registry = Registry(() if source else (KNOWN,), source, SystemClock())
+    registry = RoleRegistry(() if source else (KNOWN,), source, SystemClock())
     soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
     services = offer(AHASH.table, port, frozenset({"status"}), at_once) if at_once else offer(AHASH.table, port)
     packed = CompactDoor(services if offered else {}, CompactParts(registry, Horizon()))
@@ -102,7 +102,7 @@ async def stub(
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         try:
             urls = [f"https://localhost:{each.port}/AHash" for each in (server, *others)]
-            yield remote_ahash(link, urls, Patience(**patience))
+            yield remote_ahash(link, urls, RetryLimits(**patience))
         finally:
             await packed.close()
 
@@ -121,11 +121,11 @@ async def raw(grid: Grid, server: HttpServer, who: str = LIBRARIAN) -> AsyncIter
 
 def asked(number: int, method: str = "status") -> bytes:
     return compact.encode_asked(
-        compact.Asked(number, "ahash", method, "r", "", "", None, False, compact.encode_args(()))
+        compact.IncomingCall(number, "ahash", method, "r", "", "", None, False, compact.encode_args(()))
     )
 
 
-async def answer_from(reader: asyncio.StreamReader) -> compact.Answered:
+async def answer_from(reader: asyncio.StreamReader) -> compact.IncomingAnswer:
     size = int.from_bytes(await reader.readexactly(4))
     return compact.decode_answered(await reader.readexactly(size))
 
@@ -181,8 +181,8 @@ async def test_who_is_answered_together_asks_again_in_one_write() -> None:
     connection.connection_made(wire)
 
     async def ask() -> None:
-        words = compact.Asking(0, "ahash", "status", "r", "", "", None, False, ())
-        await connection.ask(Asking(words, 60_000))
+        words = compact.OutgoingCall(0, "ahash", "status", "r", "", "", None, False, ())
+        await connection.ask(PendingCall(words, 60_000))
 
     async def requester() -> None:
         for _ in range(2):
@@ -228,7 +228,7 @@ class Slow:
 
 
 async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(grid: Grid) -> None:
-    port, registry = Slow(), Registry((replace(KNOWN, role=Role.BARTENDER),), None, SystemClock())
+    port, registry = Slow(), RoleRegistry((replace(KNOWN, role=Role.BARTENDER),), None, SystemClock())
     packed = CompactDoor(offer(operations.LIBRARIAN, port), CompactParts(registry, Horizon()))
     soap = SoapDoor(LIBRARIAN_TABLE, port, "https://x/Librarian", SoapParts(registry, Metrics()))
     wanted = {"get": ((), ()), "delete": (Delete(Guid("0")),)}
@@ -236,7 +236,7 @@ async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(gr
         async with raw(grid, server) as (_, writer):
             for number, (method, args) in enumerate(wanted.items()):
                 arguments = compact.encode_args(args)
-                call = compact.Asked(number, "librarian", method, "r", "", "", None, False, arguments)
+                call = compact.IncomingCall(number, "librarian", method, "r", "", "", None, False, arguments)
                 writer.write(compact.encode_asked(call))
             await until(lambda: port.asked == 2)
         await until(lambda: bool(port.ended))
@@ -268,9 +268,9 @@ class Names:
 
 
 @asynccontextmanager
-async def for_users(grid: Grid, port: object, limits: Limits | None = None) -> AsyncIterator[HttpServer]:
+async def for_users(grid: Grid, port: object, limits: HttpLimits | None = None) -> AsyncIterator[HttpServer]:
     """A listener that users reach, with a Bartender in the compact encoding alone."""
-    packed = CompactDoor(offer(BARTENDER, port), CompactParts(Registry((), None, SystemClock()), Horizon()))
+    packed = CompactDoor(offer(BARTENDER, port), CompactParts(RoleRegistry((), None, SystemClock()), Horizon()))
     async with secure(unused, grid.server(), ClientCertificate.OPTIONAL, limits, compact=packed) as server:
         yield server
 
@@ -281,7 +281,7 @@ async def bartender_at(grid: Grid, server: HttpServer, store: TlsStore) -> Async
     async with client_of(store) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         try:
-            yield remote_bartender(link, (f"https://localhost:{server.port}/Bartender",), Patience(retry_ms=0))
+            yield remote_bartender(link, (f"https://localhost:{server.port}/Bartender",), RetryLimits(retry_ms=0))
         finally:
             await packed.close()
 
@@ -341,7 +341,7 @@ async def test_who_asks_nothing_is_cut_and_who_is_at_work_gives_way_to_nobody(gr
             await gate.wait()
             return ()
 
-    port, limits = Slow(), Limits(first_request_ms=50, connections_per_dn_max=1)
+    port, limits = Slow(), HttpLimits(first_request_ms=50, connections_per_dn_max=1)
     async with for_users(grid, port, limits) as server:
         async with raw(grid, server, JANE) as (reader, _):
             assert await asyncio.wait_for(reader.read(), 60) == b""
@@ -368,7 +368,7 @@ async def test_the_guard_holds_a_connection_until_it_ends(grid: Grid) -> None:
         def release(self, number: int) -> None:
             released.append(number)
 
-    packed = CompactDoor(offer(BARTENDER, Names()), CompactParts(Registry((), None, SystemClock()), Horizon()))
+    packed = CompactDoor(offer(BARTENDER, Names()), CompactParts(RoleRegistry((), None, SystemClock()), Horizon()))
     guard, demand = cast(Guarded, Guard()), ClientCertificate.OPTIONAL
     async with secure(unused, grid.server(), demand, compact=packed, guarded=guard) as server:
         async with raw(grid, server, JANE) as (_, writer):
@@ -378,7 +378,7 @@ async def test_the_guard_holds_a_connection_until_it_ends(grid: Grid) -> None:
         await until(lambda: released == [7])
 
 
-async def unused(request: Request) -> Answer:
+async def unused(request: HttpRequest) -> HttpResponse:
     raise AssertionError("asked over HTTP")
 
 
@@ -401,7 +401,7 @@ async def test_a_service_that_is_not_offered_says_nothing_of_its_neighbour(grid:
         async with client_of(store) as client:
             link, url = Link(client, SystemClock(), SystemIds(), compact=packed), f"https://localhost:{server.port}/X"
             with pytest.raises(CheloniaError):
-                await remote_librarian(link, (url,), Patience(retry_ms=0)).get(Call(), ())
+                await remote_librarian(link, (url,), RetryLimits(retry_ms=0)).get(Call(), ())
             assert not packed.speaks(url, "librarian")
             assert packed.speaks(url, "ahash")
             await packed.close()
@@ -781,8 +781,8 @@ def test_a_deadline_that_is_over_as_soon_as_it_is_set_fails_who_waits() -> None:
     async def scenario() -> None:
         connection = Connection("somebody")
         connection.connection_made(Wire())
-        words = compact.Asking(0, "ahash", "status", "r", "", "", None, False, ())
-        waiting = [connection.ask(Asking(words, read_ms)) for read_ms in (0, 1)]
+        words = compact.OutgoingCall(0, "ahash", "status", "r", "", "", None, False, ())
+        waiting = [connection.ask(PendingCall(words, read_ms)) for read_ms in (0, 1)]
         failed = await asyncio.gather(*waiting, return_exceptions=True)
         assert [error.kind for error in failed if isinstance(error, CheloniaError)] == [Kind.TIMEOUT] * 2
 

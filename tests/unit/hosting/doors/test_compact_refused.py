@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.core.ahash import AHashStatus
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.ahash import AHashStatus
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash
 from chelonia.wire import compact
 from tests.unit.hosting.doors.test_compact import LIBRARIAN, STATUS, Port, door, until
 from tests.unit.hosting.grid import Grid
@@ -35,7 +35,7 @@ async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pyt
     packed = CompactClient(own.client_context(speaks=compact.PROTOCOL), SystemClock())
     async with door(grid, port) as server, client_of(own) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
-        ahash = remote_ahash(link, [f"https://localhost:{server.port}/AHash"], Patience())
+        ahash = remote_ahash(link, [f"https://localhost:{server.port}/AHash"], RetryLimits())
         begun = asyncio.create_task(ahash.status(Call()))
         await until(lambda: port.asked == 1)
         grid.ca.revoke(librarian.certificate, grid.now)

@@ -13,10 +13,10 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.ports.shepherd import ByteRange, Download, Turl, Upload, Uploaded
 from chelonia.core.replicas import Checksums, Location, Receipt
-from chelonia.core.shepherd import ByteRange, Download, Turl, Upload, Uploaded
 from chelonia.hosting.doors.data_door import DataDoor
-from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
@@ -103,7 +103,7 @@ class World:
 @asynccontextmanager
 async def served(replica: Replica | None = None) -> AsyncIterator[World]:
     replica = replica or Replica()
-    door = DataDoor(replica, Registry((), None, SystemClock()), Metrics())
+    door = DataDoor(replica, RoleRegistry((), None, SystemClock()), Metrics())
     async with plain(door.serve) as server, client_of(None) as client:
         yield World(client, f"http://127.0.0.1:{server.port}", replica)
 

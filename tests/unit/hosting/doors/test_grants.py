@@ -9,9 +9,9 @@ import pytest
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import Wait
-from chelonia.hosting.doors.grants import Grant, Registry, RegistryPace
+from chelonia.hosting.doors.grants import RegistryPace, RoleGrant, RoleRegistry
 
 ADMIN, HOST, NEW, EVE = Dn("/CN=admin"), Dn("/CN=host"), Dn("/CN=new"), Dn("/CN=eve")
 FIRST, SECOND = ServiceId("https://h:1/Shepherd"), ServiceId("https://h:2/Shepherd")
@@ -56,18 +56,18 @@ def shepherd(dn: Dn, service: ServiceId, approved: bool = True) -> ServiceRecord
 
 
 async def test_configured_identities_are_known_without_any_registry() -> None:
-    registry = Registry(CONFIGURED, None, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, None, HandClock(), PACE)
     assert (await registry.grant(ADMIN)).roles == (Role.ADMINISTRATOR,)
-    assert await registry.grant(EVE) == Grant()
-    assert await registry.grant(ANONYMOUS) == Grant()
+    assert await registry.grant(EVE) == RoleGrant()
+    assert await registry.grant(ANONYMOUS) == RoleGrant()
 
 
 async def test_an_unknown_caller_makes_the_registry_be_read_but_not_at_any_pace() -> None:
     clock, cluster = HandClock(), Cluster(shepherd(HOST, FIRST))
-    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
-    assert await registry.grant(HOST) == Grant((Role.SHEPHERD,), FIRST)
+    registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
+    assert await registry.grant(HOST) == RoleGrant((Role.SHEPHERD,), FIRST)
     for _ in range(10):
-        assert await registry.grant(EVE) == Grant()
+        assert await registry.grant(EVE) == RoleGrant()
     assert cluster.reads == 1
     cluster.records = (*cluster.records, shepherd(NEW, SECOND))
     clock.ms += PACE.miss_ms
@@ -83,7 +83,7 @@ async def test_callers_at_the_same_time_share_one_read_and_all_get_their_roles()
         await go_on.wait()
         return await cluster.read()
 
-    registry = Registry(CONFIGURED, slow, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, slow, HandClock(), PACE)
     asked = [asyncio.create_task(registry.grant(dn)) for dn in (HOST, NEW, HOST)]
     await asyncio.sleep(0)
     go_on.set()
@@ -93,10 +93,10 @@ async def test_callers_at_the_same_time_share_one_read_and_all_get_their_roles()
 
 async def test_a_user_who_calls_often_costs_one_read_per_interval() -> None:
     clock, cluster = HandClock(), Cluster()
-    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     for _ in range(PACE.refresh_ms):
         clock.ms += 1
-        assert await registry.grant(EVE) == Grant()
+        assert await registry.grant(EVE) == RoleGrant()
     assert cluster.reads == 1
 
 
@@ -104,42 +104,42 @@ async def test_nobody_waits_for_a_registry_that_is_away() -> None:
     cluster = Cluster()
     cluster.reachable = False
     clock = HandClock()
-    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     for dn in (EVE, NEW, HOST):
         clock.ms += PACE.miss_ms
-        assert await registry.grant(dn) == Grant()
+        assert await registry.grant(dn) == RoleGrant()
     assert cluster.reads == 1
 
 
 async def test_who_only_waits_for_approval_has_no_role() -> None:
-    registry = Registry(CONFIGURED, Cluster(shepherd(NEW, FIRST, approved=False)).read, HandClock(), PACE)
-    assert await registry.grant(NEW) == Grant()
+    registry = RoleRegistry(CONFIGURED, Cluster(shepherd(NEW, FIRST, approved=False)).read, HandClock(), PACE)
+    assert await registry.grant(NEW) == RoleGrant()
 
 
 async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:
     cluster = Cluster(shepherd(HOST, FIRST))
-    registry = Registry(CONFIGURED, cluster.read, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, cluster.read, HandClock(), PACE)
     assert (await registry.grant(HOST)).roles
     cluster.records = ()
     await registry.refresh()
-    assert await registry.grant(HOST) == Grant()
+    assert await registry.grant(HOST) == RoleGrant()
 
 
 @pytest.mark.expect_log("only configured identities have roles")
 async def test_an_unreachable_registry_grants_nothing_once_its_word_is_old() -> None:
     clock, cluster = HandClock(), Cluster(shepherd(HOST, FIRST))
-    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     assert (await registry.grant(HOST)).roles
     cluster.reachable = False
     clock.ms += PACE.keep_ms
     assert (await registry.grant(HOST)).roles
     clock.ms += 1
-    assert await registry.grant(HOST) == Grant()
+    assert await registry.grant(HOST) == RoleGrant()
     assert (await registry.grant(ADMIN)).roles
 
 
 async def test_one_certificate_for_two_services_speaks_as_the_one_it_names() -> None:
-    registry = Registry((), Cluster(shepherd(HOST, FIRST), shepherd(HOST, SECOND)).read, HandClock(), PACE)
+    registry = RoleRegistry((), Cluster(shepherd(HOST, FIRST), shepherd(HOST, SECOND)).read, HandClock(), PACE)
     assert (await registry.grant(HOST, SECOND)).service_id == SECOND
     assert (await registry.grant(HOST, FIRST)).service_id == FIRST
     assert (await registry.grant(HOST, "https://elsewhere/Shepherd")).service_id == FIRST
@@ -150,19 +150,19 @@ async def test_a_node_with_several_roles_has_them_all() -> None:
         ServiceRecord(Role.BARTENDER, HOST, ServiceId("b"), True),
         ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("l"), True),
     )
-    grant = await Registry(records, None, HandClock(), PACE).grant(HOST)
-    assert grant == Grant((Role.LIBRARIAN, Role.BARTENDER), ServiceId("b"))
+    grant = await RoleRegistry(records, None, HandClock(), PACE).grant(HOST)
+    assert grant == RoleGrant((Role.LIBRARIAN, Role.BARTENDER), ServiceId("b"))
 
 
 async def test_each_step_reads_and_says_when_to_read_again() -> None:
     cluster = Cluster()
-    registry = Registry((), cluster.read, HandClock(), PACE)
+    registry = RoleRegistry((), cluster.read, HandClock(), PACE)
     assert [await registry.step() for _ in range(3)] == [Wait(PACE.refresh_ms)] * 3
     assert cluster.reads == 3
 
 
 async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it() -> None:
-    registry = Registry(CONFIGURED, Cluster(shepherd(HOST, FIRST)).read, HandClock(), PACE, ["/CN=CA", "/CN=CA 2"])
+    registry = RoleRegistry(CONFIGURED, Cluster(shepherd(HOST, FIRST)).read, HandClock(), PACE, ["/CN=CA", "/CN=CA 2"])
     for issuer in ("/CN=CA", "/CN=CA 2"):
         assert (await registry.grant(HOST, issuer=issuer)).roles
         assert (await registry.grant(ADMIN, issuer=issuer)).roles
@@ -170,4 +170,4 @@ async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it
         with pytest.raises(CheloniaError, match="which \\[trust\\] issuers does not name") as caught:
             await registry.grant(dn, issuer="/CN=Users' CA")
         assert caught.value.kind is Kind.UNTRUSTED
-    assert await registry.grant(EVE, issuer="/CN=Users' CA") == Grant(), "a user needs no role"
+    assert await registry.grant(EVE, issuer="/CN=Users' CA") == RoleGrant(), "a user needs no role"

@@ -23,8 +23,8 @@ import pytest
 from chelonia.hosting.doors import guarded as node_side
 from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, log_line, message
 from chelonia.hosting.doors.guarded import START, Guarded, GuardParts
-from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener
-from chelonia.hosting.net.http_messages import Answer, Request, text_answer
+from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
 from tests.support.polling import patience, poll_async
 from tests.unit.hosting.listening import PLAIN, talk
 
@@ -62,11 +62,11 @@ async def guards(limit_ms: int = LIMIT_MS) -> AsyncIterator[Guards]:
     cut: list[int] = []
     guarded = Guarded(GuardParts(lambda: limit_ms, cut.append))
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         if request.path == "/bye":
             return text_answer(200, "bye")
         if request.method == "GET":
-            return Answer(200, (), endless(), -1)
+            return HttpResponse(200, (), endless(), -1)
         try:
             async for chunk in request.body:
                 its.taken += chunk
@@ -76,9 +76,9 @@ async def guards(limit_ms: int = LIMIT_MS) -> AsyncIterator[Guards]:
 
     server = HttpServer(
         door,
-        Listener("127.0.0.1", 0, None, False),
+        ListenSettings("127.0.0.1", 0, None, False),
         replace(PLAIN, guarded=guarded),
-        Limits(connections_per_address_max=1000),
+        HttpLimits(connections_per_address_max=1000),
     )
     its = Guards(guarded, cut, server)
     await server.start()

@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.doors.http_server import HttpServer, Limits
+from chelonia.hosting.doors.http_server import HttpLimits, HttpServer
 from chelonia.hosting.net.http_client import Sending, raise_for_status
-from chelonia.hosting.net.http_messages import Answer, Request, Whole, read_whole, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from tests.support.polling import poll_async
 from tests.unit.hosting.grid import JANE, Grid
@@ -24,13 +24,13 @@ from tests.unit.hosting.listening import client_of, plain, secure, talk
 GET = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
 
-async def echo(request: Request) -> Answer:
+async def echo(request: HttpRequest) -> HttpResponse:
     """Say what was asked, by whom, and how long the body was."""
     size = sum([len(chunk) async for chunk in request.body])
     return text_answer(200, f"{request.method} {request.path} {request.peer.dn} {size}")
 
 
-async def bounded(request: Request) -> Answer:
+async def bounded(request: HttpRequest) -> HttpResponse:
     return text_answer(200, str(len(await read_whole(request, Whole(1000)))))
 
 
@@ -72,7 +72,7 @@ async def test_a_target_may_be_absolute_and_has_no_fragment(target: str, says: b
 
 
 async def test_continue_is_sent_when_the_body_is_wanted_only() -> None:
-    async def refuse(request: Request) -> Answer:
+    async def refuse(request: HttpRequest) -> HttpResponse:
         raise CheloniaError(Kind.DENIED, cause="not you")
 
     head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
@@ -83,7 +83,7 @@ async def test_continue_is_sent_when_the_body_is_wanted_only() -> None:
         writer.write(b"hello")
         assert b" 200 OK" in await reader.readuntil(b"\r\n")
         writer.close()
-    async with plain(refuse, Limits(linger_ms=50)) as server:
+    async with plain(refuse, HttpLimits(linger_ms=50)) as server:
         answer = await talk(server, head)
         assert answer.startswith(b"HTTP/1.1 403")
         assert b"100 Continue" not in answer
@@ -137,13 +137,13 @@ async def test_a_body_beyond_the_bound_is_413(length: int) -> None:
 
 
 async def test_a_body_that_stops_coming_is_408() -> None:
-    async with plain(echo, Limits(body_idle_ms=50, linger_ms=50)) as server:
+    async with plain(echo, HttpLimits(body_idle_ms=50, linger_ms=50)) as server:
         answer = await talk(server, b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
         assert answer.startswith(b"HTTP/1.1 408")
 
 
 async def test_a_body_that_trickles_is_408() -> None:
-    limits = Limits(body_idle_ms=100, body_rate_bytes_per_s_min=1000, linger_ms=50)
+    limits = HttpLimits(body_idle_ms=100, body_rate_bytes_per_s_min=1000, linger_ms=50)
     async with plain(echo, limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n")
@@ -169,14 +169,14 @@ async def test_many_small_header_fields_are_bounded_together() -> None:
 
 
 async def test_headers_that_never_end_are_cut_off() -> None:
-    async with plain(echo, Limits(keepalive_ms=100)) as server:
+    async with plain(echo, HttpLimits(keepalive_ms=100)) as server:
         assert await talk(server, b"GET / HTTP/1.1\r\nHost: a\r\n") == b""
 
 
 async def test_a_body_cut_in_the_middle_reaches_the_door_as_incomplete() -> None:
     seen: asyncio.Future[CheloniaError] = asyncio.get_running_loop().create_future()
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         try:
             return await echo(request)
         except CheloniaError as error:
@@ -202,10 +202,10 @@ async def test_a_client_that_stops_reading_is_cut_off() -> None:
         finally:
             ended.set()
 
-    async def door(request: Request) -> Answer:
-        return Answer(200, (), endless())
+    async def door(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, (), endless())
 
-    async with plain(door, Limits(send_idle_ms=100)) as server:
+    async with plain(door, HttpLimits(send_idle_ms=100)) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
         writer.write(GET)
         async with asyncio.timeout(60):
@@ -218,7 +218,7 @@ async def test_one_address_has_its_share_and_loses_the_oldest_idle_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    async with plain(echo, Limits(connections_per_address_max=2)) as server:
+    async with plain(echo, HttpLimits(connections_per_address_max=2)) as server:
         (first, one), (_, two) = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         await poll_async(lambda: server.connections == 2)
         assert b" 200 " in await talk(server, GET)
@@ -230,7 +230,7 @@ async def test_one_address_has_its_share_and_loses_the_oldest_idle_connection(
 
 async def test_who_asks_nothing_in_time_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    async with plain(echo, Limits(first_request_ms=100)) as server:
+    async with plain(echo, HttpLimits(first_request_ms=100)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\nHost:")
         async with asyncio.timeout(60):
@@ -241,7 +241,7 @@ async def test_who_asks_nothing_in_time_is_closed(caplog: pytest.LogCaptureFixtu
 
 
 async def test_connections_at_work_are_not_cut_for_others() -> None:
-    async with plain(echo, Limits(connections_max=4)) as server:
+    async with plain(echo, HttpLimits(connections_max=4)) as server:
         held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         for _, writer in held:
             writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1")
@@ -260,7 +260,7 @@ async def test_connections_at_work_are_not_cut_for_others() -> None:
 
 @pytest.mark.expect_log("door failed")
 async def test_an_unexpected_failure_is_500_without_a_trace_of_it() -> None:
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         raise RuntimeError("secret detail")
 
     async with plain(door) as server, client_of(None) as client:
@@ -271,15 +271,15 @@ async def test_an_unexpected_failure_is_500_without_a_trace_of_it() -> None:
 
 
 async def test_an_answer_that_breaks_off_is_never_taken_for_whole() -> None:
-    async def door(request: Request) -> Answer:
-        return Answer(200, (), pieces(1, 1000), 2000 if request.path == "/declared" else -1)
+    async def door(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, (), pieces(1, 1000), 2000 if request.path == "/declared" else -1)
 
-    async def breaking(request: Request) -> Answer:
+    async def breaking(request: HttpRequest) -> HttpResponse:
         async def body() -> AsyncIterator[bytes]:
             yield b"x" * 1000
             raise CheloniaError(Kind.NOT_ALIVE, cause="the disk ended")
 
-        return Answer(200, (), body())
+        return HttpResponse(200, (), body())
 
     for serve, path in ((door, "/declared"), (breaking, "/chunked")):
         async with plain(serve) as server, client_of(None) as client:
@@ -294,7 +294,7 @@ async def test_an_answer_that_breaks_off_is_never_taken_for_whole() -> None:
 async def test_stopping_finishes_what_has_begun_and_takes_nothing_new() -> None:
     arrived, go_on = asyncio.Event(), asyncio.Event()
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         size = 0
         async for chunk in request.body:
             size += len(chunk)
@@ -325,7 +325,7 @@ async def test_stopping_finishes_what_has_begun_and_takes_nothing_new() -> None:
 async def test_stopping_does_not_wait_beyond_its_deadline() -> None:
     arrived = asyncio.Event()
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         arrived.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -346,7 +346,7 @@ def test_a_handshake_that_ends_after_the_stop_brings_no_request(
     """The stores that answer requests are closed by then."""
     asked: list[str] = []
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         asked.append(request.path)
         return text_answer(200, "ok")
 
@@ -433,7 +433,7 @@ async def test_a_server_of_a_foreign_ca_is_not_trusted(grid: Grid, tmp_path: Pat
 
 async def test_a_revoked_certificate_is_refused_on_its_open_connection_after_a_reload(grid: Grid) -> None:
     jane, store = grid.user(), grid.server()
-    limits = Limits(identity_ms=0)
+    limits = HttpLimits(identity_ms=0)
     async with (
         secure(echo, store, ClientCertificate.REQUIRED, limits) as server,
         client_of(grid.client(jane)) as client,
@@ -450,7 +450,7 @@ async def test_who_has_a_new_certificate_is_let_in_though_his_old_one_was_refuse
     jane, store = grid.user(), grid.server()
     settings = grid.settings(jane)
     assert settings.proxy is not None
-    own, limits = TlsStore(settings, grid.clock.now_ms), Limits(identity_ms=0)
+    own, limits = TlsStore(settings, grid.clock.now_ms), HttpLimits(identity_ms=0)
     async with secure(echo, store, ClientCertificate.REQUIRED, limits) as server, client_of(own) as client:
         assert (await client.request(Sending("GET", url(server)))).status == 200
         grid.ca.revoke(jane.certificate, grid.now)
@@ -462,7 +462,7 @@ async def test_who_has_a_new_certificate_is_let_in_though_his_old_one_was_refuse
 
 
 async def test_a_path_forges_no_field_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def refuse(request: Request) -> Answer:
+    async def refuse(request: HttpRequest) -> HttpResponse:
         raise CheloniaError(Kind.NOT_FOUND, cause="nothing here")
 
     with caplog.at_level("INFO"):
@@ -476,7 +476,7 @@ async def test_a_body_that_is_no_tls_any_more_is_one_that_has_ended(grid: Grid) 
     begun = asyncio.Event()
     kinds: list[Kind] = []
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         try:
             async for _ in request.body:
                 begun.set()

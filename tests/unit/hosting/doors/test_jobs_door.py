@@ -9,13 +9,13 @@ import pytest
 
 from chelonia.core.caller import Role
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import JobView, NodeJobs
-from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_messages import Answer, Peer, Request
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
 
 ADMIN, LIBRARIAN, JANE = Dn("/CN=admin"), Dn("/CN=librarian"), Dn("/CN=Jane")
 KNOWN = (
@@ -30,9 +30,9 @@ async def nothing() -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def ask(dn: Dn, method: str = "GET") -> Answer:
-    door = JobsDoor(Registry(KNOWN, None, SystemClock()), lambda: TOLD)
-    return await door.serve(Request(method, "/jobs", {}, {}, Peer(dn), nothing(), 0, "r"))
+async def ask(dn: Dn, method: str = "GET") -> HttpResponse:
+    door = JobsDoor(RoleRegistry(KNOWN, None, SystemClock()), lambda: TOLD)
+    return await door.serve(HttpRequest(method, "/jobs", {}, {}, Peer(dn), nothing(), 0, "r"))
 
 
 @pytest.mark.parametrize("dn", [ANONYMOUS, JANE, LIBRARIAN])

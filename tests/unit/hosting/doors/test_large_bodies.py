@@ -7,11 +7,11 @@ import contextlib
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.doors.large_bodies import OTHERS, PER_OWNER, Arriving, LargeBodies
+from chelonia.hosting.doors.large_bodies import OTHERS, PER_OWNER, LargeBodies, LargeBody
 from chelonia.hosting.doors.limit_notes import LimitNotes
 
 
-def arriving(stack: contextlib.ExitStack, pool: LargeBodies, owner: str, ended: list[str], size: int) -> Arriving:
+def arriving(stack: contextlib.ExitStack, pool: LargeBodies, owner: str, ended: list[str], size: int) -> LargeBody:
     one = stack.enter_context(pool.one(owner))
     one.give_up = lambda: ended.append(owner)
     one.grow(size, 0.0)

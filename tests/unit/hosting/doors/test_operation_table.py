@@ -14,16 +14,16 @@ from chelonia.core.access import guarded
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.librarian import ServiceRecord
 from chelonia.core.operations import EVERYONE, TABLES, Retry, row, table
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.position import Horizon
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
-from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.rpc_client import Link, Patience, remote
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import compact
 from chelonia.wire.operations import service
@@ -79,7 +79,7 @@ async def asking(
     grid: Grid, station: Station, who: str, *, offered: bool = True, read_ms: int = 0
 ) -> AsyncIterator[Weather]:
     """A stub of the service, over TLS."""
-    registry, nowhere = Registry(KNOWN, None, SystemClock()), "https://x/Weather"
+    registry, nowhere = RoleRegistry(KNOWN, None, SystemClock()), "https://x/Weather"
     spoken = service(WEATHER, "ahash", ())
     soap = SoapDoor(spoken, station, nowhere, SoapParts(registry, Metrics()))
     door = CompactDoor(offer(WEATHER, station) if offered else {}, CompactParts(registry, Horizon()))
@@ -90,7 +90,7 @@ async def asking(
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         try:
             urls = (f"https://localhost:{server.port}/Weather",)
-            yield cast(Weather, remote(link, spoken, urls, Patience(retry_ms=0, read_ms=read_ms)))
+            yield cast(Weather, remote(link, spoken, urls, RetryLimits(retry_ms=0, read_ms=read_ms)))
         finally:
             await packed.close()
 

@@ -12,21 +12,21 @@ import pytest
 from lxml import etree
 from multidict import CIMultiDict
 
-from chelonia.core.bartender import PutFileRequest, TransferOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Arrived, Attributes, Listed, Listing, Named, Placed
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
-from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.grants import Registry
+from chelonia.core.ports.bartender import PutFileRequest, TransferOutcome
+from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Named, Placed
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain import properties
 from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_messages import Peer, Request
+from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from tests.support.files import SHARE_KEY, MemoryFiles
 
 JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
@@ -84,9 +84,9 @@ class Bench:
         self.files = MemoryFiles(JOE)
         self.bytes = MemoryBytes(self.files)
         self.uploads = Uploads()
-        self.parts = Parts(self.files, self.bytes, Dn("/CN=front"), 2, self.uploads, third)
+        self.parts = DoorParts(self.files, self.bytes, Dn("/CN=front"), 2, self.uploads, third)
         self.clock = SystemClock()
-        registry = Registry((), None, self.clock)
+        registry = RoleRegistry((), None, self.clock)
         self.revoked: set[str] = set()
         bearers = Bearers(registry, SHARE_KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
         self.door = PlainDoor(self.parts, bearers.call_of, Metrics())
@@ -97,7 +97,7 @@ class Bench:
     def exchange(self, method: str, path: str, **headers: str) -> Exchange:
         return Exchange(self._request(method, path, b"", JOE, headers), Call(dn=JOE), place_of(path))
 
-    def _request(self, method: str, path: str, body: bytes, dn: Dn, headers: dict[str, str]) -> Request:
+    def _request(self, method: str, path: str, body: bytes, dn: Dn, headers: dict[str, str]) -> HttpRequest:
         async def chunks() -> AsyncIterator[bytes]:
             if body:
                 yield body
@@ -105,7 +105,7 @@ class Bench:
         path, _, query = path.partition("?")
         fields = CIMultiDict({"Host": "se:1", **{name.replace("_", "-"): value for name, value in headers.items()}})
         asked = dict(parse_qsl(query, keep_blank_values=True))
-        return Request(
+        return HttpRequest(
             method, path, asked, fields, Peer(dn), chunks(), len(body), "request"
         )  # fmt: skip
 

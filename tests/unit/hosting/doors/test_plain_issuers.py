@@ -19,7 +19,7 @@ from chelonia.core.policy import Action
 from chelonia.core.scopes import Scope
 from chelonia.hosting.doors.plain.issuers import Issuer, Issuers
 from chelonia.hosting.net import key_sets
-from chelonia.hosting.net.http_messages import Answer, Request
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import secure
@@ -149,12 +149,12 @@ class Server:
         self.asked: list[str] = []
         self.away = False
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(request.path)
         if self.away:
-            return Answer(503)
+            return HttpResponse(503)
         told = {"issuer": self.url, "jwks_uri": f"{self.url}jwk"} if "well-known" in request.path else self.keys
-        return Answer(200, (("Content-Type", "application/json"),), json.dumps(told).encode())
+        return HttpResponse(200, (("Content-Type", "application/json"),), json.dumps(told).encode())
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.hosting.doors.routes import Readiness, Routes
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import Answer, Peer, Request
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
 
 JANE = Dn("/O=Grid/CN=Jane")
 
@@ -19,8 +19,8 @@ async def nothing() -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def ask(routes: Routes, path: str, dn: Dn) -> Answer:
-    return await routes.serve(Request("GET", path, {}, {}, Peer(dn), nothing(), 0, "r"))
+async def ask(routes: Routes, path: str, dn: Dn) -> HttpResponse:
+    return await routes.serve(HttpRequest("GET", path, {}, {}, Peer(dn), nothing(), 0, "r"))
 
 
 async def unreachable() -> None:

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeStatus, ChangeType, Condition, ConditionType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, ServiceId
-from chelonia.core.librarian import ServiceRecord
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import ChangeStatus, ChangeType, Condition, ConditionType, Element
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.position import Horizon, Position
-from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.routes import Readiness, Routes
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
-from chelonia.hosting.net.http_messages import Answer, Door, Peer, Request, Whole, read_whole
-from chelonia.hosting.net.rpc_client import Channel, Link, Patience, remote_ahash, remote_librarian
+from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, Peer, Whole, read_whole
+from chelonia.hosting.net.rpc_client import Channel, Link, RetryLimits, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import soap
 from chelonia.wire.operations import Service
@@ -51,7 +51,7 @@ def set_value(value: str, *conditions: Condition) -> tuple[Element, ...]:
 def parts(metrics: Metrics | None = None) -> SoapParts:
     roles = (Role.LIBRARIAN, Role.BARTENDER)
     known = [ServiceRecord(role, Dn(SERVICE), ServiceId("https://lib"), True) for role in roles]
-    return SoapParts(Registry(known, None, SystemClock()), metrics or Metrics())
+    return SoapParts(RoleRegistry(known, None, SystemClock()), metrics or Metrics())
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ async def test_a_repeated_change_keeps_its_request_key() -> None:
 
     door = SoapDoor(LIBRARIAN, Once(), "https://x/Librarian", parts())
     async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
-        urls, patience = (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1)
+        urls, patience = (f"http://127.0.0.1:{server.port}/",), RetryLimits(retry_ms=5000, pause_ms=1)
         with pytest.raises(CheloniaError) as caught:
             await remote_librarian(link(client), urls, patience).remove(Call(), ())
     assert caught.value.kind is Kind.DENIED
@@ -274,7 +274,9 @@ async def test_what_has_no_key_is_never_repeated(method: str, tries: int) -> Non
 
     door = SoapDoor(AHASH, Failing(), "https://x/AHash", parts())
     async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
-        ahash = remote_ahash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
+        ahash = remote_ahash(
+            link(client), (f"http://127.0.0.1:{server.port}/",), RetryLimits(retry_ms=5000, pause_ms=1)
+        )
         argument: Any = set_value("x") if method == "change" else (OBJECT,)
         with pytest.raises(CheloniaError):
             await getattr(ahash, method)(Call(), argument)
@@ -290,8 +292,8 @@ async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_tha
     async def half() -> AsyncIterator[bytes]:
         yield b"<Envelope>"
 
-    async def killed(request: Request) -> Answer:
-        return Answer(200, (), half(), 2000)
+    async def killed(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, (), half(), 2000)
 
     class Well:
         async def get(self, call: Call, *args: Any) -> tuple[StoredObject, ...]:
@@ -301,7 +303,7 @@ async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_tha
     async with plain(killed) as one, plain(called_by_a_librarian(well)) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         for _ in range(8):  # which is asked first is drawn
-            assert await remote_ahash(link(client), urls, Patience(retry_ms=0)).get(Call(), ()) == WELL
+            assert await remote_ahash(link(client), urls, RetryLimits(retry_ms=0)).get(Call(), ()) == WELL
 
 
 async def test_a_definite_failure_is_an_answer_while_another_instance_is_silent() -> None:
@@ -323,7 +325,7 @@ async def test_a_definite_failure_is_an_answer_while_another_instance_is_silent(
         for _ in range(8):  # a stub begins anywhere
             with pytest.raises(CheloniaError) as caught:
                 async with asyncio.timeout(60):
-                    await remote_ahash(link(client), urls, Patience(retry_ms=0, hedge_ms=50)).get(Call(), ())
+                    await remote_ahash(link(client), urls, RetryLimits(retry_ms=0, hedge_ms=50)).get(Call(), ())
             assert caught.value.kind is Kind.DENIED
         never.set()
 
@@ -346,13 +348,13 @@ async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
 
     named = {each: SoapDoor(each, Instance(), "https://x/X", parts()) for each in (AHASH, LIBRARIAN)}
 
-    async def serve(request: Request) -> Answer:
+    async def serve(request: HttpRequest) -> HttpResponse:
         door = named[LIBRARIAN if request.path == "/Librarian" else AHASH]
         return await called_by_a_librarian(door)(request)
 
     async with plain(serve) as one, plain(serve) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
-        patience = Patience(retry_ms=0, hedge_ms=60_000, hedge_read_ms=50)
+        patience = RetryLimits(retry_ms=0, hedge_ms=60_000, hedge_read_ms=50)
         librarians = [f"{url}Librarian" for url in urls]
         removed = asyncio.create_task(remote_librarian(link(client), librarians, patience).remove(Call(), ()))
         assert await remote_ahash(link(client), urls, patience).get(Call(), ()) == ()
@@ -367,7 +369,7 @@ async def test_without_patience_a_dead_service_is_known_at_once() -> None:
         url = f"http://127.0.0.1:{gone.port}/"
     async with client_of(None) as client:
         with pytest.raises(CheloniaError) as caught:
-            await remote_ahash(link(client), (url,), Patience(retry_ms=0)).get(Call(), ())
+            await remote_ahash(link(client), (url,), RetryLimits(retry_ms=0)).get(Call(), ())
     assert caught.value.kind is Kind.NETWORK
 
 
@@ -419,7 +421,7 @@ async def test_a_large_message_is_decoded_beside_the_event_loop(monkeypatch: pyt
     door = SoapDoor(AHASH, object(), "https://x/AHash", parts())
     for size in (1000, bounds.SOAP_DECODED_AT_ONCE_BYTES + 1):
         body = pieces_of(b" " * size)
-        answer = await door.serve(Request("POST", "/", {}, {}, Peer(Dn(SERVICE)), body, size, "r"))
+        answer = await door.serve(HttpRequest("POST", "/", {}, {}, Peer(Dn(SERVICE)), body, size, "r"))
         assert answer.status == 200
     assert [thread == threading.get_ident() for thread in where] == [True, False]
 
@@ -434,7 +436,7 @@ async def test_a_message_that_takes_too_long_is_cut_off() -> None:
             yield b" "
             await asyncio.sleep(0.01)
 
-    request = Request("POST", "/", {}, {}, Peer(), dripping(), -1, "r")
+    request = HttpRequest("POST", "/", {}, {}, Peer(), dripping(), -1, "r")
     with pytest.raises(CheloniaError) as caught:
         await read_whole(request, Whole(1000, deadline_ms=50))
     assert caught.value.kind is Kind.TIMEOUT
@@ -533,7 +535,7 @@ async def test_a_strangers_messages_take_turns_and_others_pass(monkeypatch: pyte
     met: list[str] = []
     door = SoapDoor(BARTENDER, object(), "https://x/B", replace(parts(), notes=LimitNotes(met.append)))
     peers = [Peer(address="10.0.0.1")] * 20 + [Peer(Dn(JANE), "10.0.0.1")]
-    asked = [Request("POST", "/", {}, {}, who, pieces_of(who.dn.encode()), -1, "r") for who in peers]
+    asked = [HttpRequest("POST", "/", {}, {}, who, pieces_of(who.dn.encode()), -1, "r") for who in peers]
     assert [answer.status for answer in await asyncio.gather(*map(door.serve, asked))] == [200] * 21
     assert decoded.index(Dn(JANE)) <= bounds.SOAP_STRANGER_TURNS
     assert set(met) == {"messages of one address at once"}
@@ -570,7 +572,7 @@ async def test_what_only_reads_ends_with_its_client_and_a_change_does_not(method
     port, metrics, gone = Slow(), Metrics(), asyncio.Event()
     door = SoapDoor(BARTENDER, port, "https://x/Bartender", parts(metrics))
 
-    async def serve(request: Request) -> Answer:
+    async def serve(request: HttpRequest) -> HttpResponse:
         request.when_closed("test", gone.set)
         return await door.serve(request)
 

@@ -9,8 +9,8 @@ import pytest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.certificates import Issued, make_proxy
 from chelonia.hosting.net.credentials import (
+    CredentialSurroundings,
     Explicit,
-    Surroundings,
     explain_chain,
     explain_file,
     find_cas,
@@ -37,8 +37,8 @@ class Home:
         self.uid = grid.root.stat().st_uid
 
     @property
-    def around(self) -> Surroundings:
-        return Surroundings(self.environ, self.home, self.uid, self.grid.root / "tmp", self.grid.trust_dir)
+    def around(self) -> CredentialSurroundings:
+        return CredentialSurroundings(self.environ, self.home, self.uid, self.grid.root / "tmp", self.grid.trust_dir)
 
     def proxy(self, name: str, lifetime_s: int = 3600) -> Path:
         path = self.grid.root / "tmp" / name
@@ -181,7 +181,7 @@ def test_cas_are_found_in_order(grid: Grid, home: Home) -> None:
 
 
 def test_no_cas_at_all_names_the_places(grid: Grid) -> None:
-    around = Surroundings({"X509_CERT_DIR": "/nowhere"}, None, 0, system_ca_dir=grid.root / "none")
+    around = CredentialSurroundings({"X509_CERT_DIR": "/nowhere"}, None, 0, system_ca_dir=grid.root / "none")
     with pytest.raises(CheloniaError, match=r"/nowhere \(X509_CERT_DIR\): no such directory"):
         find_cas(NOTHING, around)
 

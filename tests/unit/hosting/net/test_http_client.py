@@ -15,7 +15,7 @@ from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.buffered import Buffered
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, explain, raise_for_status, target_of
-from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire.web.headers import OFFSET_HEADER
 from tests.unit.hosting.grid import Grid
@@ -28,7 +28,7 @@ async def failure(client: HttpClient, sending: Sending) -> CheloniaError:
     return caught.value
 
 
-async def ok(request: Request) -> Answer:
+async def ok(request: HttpRequest) -> HttpResponse:
     return text_answer(200, "ok")
 
 
@@ -59,7 +59,7 @@ async def test_a_peer_without_tls_is_asked_for_its_port(tmp_path: Path) -> None:
 
 
 async def test_no_answer_in_time_is_a_timeout() -> None:
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         await asyncio.sleep(1)
         return text_answer(200, "late")
 
@@ -85,10 +85,10 @@ async def test_who_looks_himself_whether_the_other_side_lives_waits_for_its_answ
     """It takes slowly: the bytes are all handed over here, and far from all there."""
     taken = asyncio.Event()
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         async for _ in request.body:
             await taken.wait()
-        return Answer(200, ((OFFSET_HEADER, str(CHUNK_BYTES)),), b"")
+        return HttpResponse(200, ((OFFSET_HEADER, str(CHUNK_BYTES)),), b"")
 
     async with plain(door) as server, client_of(None, ClientLimits(read_idle_ms=50)) as client:
         transfers, url = HttpTransfers(client), f"http://127.0.0.1:{server.port}/turl/x"
@@ -114,9 +114,9 @@ async def test_what_is_no_url_is_a_bad_request(url: str) -> None:
 
 async def test_a_client_with_credentials_never_speaks_plaintext(tmp_path: Path) -> None:
     grid = Grid(tmp_path)
-    seen: list[Request] = []
+    seen: list[HttpRequest] = []
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         seen.append(request)
         return text_answer(200, "ok")
 
@@ -132,7 +132,7 @@ async def test_what_the_source_of_a_body_raises_arrives_as_it_left() -> None:
         yield b"x"
         raise CheloniaError(Kind.NOT_ALIVE, cause="the disk ended")
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         async for _ in request.body:
             pass
         return text_answer(200, "whole")
@@ -143,8 +143,8 @@ async def test_what_the_source_of_a_body_raises_arrives_as_it_left() -> None:
 
 
 async def test_an_answer_longer_than_the_bound_is_refused() -> None:
-    async def door(request: Request) -> Answer:
-        return Answer(200, (), b"x" * 1000)
+    async def door(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, (), b"x" * 1000)
 
     async with plain(door) as server, client_of(None, ClientLimits(answer_bytes_max=999)) as client:
         assert (await failure(client, Sending("GET", f"http://127.0.0.1:{server.port}/"))).kind is Kind.TOO_LARGE

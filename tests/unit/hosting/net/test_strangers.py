@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.http_client import Sending
-from chelonia.hosting.net.http_messages import Answer, Request, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.unit.hosting.grid import Grid
@@ -57,7 +57,7 @@ async def test_other_spellings_of_an_address_are_none(grid: Grid, host: str) -> 
 async def test_a_network_may_be_allowed_and_no_certificate_is_shown(grid: Grid) -> None:
     seen: list[str] = []
 
-    async def door(request: Request) -> Answer:
+    async def door(request: HttpRequest) -> HttpResponse:
         seen.append(request.peer.dn)
         return text_answer(200, "ok")
 
@@ -72,7 +72,7 @@ async def test_a_network_may_be_allowed_and_no_certificate_is_shown(grid: Grid) 
 async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> None:
     told: list[tuple[str, str, bytes]] = []
 
-    async def other(request: Request) -> Answer:
+    async def other(request: HttpRequest) -> HttpResponse:
         body = b"".join([chunk async for chunk in request.body])
         told.append((request.method, request.headers.get("Authorization", ""), body))
         return text_answer(201, "ok")
@@ -84,8 +84,8 @@ async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> 
             "plain": "http://localhost/",
         }
 
-        async def first(request: Request) -> Answer:
-            return Answer(307, (("Location", where[request.path.strip("/")]),), b"", 0)
+        async def first(request: HttpRequest) -> HttpResponse:
+            return HttpResponse(307, (("Location", where[request.path.strip("/")]),), b"", 0)
 
         async def body() -> AsyncIterator[bytes]:
             yield b"bytes"

@@ -16,12 +16,19 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from chelonia.core.ahash import ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
+from chelonia.core.ports.ahash import ReplicaView
 from chelonia.hosting.net.identity import name_from_dn
 from chelonia.hosting.setup import admission, admission_door
-from chelonia.hosting.setup.admission import Answer, Expected, Offer, Replica, Request, Token
+from chelonia.hosting.setup.admission import (
+    AdmissionRequest,
+    AdmissionStatus,
+    AdmissionToken,
+    Expected,
+    Offer,
+    ReplicaAddress,
+)
 from chelonia.hosting.setup.admission_door import Door, Knock
 from tests.support.ports import free_ports
 from tests.unit.hosting.grid import Grid
@@ -38,8 +45,8 @@ def csr_of(key: Any, subject: str = "/CN=two.example.org") -> str:
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
 
 
-def request(**changes: Any) -> Request:
-    good = Request(admission.VERSION, SECRET.hex(), "two.example.org", csr_of(KEY), "", NOW)
+def request(**changes: Any) -> AdmissionRequest:
+    good = AdmissionRequest(admission.VERSION, SECRET.hex(), "two.example.org", csr_of(KEY), "", NOW)
     return msgspec.structs.replace(good, **changes)
 
 
@@ -53,7 +60,14 @@ def member(replica: int, dn: str, address: str, role: str = "follower") -> Repli
 
 ONE = member(1, "/O=Grid/CN=host/one.example.org", "one.example.org:60011", "master")
 OFFER = Offer(
-    TWO, "c", 60_000, 2, [Replica(1, "one.example.org", 60_011, ONE.dn)], ["one.example.org"], ["/O=Grid/CN=A"], "00"
+    TWO,
+    "c",
+    60_000,
+    2,
+    [ReplicaAddress(1, "one.example.org", 60_011, ONE.dn)],
+    ["one.example.org"],
+    ["/O=Grid/CN=A"],
+    "00",
 )
 
 
@@ -61,7 +75,7 @@ OFFER = Offer(
 
 
 def test_a_token_is_read_as_it_was_printed_however_it_was_copied() -> None:
-    token = Token(b"p" * 16, b"s" * 16)
+    token = AdmissionToken(b"p" * 16, b"s" * 16)
     assert admission.parse_token(str(token)) == token
     assert admission.parse_token(f"  {str(token).upper()}\n") == token
 
@@ -69,7 +83,7 @@ def test_a_token_is_read_as_it_was_printed_however_it_was_copied() -> None:
 @pytest.mark.parametrize("cut", [0, 3, 20, 40, 61])
 def test_half_a_token_is_refused_with_the_cure(cut: int) -> None:
     with pytest.raises(CheloniaError, match="cheloniad admit") as caught:
-        admission.parse_token(str(Token(b"p" * 16, b"s" * 16))[:cut])
+        admission.parse_token(str(AdmissionToken(b"p" * 16, b"s" * 16))[:cut])
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
@@ -95,7 +109,7 @@ WEAK = rsa.generate_private_key(65537, 1024)
         (request(csr=csr_of(ec.generate_private_key(ec.SECP192R1()))), Kind.BAD_REQUEST, "too weak"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_cure(asked: Request, kind: Kind, cure: str) -> None:
+def test_what_does_not_fit_is_refused_with_the_cure(asked: AdmissionRequest, kind: Kind, cure: str) -> None:
     with pytest.raises(CheloniaError, match=cure) as caught:
         admission.judge(asked, expected(ONE), NOW)
     assert caught.value.kind is kind
@@ -153,18 +167,18 @@ def test_a_sites_certificate_has_to_be_for_the_key_and_the_name(tmp_path: Any) -
 
 # --- the door ------------------------------------------------------------------------------------------------------
 
-Decide = Callable[[Request, str], Awaitable[Offer]]
+Decide = Callable[[AdmissionRequest, str], Awaitable[Offer]]
 
 
-async def admit(_request: Request, _origin: str) -> Offer:
+async def admit(_request: AdmissionRequest, _origin: str) -> Offer:
     return OFFER
 
 
-async def refuse(_request: Request, _origin: str) -> Offer:
+async def refuse(_request: AdmissionRequest, _origin: str) -> Offer:
     raise CheloniaError(Kind.CONFLICT, "join", cause="its clock is ahead: run NTP")
 
 
-async def deny(_request: Request, _origin: str) -> Offer:
+async def deny(_request: AdmissionRequest, _origin: str) -> Offer:
     raise CheloniaError(Kind.DENIED, "admit", cause="the administrator said no")
 
 
@@ -177,8 +191,8 @@ class OpenDoor:
         self.opened = asyncio.Event()
 
     @property
-    def token(self) -> Token:
-        return Token(self.door.pin, SECRET)
+    def token(self) -> AdmissionToken:
+        return AdmissionToken(self.door.pin, SECRET)
 
     async def __aenter__(self) -> OpenDoor:
         self.task = asyncio.create_task(self.door.run("127.0.0.1", self.port, self._deadline_s, self.opened.set))
@@ -189,10 +203,10 @@ class OpenDoor:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
-    async def ask(self, asked: Request, token: Token | None = None) -> Offer:
+    async def ask(self, asked: AdmissionRequest, token: AdmissionToken | None = None) -> Offer:
         return await asyncio.to_thread(self._ask, asked, token or self.token)
 
-    def _ask(self, asked: Request, token: Token) -> Offer:
+    def _ask(self, asked: AdmissionRequest, token: AdmissionToken) -> Offer:
         knock = Knock("127.0.0.1", self.port, token)
         try:
             offer = knock.ask(asked, 20, lambda: None)
@@ -201,7 +215,7 @@ class OpenDoor:
         finally:
             knock.close()
 
-    async def send(self, sent: bytes) -> Answer:
+    async def send(self, sent: bytes) -> AdmissionStatus:
         """Say anything at all."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -223,15 +237,15 @@ async def test_the_holder_of_the_token_is_admitted_once() -> None:
 
 
 async def test_a_stranger_in_the_doors_place_is_told_nothing() -> None:
-    heard: list[Request] = []
+    heard: list[AdmissionRequest] = []
 
-    async def listen(asked: Request, _origin: str) -> Offer:
+    async def listen(asked: AdmissionRequest, _origin: str) -> Offer:
         heard.append(asked)
         return OFFER
 
     async with OpenDoor(listen) as door:
         with pytest.raises(CheloniaError, match="nothing was sent") as caught:
-            await door.ask(request(), Token(b"x" * 16, SECRET))
+            await door.ask(request(), AdmissionToken(b"x" * 16, SECRET))
         assert caught.value.kind is Kind.UNTRUSTED
         assert not heard
 

@@ -29,7 +29,7 @@ from chelonia.hosting.setup.first_config import (
     LISTENING,
     ClusterFacts,
     HostFacts,
-    Places,
+    HostPaths,
     check_host,
     core_config,
     hosts_of,
@@ -64,8 +64,8 @@ def first_port() -> int:
     raise AssertionError("no free ports")
 
 
-def places(root: Path) -> Places:
-    return Places(root / "etc", root / "grid", root / "data")
+def places(root: Path) -> HostPaths:
+    return HostPaths(root / "etc", root / "grid", root / "data")
 
 
 def where(root: Path) -> list[str]:
@@ -261,7 +261,7 @@ def test_first_configurations_are_read_back_as_they_were_meant(name: str) -> Non
     host = HostFacts(name, Dn(f"/O=Grid/CN=host/{name}"), GROUP[name])
     for make in (core_config, shepherd_config):
         config = make(
-            host, cluster, Places(Path("/etc/chelonia"), Path("/etc/grid-security"), Path("/var/lib/chelonia"))
+            host, cluster, HostPaths(Path("/etc/chelonia"), Path("/etc/grid-security"), Path("/var/lib/chelonia"))
         )
         assert parse_config(tomllib.loads(render_config(config, brief=True))) == config
 

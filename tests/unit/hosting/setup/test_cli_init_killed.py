@@ -20,7 +20,7 @@ from chelonia.hosting.config import load_config
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.credentials import explain_chain
 from chelonia.hosting.net.tls import TlsSettings, load_trust
-from chelonia.hosting.setup.first_config import Places
+from chelonia.hosting.setup.first_config import HostPaths
 from tests.unit.hosting.setup.test_cli_init import ACCOUNT, first_port, places, where
 
 STEPS_MAX = 500
@@ -92,7 +92,7 @@ def shape(root: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def check_whole(at: Places, home: Path) -> None:
+def check_whole(at: HostPaths, home: Path) -> None:
     """All that the daemons and the administrator need is there, and fits together."""
     for config in (at.core, at.shepherd):
         assert main(["check-config", "--config", str(config)]) == 0

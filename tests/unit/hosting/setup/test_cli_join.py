@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHashStatus, GroupChange, ReplicaView
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ports.ahash import AHashStatus, GroupChange, ReplicaView
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.position import Position
 from chelonia.hosting.cheloniad import main
 from chelonia.hosting.config import load_config, read_secret
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind
 from chelonia.hosting.setup import cli_join, host_files
-from chelonia.hosting.setup.admission import SECRET_BYTES, Token, parse_token
+from chelonia.hosting.setup.admission import SECRET_BYTES, AdmissionToken, parse_token
 from chelonia.hosting.setup.admission_door import Door
 from chelonia.hosting.setup.dev import dn_of
-from chelonia.hosting.setup.first_config import ADMISSION, Places
+from chelonia.hosting.setup.first_config import ADMISSION, HostPaths
 from tests.unit.hosting.grid import real_now_ms
 from tests.unit.hosting.setup.test_cli_init import ACCOUNT, first_port, init, places, tree, where
 
@@ -86,7 +86,7 @@ class Admission:
         desk = cli_join._Desk(self.home, ports, NEW, self.teller, approve_all=False)
         door = Door(desk.secret, desk.decide)
         self.port = self.home.port + ADMISSION
-        self.token = str(Token(door.pin, desk.secret))
+        self.token = str(AdmissionToken(door.pin, desk.secret))
         self.task = asyncio.create_task(door.run("127.0.0.1", self.port, 30, self.opened.set))
         await self.opened.wait()
         return self
@@ -100,7 +100,7 @@ class Admission:
         return await asyncio.to_thread(main, [*argv, *where(self.root / "two"), *words])
 
     @property
-    def two(self) -> Places:
+    def two(self) -> HostPaths:
         return places(self.root / "two")
 
 
@@ -276,7 +276,7 @@ def site(tmp_path: Path) -> CertificateAuthority:
     return ca
 
 
-def certify(ca: CertificateAuthority, at: Places, name: str, **how: Any) -> None:
+def certify(ca: CertificateAuthority, at: HostPaths, name: str, **how: Any) -> None:
     ca.issue_host(f"/DC=org/CN={name}", [name], real_now_ms(), **how).write(at.cert, at.key)
     ca.publish_to(at.ca_dir)
 
@@ -298,7 +298,7 @@ def test_who_has_no_ca_is_told_where_it_may_be(tmp_path: Path, capsys: pytest.Ca
     home = cli_join._home(places(tmp_path / "one"))
     capsys.readouterr()
     teller = cli_join._Teller(json=False)
-    cli_join._tell_token(teller, home, NEW, Token(b"p" * 16, b"s" * 16), 60)
+    cli_join._tell_token(teller, home, NEW, AdmissionToken(b"p" * 16, b"s" * 16), 60)
     said = capsys.readouterr().out
     assert "run `cheloniad admit` there" in said
     assert said.splitlines()[-3].endswith("--site-certificate")
@@ -361,7 +361,7 @@ def test_a_token_is_asked_for_when_none_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the command line other users of the host could see it."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{Token(b'p' * 16, b's' * SECRET_BYTES)}\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{AdmissionToken(b'p' * 16, b's' * SECRET_BYTES)}\n"))
     door = f"127.0.0.1:{first_port() + ADMISSION}"
     assert main(["join", door, "--as", NEW, "--account", ACCOUNT, *where(tmp_path / "two")]) == 1
     assert "does not answer" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from chelonia.hosting.net.credentials import explain_chain
 from chelonia.hosting.net.tls import TlsSettings, load_trust
 from chelonia.hosting.setup import host_files
 from chelonia.hosting.setup.cli_ca import base_of
-from chelonia.hosting.setup.first_config import Places
+from chelonia.hosting.setup.first_config import HostPaths
 from tests.unit.hosting.grid import real_now_ms
 from tests.unit.hosting.setup.test_cli_init import ACCOUNT, init, places, tree, where
 from tests.unit.hosting.setup.test_cli_init_killed import KILLED, LIVED, STEPS_MAX, begun, end_of, shape
@@ -52,7 +52,7 @@ async def joined(admission: Admission, here: Path, step: int, *more: str) -> int
     return end_of(child)
 
 
-def check_whole(at: Places) -> None:
+def check_whole(at: HostPaths) -> None:
     """All that the daemons need is there, and fits together."""
     for config in (at.core, at.shepherd):
         assert main(["check-config", "--config", str(config)]) == 0
@@ -66,7 +66,7 @@ def check_whole(at: Places) -> None:
 
 
 async def killed_at_each_step(
-    root: Path, monkeypatch: pytest.MonkeyPatch, *more: str, certified: Callable[[Places], None] = lambda at: None
+    root: Path, monkeypatch: pytest.MonkeyPatch, *more: str, certified: Callable[[HostPaths], None] = lambda at: None
 ) -> int:
     """Kill `join` at each step, and give it again while the same `admit` waits; returns how many steps it has."""
     whole = places(root / "whole")
@@ -118,7 +118,7 @@ async def test_so_it_is_with_a_certificate_that_the_clusters_ca_gave_under_anoth
     assert init(tmp_path / "one") == 0
     ca = CertificateAuthority.load(places(tmp_path / "one").grid)
 
-    def certified(at: Places) -> None:
+    def certified(at: HostPaths) -> None:
         ca.issue_host(f"{base_of(ca)}/CN=second of ours", [NEW], real_now_ms()).write(at.cert, at.key)
 
     assert await killed_at_each_step(tmp_path, monkeypatch, certified=certified) > 10

@@ -10,11 +10,11 @@ from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, Dri
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealControl, HealOrder
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.drills import decide as drills
-from chelonia.librarian.drills.decide import Holding, Scene, Seen
+from chelonia.librarian.drills.decide import DrillView, Holding, Scene
 from chelonia.librarian.repair.plan.decide import NodeHealth
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -158,11 +158,11 @@ RUNNING = Drill(
     deadline_ms=Ms(20_000),
 )  # fmt: skip
 DAMAGED = replace(RUNNING, action=DrillAction.CORRUPT, until_ms=Ms(1_000), blob=BlobId("b"), files=1)
-HERE, GONE = Seen(True, {}), Seen(False, {2: 9}, 9)
+HERE, GONE = DrillView(True, {}), DrillView(False, {2: 9}, 9)
 WORSE = replace(GONE, others_away=(ServiceId("s4"),))
 
 
-def told(drill: Drill, *looks: tuple[Seen, int]) -> Drill:
+def told(drill: Drill, *looks: tuple[DrillView, int]) -> Drill:
     for seen, now in looks:
         drill = drills.progressed(drill, seen, Ms(now))
     return drill
@@ -194,13 +194,13 @@ def test_a_silence_shorter_than_repair_waits_is_healed_by_the_return() -> None:
         ([(GONE, 2_000), (WORSE, 2_100), (WORSE, 20_001)], DrillStage.LATE, "s4 went away meanwhile"),
     ],
 )
-def test_what_goes_wrong_is_told(looks: list[tuple[Seen, int]], stage: DrillStage, why: str) -> None:
+def test_what_goes_wrong_is_told(looks: list[tuple[DrillView, int]], stage: DrillStage, why: str) -> None:
     ended = told(RUNNING, *looks)
     assert (ended.stage, ended.why, ended.ended_ms) == (stage, why, looks[-1][1])
 
 
 def test_damage_is_noticed_replaced_and_told_when_it_is_not() -> None:
-    alive = Seen(True, {}, state=ReplicaState.ALIVE, good=2, wanted=3)
+    alive = DrillView(True, {}, state=ReplicaState.ALIVE, good=2, wanted=3)
     damaged = replace(alive, exposed={2: 1}, state=ReplicaState.INVALID)
     ended = told(DAMAGED, (alive, 1_100), (damaged, 1_500), (replace(damaged, exposed={}, good=3), 2_000))
     assert (ended.noticed_ms, ended.whole_ms, ended.stage) == (1_500, 2_000, DrillStage.HEALED)

@@ -1,4 +1,4 @@
-"""Who is away, and how soon that is known: words, doubts, and several Librarians that hear differently."""
+"""Who is away, and how soon that is known: words, evidence, and several Librarians that hear differently."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,12 +10,12 @@ import pytest
 from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import Word
+from chelonia.core.healing import HealingWord
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import Heartbeat, Librarian, ServiceRecord
-from chelonia.librarian.metadata.records import Identity
+from chelonia.core.ports.librarian import Heartbeat, Librarian, ServiceRecord
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence.health import HealthTable, StoredNode, Transition
-from chelonia.librarian.presence.quorum_verdict import Verdict, verdict
+from chelonia.librarian.presence.quorum_verdict import PresenceVerdict, verdict
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -34,7 +34,7 @@ from tests.support.librarian import (
 from tests.support.paper import LoopClock, paper
 
 A, B = shepherd_id(1), shepherd_id(2)
-H, S, G, U = Word.HEARD, Word.SILENT, Word.GONE, Word.UNKNOWN
+H, S, G, U = HealingWord.HEARD, HealingWord.SILENT, HealingWord.GONE, HealingWord.UNKNOWN
 LEASE = 1_000
 
 
@@ -44,26 +44,26 @@ LEASE = 1_000
 @pytest.mark.parametrize(
     ("own", "others", "expected"),
     [
-        (H, [], Verdict.HERE),
-        (H, [G, G], Verdict.HERE),
-        (G, [H], Verdict.HERE),
-        (S, [None, H], Verdict.HERE),
-        (U, [H], Verdict.HERE),
-        (G, [], Verdict.AWAY),
-        (G, [G], Verdict.AWAY),
-        (G, [S], Verdict.AWAY),
-        (G, [U], Verdict.OPEN),
-        (G, [None], Verdict.OPEN),
-        (G, [G, None], Verdict.AWAY),
-        (G, [None, U], Verdict.OPEN),
-        (G, [G, U, None], Verdict.OPEN),
-        (S, [], Verdict.AWAY),
-        (S, [None, U], Verdict.AWAY),
-        (U, [G, G], Verdict.OPEN),
+        (H, [], PresenceVerdict.HERE),
+        (H, [G, G], PresenceVerdict.HERE),
+        (G, [H], PresenceVerdict.HERE),
+        (S, [None, H], PresenceVerdict.HERE),
+        (U, [H], PresenceVerdict.HERE),
+        (G, [], PresenceVerdict.AWAY),
+        (G, [G], PresenceVerdict.AWAY),
+        (G, [S], PresenceVerdict.AWAY),
+        (G, [U], PresenceVerdict.OPEN),
+        (G, [None], PresenceVerdict.OPEN),
+        (G, [G, None], PresenceVerdict.AWAY),
+        (G, [None, U], PresenceVerdict.OPEN),
+        (G, [G, U, None], PresenceVerdict.OPEN),
+        (S, [], PresenceVerdict.AWAY),
+        (S, [None, U], PresenceVerdict.AWAY),
+        (U, [G, G], PresenceVerdict.OPEN),
     ],
 )
 def test_whoever_hears_a_shepherd_speaks_for_it_and_before_the_lease_is_over_only_a_majority_buries_it(
-    own: Word, others: Sequence[Word | None], expected: Verdict
+    own: HealingWord, others: Sequence[HealingWord | None], expected: PresenceVerdict
 ) -> None:
     assert verdict(own, others) is expected
 
@@ -86,12 +86,12 @@ def table() -> HealthTable:
 
 def test_an_address_that_refuses_is_a_word_and_not_yet_a_state() -> None:
     made = table()
-    made.doubts.refused(A)
+    made.evidence.refused(A)
     assert made.word(A, Ms(110)) is G
     assert made.present(A, Ms(110))
     assert not made.proven(A, Ms(110), 7), "nothing is given up for it"
     assert made.transitions(Ms(110)) == ()
-    made.doubts.away(A, Ms(120))
+    made.evidence.away(A, Ms(120))
     assert not made.present(A, Ms(120))
     assert made.transitions(Ms(120)) == (Transition(A, "offline", "alive"),)
     made.beat(beat(boot=2), Ms(130))
@@ -103,7 +103,7 @@ def test_an_address_that_refuses_is_a_word_and_not_yet_a_state() -> None:
 def test_a_conclusion_lasts_a_lease_at_most() -> None:
     made = HealthTable(LEASE, Ms(0))
     made.load({A: StoredNode(Dn("/CN=a"), "alive")})
-    made.doubts.away(A, Ms(100))
+    made.evidence.away(A, Ms(100))
     assert not made.present(A, Ms(1_099))
     assert made.present(A, Ms(1_100)), "who does not lead believes what is stored"
 
@@ -112,7 +112,7 @@ def test_who_is_vouched_for_is_here_but_not_proven() -> None:
     made = table()
     assert made.missed(Ms(1_000), 50) == ()
     assert made.missed(Ms(1_050), 50) == (A,), "others are asked before the lease is over"
-    made.doubts.vouched(A, Ms(1_050))
+    made.evidence.vouched(A, Ms(1_050))
     assert made.present(A, Ms(1_500))
     assert made.transitions(Ms(1_500)) == ()
     assert not made.proven(A, Ms(1_500), 7)
@@ -208,7 +208,7 @@ class Remote:
     pair: Pair
     service: ServiceId
 
-    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
         assert call.roles == (Role.LIBRARIAN,)
         if self.service in self.pair.silent:
             await asyncio.sleep(3600)
@@ -227,7 +227,7 @@ async def two_librarians(repair_delay_ms: int = 0) -> AsyncIterator[Pair]:
     async with serving(MemoryStore(), LoopClock()) as ahash:  # type: ignore[arg-type]
         for name in names:
             world = World(NoShepherds(), PaperVerifier(), LoopClock(), SequentialIds(), settings, Reach(pair, name))
-            service = LibrarianService(ahash, Identity(LIBRARIAN.dn, name), world)
+            service = LibrarianService(ahash, LibrarianIdentity(LIBRARIAN.dn, name), world)
             await service.start()
             pair.librarians[name] = service
         tasks = [asyncio.create_task(work) for work in (*(o.run() for o in pair.librarians.values()), pair.hearts())]

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from chelonia.core.ahash import Element
 from chelonia.core.ids import REPAIR_OBJECT, ROOT, ObjectId, RequestKey
+from chelonia.core.ports.ahash import Element
 from chelonia.librarian.leadership.summarising import END
 from chelonia.librarian.metadata.elements import drop
-from chelonia.librarian.recovery.invariants import Snapshot, broken
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.paper import Paper, paper
@@ -39,6 +39,6 @@ def test_what_is_missing_is_written_and_what_is_there_is_left() -> None:
             assert await summaries(p) == before
             assert (await p.b.stored(REPAIR_OBJECT)).value("summaries", "after") == END
             ids = (await p.b.ahash.objects(LIBRARIAN)).ids
-            assert broken(Snapshot(await p.b.ahash.get(LIBRARIAN, ids))) == ()
+            assert broken(NamespaceSnapshot(await p.b.ahash.get(LIBRARIAN, ids))) == ()
 
     run_virtual(scenario())

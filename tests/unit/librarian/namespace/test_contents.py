@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, laid
 from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, ContentId, Dn, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import Delete, SetWanted, Undelete
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
 from chelonia.core.replicas import Checksums, ReplicaFacts
-from chelonia.core.uploads import BeginPut, Splice
+from chelonia.core.uploads import BeginPut, SpliceFile
 from chelonia.librarian.metadata.blobs import NewBlob
 from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
 from chelonia.librarian.namespace.contents import decide
-from chelonia.librarian.namespace.contents.decide import Held
+from chelonia.librarian.namespace.contents.decide import FileContent
 from chelonia.librarian.recovery import invariants
-from chelonia.librarian.recovery.invariants import Snapshot, broken
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -81,7 +81,7 @@ class Model:
             data += body
         new = [self._blob(blob, data)] if data else []
         begin = BeginPut(Guid(""), "f", parse_ln("/f"), Dn("/CN=joe"), {}, 2, -1, Checksums(), Ms(0), named=False)
-        request = Splice(begin, (), tuple(extents), size, whole)
+        request = SpliceFile(begin, (), tuple(extents), size, whole)
         self.apply(decide.splice(request, self._held(request), new, ids, Ms(7)))
         self._model(pieces, size, whole=whole)
 
@@ -90,7 +90,7 @@ class Model:
         facts = ReplicaFacts(blob, GUID, "piece of /f", Dn("/CN=joe"), len(data), Checksums("x"), 2, Ms(7), "seal")
         return NewBlob(facts, ())
 
-    def _held(self, request: Splice) -> Held:
+    def _held(self, request: SpliceFile) -> FileContent:
         """As the shell reads it: only the extents that meet the change."""
         file = self.stored(GUID)
         size, content = int(file.value("states", "size")), content_of(file)
@@ -99,7 +99,7 @@ class Model:
         if decide.begins_anew(request, span):
             there = ()
         blobs = tuple(self.stored(f"blob:{blob}") for blob in dict.fromkeys(e.blob for e in there))
-        return Held(file, self.stored(content_object(content)), size, there, blobs)
+        return FileContent(file, self.stored(content_object(content)), size, there, blobs)
 
     def _model(self, pieces: list[tuple[int, bytes]], size: int, *, whole: bool) -> None:
         if whole:
@@ -115,7 +115,7 @@ class Model:
         assert self.read() == bytes(self.bytes)
         content = content_of(self.stored(GUID))
         obj = self.stored(content_object(content))
-        look = Snapshot([self.stored(key) for key in self.objects])
+        look = NamespaceSnapshot([self.stored(key) for key in self.objects])
         extents = sorted(obj.sections.get("extents", {}).items())
         assert not list(invariants.extent_rules(look, obj.id, extents))
         assert not list(invariants.sum_rules(obj))
@@ -184,16 +184,16 @@ def test_too_many_extents_are_refused_with_a_cure() -> None:
 # --- the Librarian --------------------------------------------------------------------------------------------------
 
 
-async def sound(b: Bench) -> Snapshot:
+async def sound(b: Bench) -> NamespaceSnapshot:
     """All that is stored, in which nothing is broken."""
     seen = await whole(b)
     assert broken(seen) == ()
     return seen
 
 
-async def whole(b: Bench) -> Snapshot:
+async def whole(b: Bench) -> NamespaceSnapshot:
     ids = (await b.ahash.objects(LIBRARIAN)).ids
-    return Snapshot(await b.ahash.get(LIBRARIAN, ids))
+    return NamespaceSnapshot(await b.ahash.get(LIBRARIAN, ids))
 
 
 async def test_a_splice_takes_the_first_blob_over_and_lets_go_of_what_is_covered() -> None:
@@ -267,7 +267,7 @@ async def test_a_piece_is_no_file_and_another_name_no_excuse() -> None:
         assert refused.value.kind is Kind.BAD_REQUEST
         lies = replace(piece, begin=replace(begin, ln=parse_ln("/g")))
         with pytest.raises(CheloniaError) as refused:
-            await b.service.splice(BARTENDER, Splice(begin, (lies,), (Extent(0, 7, piece.begun.blob),)))
+            await b.service.splice(BARTENDER, SpliceFile(begin, (lies,), (Extent(0, 7, piece.begun.blob),)))
         assert refused.value.kind is Kind.BAD_REQUEST
         await sound(b)
 

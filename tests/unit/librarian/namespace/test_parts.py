@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import Delete
 from chelonia.core.names import parse_ln
 from chelonia.core.parts import UploadId, parse_upload
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.librarian import Delete
 from chelonia.core.replicas import Checksums
 from chelonia.core.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
-from chelonia.librarian.recovery.invariants import Snapshot, broken
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import BARTENDER, JOE, Bench, bench
@@ -60,13 +60,13 @@ async def seal(b: Bench, upload: UploadId, order: Order, **facts: Any) -> Guid:
     return await b.service.seal_upload(BARTENDER, SealUpload(upload, begin(b, **facts), order))
 
 
-async def sound(b: Bench) -> Snapshot:
-    seen = Snapshot(await b.ahash.get(LIBRARIAN, (await b.ahash.objects(LIBRARIAN)).ids))
+async def sound(b: Bench) -> NamespaceSnapshot:
+    seen = NamespaceSnapshot(await b.ahash.get(LIBRARIAN, (await b.ahash.objects(LIBRARIAN)).ids))
     assert broken(seen) == ()
     return seen
 
 
-def ends(seen: Snapshot, file: Guid) -> list[int]:
+def ends(seen: NamespaceSnapshot, file: Guid) -> list[int]:
     """Where the extents of a file end."""
     content = content_object(content_of(seen.get(ObjectId(file))))
     return [int(key, 16) + 1 for key in sorted(seen.section(content, "extents"))]

@@ -8,11 +8,11 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey
-from chelonia.core.librarian import Delete, Move, SetWanted, Undelete, Unlink, Unmake
+from chelonia.core.ports.librarian import Delete, MoveEntry, SetWanted, Undelete, Unlink, Unmake
 from chelonia.core.uploads import CommitFile
 from chelonia.librarian.leadership import sweep as expiring
 from chelonia.librarian.metadata.elements import put
-from chelonia.librarian.recovery.invariants import Snapshot, broken, unsettled
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken, unsettled
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -29,9 +29,9 @@ async def trashed(made: Bench, under: str = "") -> list[tuple[str, str]]:
     return [(entry.name, entry.guid) for entry in page.entries]
 
 
-async def snapshot(made: Bench) -> Snapshot:
+async def snapshot(made: Bench) -> NamespaceSnapshot:
     ids = (await made.ahash.objects(LIBRARIAN)).ids
-    return Snapshot(await made.ahash.get(LIBRARIAN, ids))
+    return NamespaceSnapshot(await made.ahash.get(LIBRARIAN, ids))
 
 
 # --- keeping --------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ async def test_a_deleted_file_is_gone_and_kept() -> None:
 async def test_the_last_name_takes_the_file_to_the_trash_and_no_other() -> None:
     async with bench(settings=KEPT) as made:
         guid, _ = await made.file("f")
-        await made.service.move(BARTENDER, Move(guid, ROOT, "f", ROOT, "g", keep=True))
+        await made.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "g", keep=True))
         await made.service.unlink(BARTENDER, Unlink(ROOT, "f", guid))
         assert await trashed(made) == []
         await made.service.unlink(BARTENDER, Unlink(ROOT, "g", guid))
@@ -66,7 +66,7 @@ async def test_the_last_name_takes_the_file_to_the_trash_and_no_other() -> None:
 async def test_deleting_with_many_names_finds_it_under_each() -> None:
     async with bench(settings=KEPT) as made:
         guid, _ = await made.file("f")
-        await made.service.move(BARTENDER, Move(guid, ROOT, "f", ROOT, "g", keep=True))
+        await made.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "g", keep=True))
         await made.service.delete(BARTENDER, Delete(guid))
         assert await trashed(made) == [("f", guid), ("g", guid)]
         await made.service.undelete(BARTENDER, Undelete(guid, ROOT, "g"))

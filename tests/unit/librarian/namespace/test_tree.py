@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, TREE_OBJECT, Dn, Guid, Ms, ObjectId
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Delete, MakeEntry, Move, Unlink, Unmake
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, Delete, MakeEntry, MoveEntry, Unlink, Unmake
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
 from tests.sim.virtual_loop import run_virtual
@@ -76,7 +76,7 @@ def test_removal_takes_a_name_only_where_it_still_leads_to_the_entry() -> None:
 def test_a_move_of_a_collection_rests_on_the_epoch_it_has_read() -> None:
     root = collection(entries={"a/": A})
     view = MoveView(collection(A, parents={"0/a": "parent"}), Slot(root, "a"), Slot(root, "b"), "7")
-    elements = tree.move(Move(Guid(A), ROOT, "a", ROOT, "b", False), view, NOW)
+    elements = tree.move(MoveEntry(Guid(A), ROOT, "a", ROOT, "b", False), view, NOW)
     bump = next(e for e in elements if e.object == TREE_OBJECT)
     assert [(c.type.value, c.value) for c in bump.conditions] == [("is", "7")]
     assert (bump.change.value, bump.value) == ("add", "1")
@@ -125,7 +125,7 @@ class Walker:
         parent, name, child = found
         if pick < 0.75:
             target, new = self.somewhere(), chance.choice("abcd")
-            return service.move(BARTENDER, Move(child, parent, name, target, new, chance.random() < 0.4))
+            return service.move(BARTENDER, MoveEntry(child, parent, name, target, new, chance.random() < 0.4))
         if pick < 0.9:
             return service.unlink(BARTENDER, Unlink(parent, name, child))
         if self.made[child] == TYPE_FILE:

@@ -9,8 +9,8 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
-from chelonia.core.librarian import Delete, MakeEntry, ModifyRequest, Move, SetWanted, Unlink
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.librarian import Delete, MakeEntry, ModifyEntry, MoveEntry, SetWanted, Unlink
 from chelonia.core.replicas import Checksums
 from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata.seal import seal
@@ -268,7 +268,7 @@ def test_the_seal_has_golden_bytes() -> None:
 async def test_overwriting_swaps_the_bytes_and_keeps_everything_else() -> None:
     async with bench() as b:
         file, old = await b.file("f", sections={"policy": {"ALL": "+read"}})
-        await b.service.move(BARTENDER, Move(file, ROOT, "f", ROOT, "link", True))
+        await b.service.move(BARTENDER, MoveEntry(file, ROOT, "f", ROOT, "link", True))
         created = (await b.service.get(BARTENDER, (file,)))[0].value("timestamps", "created")
         b.clock.advance(5_000)
         same, new = await b.file("f", replaces=file)
@@ -329,7 +329,7 @@ async def test_concurrent_overwrites_leave_one_blob_and_erase_the_others() -> No
 async def test_a_changed_policy_makes_a_decided_commit_a_conflict() -> None:
     async with bench() as b:
         version = (await b.service.get(BARTENDER, (ROOT,)))[0].version
-        await b.service.modify_metadata(BARTENDER, (ModifyRequest("m", ROOT, "set", "policy", "ALL", "-addEntry"),))
+        await b.service.modify_metadata(BARTENDER, (ModifyEntry("m", ROOT, "set", "policy", "ALL", "-addEntry"),))
         with fails(Kind.CONFLICT):
             await b.file("f", expect=((ROOT, version),))
         assert await b.names() == {}

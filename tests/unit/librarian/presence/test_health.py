@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from chelonia.core.healing import Word
+from chelonia.core.healing import HealingWord
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import Heartbeat
-from chelonia.librarian.leadership.lease.decide import Leadership, Lease
+from chelonia.core.ports.librarian import Heartbeat
+from chelonia.librarian.leadership.lease.decide import LeaderLease, Leadership
 from chelonia.librarian.presence.health import (
     FlapRule,
     HealthTable,
+    RecordedHealth,
     StoredNode,
-    Told,
     Transition,
     steady_from,
     unsteady,
@@ -127,7 +127,7 @@ def test_who_stood_still_calls_nobody_away_before_it_has_listened_for_a_lease(st
         now = wakes + step * LEASE // 4
         assert seen(made, now) == {}, "also before it is told that it runs again"
         assert made.present(A, Ms(now))
-        assert (made.missed(Ms(now), LEASE // 4 - 1), made.word(B, Ms(now))) == ((), Word.UNKNOWN)
+        assert (made.missed(Ms(now), LEASE // 4 - 1), made.word(B, Ms(now))) == ((), HealingWord.UNKNOWN)
         made.listening.watch(Ms(now))
     made.beat(beat(), Ms(wakes + 10))
     assert made.missed(Ms(wakes + LEASE - 1), 1) == (B,), "others are asked in time"
@@ -281,7 +281,9 @@ def test_a_shepherd_that_comes_and_goes_takes_nothing_new_until_it_is_steady() -
     assert made.unsteady(Ms(50)) == {A}, "three new boots after the first contact"
     assert [view.accepting for view in made.views(Ms(50), Ms(50))] == [False, True]
     assert ["comes and goes" in view.trouble for view in made.views(Ms(50), Ms(50))] == [True, False]
-    worse = made.views(Ms(50), Ms(50), lambda shepherd: Told("store", "its disk is gone" if shepherd == A else ""))
+    worse = made.views(
+        Ms(50), Ms(50), lambda shepherd: RecordedHealth("store", "its disk is gone" if shepherd == A else "")
+    )
     assert [(view.store, view.trouble, view.accepting) for view in worse] == [
         ("store", "its disk is gone", False),
         ("store", "", True),
@@ -321,17 +323,17 @@ def test_transitions_are_ordered_and_written_once() -> None:
 def test_a_free_lease_is_taken_and_renewed_and_lapses_without_renewal() -> None:
     me = Leadership(A, 900)
     assert me.bid(Ms(0), Ms(0)) is None
-    me.observe(Lease(), Ms(0))
+    me.observe(LeaderLease(), Ms(0))
     bid = me.bid(Ms(0), Ms(50))
     assert bid is not None
-    assert bid.wanted == Lease(A, "950", "1")
+    assert bid.wanted == LeaderLease(A, "950", "1")
     assert not me.leading(Ms(0))
     me.won(bid)
     assert me.leading(Ms(899))
     assert me.bid(Ms(299), Ms(0)) is None
     renewal = me.bid(Ms(300), Ms(350))
     assert renewal is not None
-    assert renewal.wanted == Lease(A, "1250", "1")
+    assert renewal.wanted == LeaderLease(A, "1250", "1")
     me.won(renewal)
     assert me.leading(Ms(1_199))
     assert not me.leading(Ms(1_200))
@@ -339,10 +341,10 @@ def test_a_free_lease_is_taken_and_renewed_and_lapses_without_renewal() -> None:
 
 def test_anothers_lease_is_taken_only_when_it_has_not_moved_for_a_whole_lease() -> None:
     me = Leadership(A, 900)
-    me.observe(Lease(B, "1", "4"), Ms(0))
+    me.observe(LeaderLease(B, "1", "4"), Ms(0))
     assert me.bid(Ms(899), Ms(10**9)) is None
-    me.observe(Lease(B, "2", "4"), Ms(899))
-    me.observe(Lease(B, "2", "4"), Ms(1_798))
+    me.observe(LeaderLease(B, "2", "4"), Ms(899))
+    me.observe(LeaderLease(B, "2", "4"), Ms(1_798))
     assert me.bid(Ms(1_798), Ms(10**9)) is None
     bid = me.bid(Ms(1_799), Ms(0))
     assert bid is not None
@@ -353,16 +355,16 @@ def test_anothers_lease_is_taken_only_when_it_has_not_moved_for_a_whole_lease() 
 
 def test_a_restarted_leader_takes_its_own_lease_with_a_new_term() -> None:
     me = Leadership(A, 900)
-    me.observe(Lease(A, "1", "4"), Ms(0))
+    me.observe(LeaderLease(A, "1", "4"), Ms(0))
     bid = me.bid(Ms(0), Ms(0))
     assert bid is not None
     assert bid.wanted.term == "5"
 
 
 def test_seeing_another_holder_or_term_ends_leading_at_once() -> None:
-    for other in (Lease(B, "9", "2"), Lease(A, "9", "2"), Lease()):
+    for other in (LeaderLease(B, "9", "2"), LeaderLease(A, "9", "2"), LeaderLease()):
         me = Leadership(A, 900)
-        me.observe(Lease(), Ms(0))
+        me.observe(LeaderLease(), Ms(0))
         bid = me.bid(Ms(0), Ms(0))
         assert bid is not None
         me.won(bid)

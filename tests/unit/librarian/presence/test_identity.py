@@ -9,9 +9,9 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
-from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
+from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
 from chelonia.librarian.metadata.elements import put
-from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence.identity import ALARM_KEEP_MS, Recorded, Voices, judge
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
@@ -149,7 +149,7 @@ async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_lo
         shepherd = b.shepherds[0]
         call = shepherd_call(shepherd)
         world = World(NoShepherds(), PaperVerifier(), b.clock, SequentialIds(7), b.settings)
-        other = LibrarianService(b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
+        other = LibrarianService(b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
 
         async def said(service: LibrarianService, store: str, *, replaces: bool = False) -> str:
             b.clock.now += 2 * b.settings.lease_ms
@@ -224,7 +224,7 @@ async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the
         shepherd = b.shepherds[0]
         call = shepherd_call(shepherd)
         world = World(NoShepherds(), PaperVerifier(), b.clock, SequentialIds(7), b.settings)
-        frozen = LibrarianService(b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
+        frozen = LibrarianService(b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
         await frozen.start()
 
         async def said(service: LibrarianService, store: str, boot: int, *, replaces: bool = False) -> str:

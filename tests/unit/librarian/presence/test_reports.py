@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from chelonia.core.ahash import TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -21,8 +20,9 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
 from chelonia.core.placement import NODE_WAITING
+from chelonia.core.ports.ahash import TransactOutcome
+from chelonia.core.ports.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
 from chelonia.core.replicas import Checksums, Location, ReplicaState
 from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata import rebuild_record

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     PENDING_OBJECT,
@@ -21,9 +20,10 @@ from chelonia.core.ids import (
     content_object,
     shepherd_object,
 )
-from chelonia.core.librarian import Delete, Finding, Mended, Severity
 from chelonia.core.metadata import StoredObject
 from chelonia.core.parts import parse_upload
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import Delete, Finding, Mended, Severity
 from chelonia.core.replicas import Checksums
 from chelonia.core.uploads import CommitFile, OpenUpload, PutPart
 from chelonia.librarian.metadata.contents import content_of
@@ -567,7 +567,7 @@ async def test_what_is_seen_once_is_not_reported(monkeypatch: pytest.MonkeyPatch
     looks = 0
     rules = invariants.object_rules
 
-    def moving(look: invariants.Look, obj: StoredObject) -> tuple[Finding, ...]:
+    def moving(look: invariants.RuleContext, obj: StoredObject) -> tuple[Finding, ...]:
         nonlocal looks
         looks += obj.id == stage.file
         torn = Finding(obj.id, invariants.ORPHAN, "", Severity.DISAGREEMENT, "torn")

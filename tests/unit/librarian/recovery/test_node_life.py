@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from chelonia.core.ahash import AHash, Element, Page
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
@@ -24,7 +23,8 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
+from chelonia.core.ports.ahash import AHash, Element, Page
+from chelonia.core.ports.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata.elements import check, drop, erase, file_record, outbox_record, put

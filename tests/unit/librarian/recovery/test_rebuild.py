@@ -6,11 +6,11 @@ import pytest
 
 from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import ReplicaRecord
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.recovery.rebuild import decide as rebuild
-from chelonia.librarian.recovery.rebuild.decide import Basis, Known, Verdict
+from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from tests.support.librarian import HOUR, JOE
 
 KEY = "5a" * 32
@@ -18,10 +18,15 @@ KEY = "5a" * 32
 
 @pytest.mark.parametrize(
     ("hours_before", "becomes"),
-    [(0.9, Verdict.SHELTERED), (3, Verdict.SHELTERED), (23, Verdict.SHELTERED), (25, Verdict.DELETED)],
+    [
+        (0.9, RecordVerdict.SHELTERED),
+        (3, RecordVerdict.SHELTERED),
+        (23, RecordVerdict.SHELTERED),
+        (25, RecordVerdict.DELETED),
+    ],
 )
 def test_what_may_have_been_on_its_way_when_the_snapshot_was_taken_is_not_called_deleted(
-    hours_before: float, becomes: Verdict
+    hours_before: float, becomes: RecordVerdict
 ) -> None:
     """Bytes are dated by their ticket: an upload of hours, acknowledged after the snapshot, looks that much older."""
     blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), 100 * HOUR
@@ -29,16 +34,20 @@ def test_what_may_have_been_on_its_way_when_the_snapshot_was_taken_is_not_called
     created = Ms(int(begun - hours_before * HOUR))
     facts = ReplicaFacts(blob, guid, "/big", JOE, 1, Checksums(), 2, created, sealed)
     record = ReplicaRecord(ReferenceId("r"), ReplicaState.ALIVE, True, False, facts)
-    unknown = Known(StoredObject(ObjectId("-"), 0), StoredObject(ObjectId("-"), 0))
+    unknown = RecordContext(StoredObject(ObjectId("-"), 0), StoredObject(ObjectId("-"), 0))
     assert rebuild.judge(record, unknown, Basis(KEY, Ms(begun))) is becomes
 
 
 @pytest.mark.parametrize(
     ("hours_before", "committed", "becomes"),
-    [(0.1, False, Verdict.SHELTERED), (25, False, Verdict.UNCOMMITTED), (0.1, True, Verdict.OVERWRITTEN)],
+    [
+        (0.1, False, RecordVerdict.SHELTERED),
+        (25, False, RecordVerdict.UNCOMMITTED),
+        (0.1, True, RecordVerdict.OVERWRITTEN),
+    ],
 )
 def test_bytes_whose_upload_began_before_another_was_committed_may_be_the_last_of_their_file(
-    hours_before: float, committed: bool, becomes: Verdict
+    hours_before: float, committed: bool, becomes: RecordVerdict
 ) -> None:
     """Their commit came after the snapshot, and the Shepherd has not heard of it."""
     blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), 100 * HOUR
@@ -47,7 +56,7 @@ def test_bytes_whose_upload_began_before_another_was_committed_may_be_the_last_o
     record = ReplicaRecord(ReferenceId("r"), ReplicaState.ALIVE, committed, False, facts)
     file = StoredObject(ObjectId(guid), 1, {"entry": {"type": "file"}})
     other = StoredObject(ObjectId("blob:other"), 1, {"blob": {"file": guid, "created_ms": str(begun - 1)}})
-    known = Known(StoredObject(ObjectId("-"), 0), file, (other,))
+    known = RecordContext(StoredObject(ObjectId("-"), 0), file, (other,))
     assert rebuild.judge(record, known, Basis(KEY, Ms(begun), late=True)) is becomes
 
 
@@ -55,17 +64,17 @@ def test_bytes_whose_upload_began_before_another_was_committed_may_be_the_last_o
 @pytest.mark.parametrize(
     ("minutes_before", "within_ms", "how", "becomes"),
     [
-        (75, HOUR, {}, Verdict.UNCOMMITTED),
-        (65, HOUR, {}, Verdict.SHELTERED),  # clocks differ, and a commit is tried again
-        (75, 2 * HOUR, {}, Verdict.SHELTERED),
-        (75, 0, {}, Verdict.SHELTERED),  # nobody knows for how long
-        (75, HOUR, {"holes": True}, Verdict.SHELTERED),
-        (75, HOUR, {"begun_ms": None}, Verdict.FILE),
-        (-5, HOUR, {}, Verdict.FILE),
+        (75, HOUR, {}, RecordVerdict.UNCOMMITTED),
+        (65, HOUR, {}, RecordVerdict.SHELTERED),  # clocks differ, and a commit is tried again
+        (75, 2 * HOUR, {}, RecordVerdict.SHELTERED),
+        (75, 0, {}, RecordVerdict.SHELTERED),  # nobody knows for how long
+        (75, HOUR, {"holes": True}, RecordVerdict.SHELTERED),
+        (75, HOUR, {"begun_ms": None}, RecordVerdict.FILE),
+        (-5, HOUR, {}, RecordVerdict.FILE),
     ],
 )
 def test_what_a_transact_would_have_named_before_the_snapshot_was_never_committed(
-    minutes_before: int, within_ms: int, how: dict[str, object], becomes: Verdict, aside: bool
+    minutes_before: int, within_ms: int, how: dict[str, object], becomes: RecordVerdict, aside: bool
 ) -> None:
     """What its Shepherd does not know to be committed is left out only where the time of its commit was over when the
     snapshot was begun, which lacks it: an acknowledged file is never left out."""
@@ -74,9 +83,9 @@ def test_what_a_transact_would_have_named_before_the_snapshot_was_never_committe
     created = Ms(begun - minutes_before * HOUR // 60)
     facts = ReplicaFacts(blob, guid, "/f", JOE, 1, Checksums(), 2, created, sealed, within_ms)
     record = ReplicaRecord(ReferenceId("r"), ReplicaState.ALIVE, False, aside, facts)
-    unknown = Known(StoredObject(ObjectId("-"), 0), StoredObject(ObjectId("-"), 0))
+    unknown = RecordContext(StoredObject(ObjectId("-"), 0), StoredObject(ObjectId("-"), 0))
     basis = replace(Basis(KEY, begun, late=True), **how)  # type: ignore[arg-type]
     assert rebuild.judge(record, unknown, basis) is becomes
-    assert rebuild.judge(replace(record, committed=True), unknown, basis) is not Verdict.UNCOMMITTED
+    assert rebuild.judge(replace(record, committed=True), unknown, basis) is not RecordVerdict.UNCOMMITTED
     listed = replace(unknown, blob=StoredObject(ObjectId("-"), 1, {"blob": {"file": guid, "size": "1"}}))
-    assert rebuild.judge(record, listed, basis) is Verdict.LISTED
+    assert rebuild.judge(record, listed, basis) is RecordVerdict.LISTED

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -26,22 +25,23 @@ from chelonia.core.ids import (
     Ms,
     ServiceId,
 )
-from chelonia.core.librarian import (
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import (
     Delete,
     MakeEntry,
-    ModifyRequest,
-    Move,
+    ModifyEntry,
+    MoveEntry,
     RebuildStatus,
     ServiceRecord,
     SetWanted,
     Undelete,
     Unlink,
 )
+from chelonia.core.ports.shepherd import RecordPage
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import RecordPage
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.elements import put
-from chelonia.librarian.metadata.records import Draft, Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact
 from chelonia.librarian.recovery.invariants import broken
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild import act as rebuilding
@@ -102,10 +102,10 @@ def test_names_policies_metadata_links_trash_and_locations_come_back() -> None:
                     ROOT, "data", "collection", JOE, {"policy": {EVE: "+read"}, "defaultPolicy": {"ALL": "+read"}}
                 ),
             )
-            await service.modify_metadata(BARTENDER, (ModifyRequest("1", ROOT, "set", "policy", EVE, "+read"),))
-            await service.modify_metadata(BARTENDER, (ModifyRequest("1", ROOT, "unset", "policy", "ALL", ""),))
+            await service.modify_metadata(BARTENDER, (ModifyEntry("1", ROOT, "set", "policy", EVE, "+read"),))
+            await service.modify_metadata(BARTENDER, (ModifyEntry("1", ROOT, "unset", "policy", "ALL", ""),))
             first, blob = await k.upload("/data/f", sections={"policy": {EVE: "-read"}, "metadata": {"k": "v"}})
-            await service.move(BARTENDER, Move(first, data, "f", ROOT, "link", keep=True))
+            await service.move(BARTENDER, MoveEntry(first, data, "f", ROOT, "link", keep=True))
             await service.make_entry(
                 BARTENDER, MakeEntry(ROOT, "m", "mountpoint", JOE, {"mountpoint": {"externalURL": "x:y"}})
             )
@@ -423,7 +423,7 @@ def test_the_last_snapshot_is_used_although_the_clock_was_set_back_before_it() -
             k.clock.set_by_ms = -HOUR
             await k.upload("/g")
             guid = (await k.bench.names())["f"]
-            await k.bench.service.move(BARTENDER, Move(guid, ROOT, "f", ROOT, "moved", keep=False))
+            await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "moved", keep=False))
             await next_snapshot(k)
         async with rebuilt(k) as (k, _):
             assert {"/g", "/moved"} <= set(await k.paths())
@@ -585,7 +585,9 @@ def test_why_a_rebuild_has_stopped_is_known_to_every_librarian_until_it_is_begun
             assert "no room" in (await service.health(ADMIN)).waits_for
             assert "no room" in (await service.heal_status(ADMIN)).waits_for
             world = World(k, PaperVerifier(), k.clock, k.ids, k.bench.settings, carrier=k)  # type: ignore[arg-type]
-            other = LibrarianService(k.bench.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+            other = LibrarianService(
+                k.bench.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world
+            )
             status = await other.rebuild(ADMIN, False)
             assert (status.stage, "no room" in status.cause) == ("failed", True)
             await service.rebuild(ADMIN, True)
@@ -741,7 +743,7 @@ def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapshot_take
 async def marked(k: Keepers, state: str) -> None:
     """The state of a rebuild, as a Librarian that is gone has left it."""
     records = k.bench.service._parts.records
-    await records.attempt(LIBRARIAN, Draft([put(REBUILD_OBJECT, "rebuild", "state", state)]))
+    await records.attempt(LIBRARIAN, PlannedTransact([put(REBUILD_OBJECT, "rebuild", "state", state)]))
 
 
 def test_a_namespace_with_entries_is_not_rebuilt() -> None:
@@ -787,7 +789,7 @@ def test_the_names_of_a_deleted_link_are_free() -> None:
         k = keepers()
         async with k.running(BEFORE):
             guid, _ = await k.upload("/f")
-            await k.bench.service.move(BARTENDER, Move(guid, ROOT, "f", ROOT, "g", keep=True))
+            await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "g", keep=True))
             await k.bench.service.unlink(BARTENDER, Unlink(ROOT, "f", guid))
             await times(k, 1)
             await next_snapshot(k)

@@ -23,9 +23,9 @@ from chelonia.core.ids import (
     ServiceId,
     shepherd_object,
 )
-from chelonia.core.librarian import Delete, RebuildStatus
+from chelonia.core.ports.librarian import Delete, RebuildStatus
+from chelonia.core.ports.shepherd import RecordPage, ReplicaStatOutcome
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import RecordPage, StatOutcome
 from chelonia.librarian.leadership.lease import decide as leader
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, put
@@ -305,9 +305,9 @@ def test_what_it_has_set_aside_it_is_asked_for_once_it_is_listed() -> None:
         one = first(k)
         asked: list[ReferenceId] = []
 
-        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
             asked.extend(reference for _, reference in references)
-            return tuple(StatOutcome(name, reference, found=False) for name, reference in references)
+            return tuple(ReplicaStatOutcome(name, reference, found=False) for name, reference in references)
 
         told = one.records
 
@@ -375,9 +375,9 @@ def test_one_that_tells_only_a_part_is_asked_for_what_it_has_set_aside_of_that(
         one = first(k)
         asked: list[ReferenceId] = []
 
-        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
             asked.extend(reference for _, reference in references)
-            return tuple(StatOutcome(name, reference, found=False) for name, reference in references)
+            return tuple(ReplicaStatOutcome(name, reference, found=False) for name, reference in references)
 
         told, page = one.records, list[RecordPage]()
 
@@ -453,7 +453,7 @@ def test_one_is_asked_for_what_it_has_set_aside_by_who_leads_next_when_a_librari
             await asyncio.sleep(20)
             assert not asked, "another Librarian is at it, and will ask"
             before = leader.parse(await k.bench.stored(REPAIR_OBJECT))
-            gone = leader.Lease("https://other/Librarian", before.until_ms, "another's term")
+            gone = leader.LeaderLease("https://other/Librarian", before.until_ms, "another's term")
             taken = leader.Bid(before, gone, k.clock.monotonic_ms()).elements()
             assert (await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), tuple(taken))).applied
             await k.until(lambda: has_any(asked))
@@ -467,11 +467,11 @@ def asked_of(k: Keepers) -> list[ServiceId]:
     asked: list[ServiceId] = []
 
     def asking(keeper: Keeper) -> None:
-        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
             if not keeper.up:
                 raise CheloniaError(Kind.UNAVAILABLE, "stat", keeper.id)
             asked.append(keeper.id)
-            return tuple(StatOutcome(name, reference, found=False) for name, reference in references)
+            return tuple(ReplicaStatOutcome(name, reference, found=False) for name, reference in references)
 
         keeper.stat = stat  # type: ignore[attr-defined]
 

@@ -16,9 +16,9 @@ from chelonia.core.access import check_access
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import Delete
+from chelonia.core.ports.librarian import Delete
+from chelonia.core.ports.shepherd import GetRequest, RecordPage, ReplicaStatOutcome, TurlOutcome
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import GetRequest, RecordPage, StatOutcome, TurlOutcome
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.recovery.invariants import broken
 from chelonia.librarian.recovery.rebuild import decide as rebuild
@@ -397,9 +397,9 @@ def setting_aside(keeper: Keeper, aside: set[str]) -> list[str]:
         page = await records(call, after, limit)
         return replace(page, items=tuple(replace(item, aside=apart(item.reference)) for item in page.items))
 
-    async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+    async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         asked.append("stat")
-        return tuple(StatOutcome(request_id, reference, False) for request_id, reference in references)
+        return tuple(ReplicaStatOutcome(request_id, reference, False) for request_id, reference in references)
 
     async def readmit(call: Call) -> int:
         check_access(call, "shepherd", "readmit")

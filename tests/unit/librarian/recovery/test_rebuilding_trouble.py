@@ -13,10 +13,10 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, ServiceId
-from chelonia.core.librarian import RebuildStatus
-from chelonia.core.shepherd import RecordPage, ShepherdStatus
+from chelonia.core.ports.librarian import RebuildStatus
+from chelonia.core.ports.shepherd import RecordPage, ShepherdStatus
 from chelonia.librarian.metadata.elements import put
-from chelonia.librarian.metadata.records import Draft, Identity, Patience, Records
+from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records, RetryContext
 from chelonia.librarian.recovery.rebuild import listing as recounts
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -137,11 +137,11 @@ def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ahash_be
 
     async def scenario() -> None:
         told: list[object] = []
-        hasty = Records(LosesItsMajority(), Identity(LIBRARIAN.dn, ServiceId("l")))  # type: ignore[arg-type]
+        hasty = Records(LosesItsMajority(), LibrarianIdentity(LIBRARIAN.dn, ServiceId("l")))  # type: ignore[arg-type]
         hasty.listen(told.append)
         elements = (put(ObjectId("o"), "s", "p", "v"),)
         with pytest.raises(CheloniaError, match="admin ahash status"):
-            await hasty.patiently(Patience(LoopClock(), SequentialIds())).attempt(Call(), Draft(elements))
+            await hasty.patiently(RetryContext(LoopClock(), SequentialIds())).attempt(Call(), PlannedTransact(elements))
         assert told == [elements]
 
     run_virtual(scenario())

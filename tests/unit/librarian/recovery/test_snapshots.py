@@ -10,12 +10,12 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, SNAPSHOTS_OBJECT, BlobId, blob_object
-from chelonia.core.librarian import ModifyRequest
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.librarian import ModifyEntry
 from chelonia.core.replicas import Receipt
 from chelonia.librarian.metadata.blobs import make_blob
 from chelonia.librarian.metadata.elements import put
-from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery import snapshots as snapshotting
 from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, snapshot_name
@@ -101,7 +101,7 @@ def test_only_what_has_changed_is_written_again_and_nothing_when_nothing_has() -
             guid = (await k.bench.names())["f7"]
             await k.bench.service.modify_metadata(
                 BARTENDER,
-                (ModifyRequest("1", guid, "set", "metadata", "k", "v"),),  # type: ignore[arg-type]
+                (ModifyEntry("1", guid, "set", "metadata", "k", "v"),),  # type: ignore[arg-type]
             )
             await times(k, count + 1)
             after, objects = await newest(k)
@@ -180,7 +180,7 @@ async def lose_copies(k: Keepers, blob: str) -> None:
     """Have the metadata know all copies of a blob as damaged."""
     obj = blob_object(BlobId(blob))
     invalid = [put(obj, "locations", place, "invalid") for place in (await k.bench.stored(obj)).sections["locations"]]
-    await k.bench.service._parts.records.attempt(LIBRARIAN, Draft(invalid))
+    await k.bench.service._parts.records.attempt(LIBRARIAN, PlannedTransact(invalid))
 
 
 def test_pages_in_a_segment_without_a_good_copy_are_written_again() -> None:
@@ -317,7 +317,7 @@ def test_all_that_no_snapshot_uses_is_let_go_of_however_much_it_is(monkeypatch: 
             for number in range(7):  # as of a Librarian that died on its way
                 new = await keeping.store(b"%d" % number, snapshot_name("segment", k.clock.now_ms()))
                 named = put(SNAPSHOTS_OBJECT, "blobs", new.facts.blob, new.facts.blob)
-                await k.bench.service._parts.records.attempt(LIBRARIAN, Draft([*make_blob(new), named]))
+                await k.bench.service._parts.records.attempt(LIBRARIAN, PlannedTransact([*make_blob(new), named]))
             await k.upload("/f", copies=1)
             await times(k, 1)
             await asyncio.sleep(4)

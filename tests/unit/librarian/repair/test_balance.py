@@ -8,11 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import NodeView
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian.repair.balance.decide import Balance, Move, held, move, sources
+from chelonia.librarian.repair.balance.decide import Balance, BalanceMove, held, move, sources
 from chelonia.librarian.repair.guard import Relief
-from chelonia.librarian.repair.plan.decide import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan_blob
+from chelonia.librarian.repair.plan.decide import (
+    ApprovedShepherds,
+    BlobView,
+    NodeHealth,
+    RepairPolicy,
+    ReplicaOnRecord,
+    plan_blob,
+)
 
 NOW = Ms(1_000_000)
 POLICY = RepairPolicy(repair_delay_ms=600_000, trim_grace_ms=3_000, claim_ms=3_600_000)
@@ -32,10 +39,10 @@ def node(shepherd: ServiceId, spec: str) -> NodeHealth:
     return NodeHealth(view, "-" not in marks, "-" not in marks and "?" not in marks, draining="d" in marks)
 
 
-def cluster(specs: str) -> Nodes:
+def cluster(specs: str) -> ApprovedShepherds:
     """`s0`, `s1`, ... in the order given."""
     named = ((ServiceId(f"s{number}"), spec) for number, spec in enumerate(specs.split()))
-    return Nodes.of({shepherd: node(shepherd, spec) for shepherd, spec in named})
+    return ApprovedShepherds.of({shepherd: node(shepherd, spec) for shepherd, spec in named})
 
 
 LETTERS = {"W": ReplicaState.THIRDWHEEL, "I": ReplicaState.INVALID, "T": ReplicaState.STALLED}
@@ -44,7 +51,7 @@ LETTERS = {"W": ReplicaState.THIRDWHEEL, "I": ReplicaState.INVALID, "T": Replica
 def file(on: str, wanted: int = 2, size: int = 10, name: str = "b") -> BlobView:
     """Verified copies on these nodes; `W` behind a number: surplus, `I`: damaged, `T`: never made."""
     held = tuple(
-        Replica(
+        ReplicaOnRecord(
             Location(ServiceId(f"s{where.rstrip('WIT')}"), ReferenceId(f"{name}r{i}")),
             LETTERS.get(where[-1], ReplicaState.ALIVE),
             since_ms=NOW if where.endswith("W") else Ms(0),
@@ -54,7 +61,7 @@ def file(on: str, wanted: int = 2, size: int = 10, name: str = "b") -> BlobView:
     return BlobView(BlobId(name), 1, wanted, size, Ms(0), held)
 
 
-def moved(blob: BlobView, nodes: Nodes, balance: Balance = EVEN) -> Move | None:
+def moved(blob: BlobView, nodes: ApprovedShepherds, balance: Balance = EVEN) -> BalanceMove | None:
     return move(blob, plan_blob(blob, nodes, POLICY, NOW), nodes, balance)
 
 
@@ -180,12 +187,12 @@ def test_moving_ends_and_no_file_ever_has_fewer_copies(seed: int) -> None:
         for where in on:
             used[where] += files[-1].size
 
-    def nodes_now() -> Nodes:
+    def nodes_now() -> ApprovedShepherds:
         made = {}
         for n in range(count):
             view = NodeView(ServiceId(f"s{n}"), Dn("/"), "alive", Ms(0), 1, TOTAL - used[n], TOTAL, 0, n != draining)
             made[view.shepherd] = NodeHealth(replace(view, domain=domains[n]), True, draining=n == draining)
-        return Nodes.of(made)
+        return ApprovedShepherds.of(made)
 
     for step in range(2_000):
         nodes = nodes_now()
@@ -194,7 +201,7 @@ def test_moving_ends_and_no_file_ever_has_fewer_copies(seed: int) -> None:
             break
         index, made = found
         location = Location(made.copy.target, ReferenceId(f"n{step}"))
-        more = (*files[index].replicas, Replica(location, ReplicaState.ALIVE))
+        more = (*files[index].replicas, ReplicaOnRecord(location, ReplicaState.ALIVE))
         used[int(location.shepherd[1:])] += files[index].size
         files[index] = replace(files[index], version=step + 2, replicas=more)
         nodes = nodes_now()

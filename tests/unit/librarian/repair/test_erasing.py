@@ -6,8 +6,8 @@ from typing import Any
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import ReferenceId
-from chelonia.core.librarian import Delete
-from chelonia.core.shepherd import DeleteOutcome
+from chelonia.core.ports.librarian import Delete
+from chelonia.core.ports.shepherd import DeleteOutcome
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import BARTENDER
 from tests.support.paper import paper

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core.ahash import ChangeType
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealControl, HealOrder, NodeCursor
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import ChangeType
 from chelonia.librarian.leadership import operator_controls as steering
-from chelonia.librarian.repair.forecast import UNKNOWN, Rate, Seen, limited_ms, outlook
+from chelonia.librarian.repair.forecast import UNKNOWN, KnownLoss, Rate, limited_ms, outlook
 from chelonia.librarian.repair.guard import Flow
 from chelonia.librarian.repair.plan.decide import BlobPlan
-from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.tally import RepairTally
 from chelonia.librarian.settings import LibrarianSettings
 
 A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
@@ -26,16 +26,16 @@ MIB = 1024 * 1024
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        (Seen(0, 0, 0, 0, unplanned=0, share=1.0), (0, 0)),
-        (Seen(40, 40 * MIB, 0, 0, unplanned=0, share=1.0), (40, 40 * MIB)),
-        (Seen(0, 0, 0, 0, unplanned=40, share=1.0), None),
-        (Seen(30, 30 * MIB, 0, 0, unplanned=10, share=1.0), (40, 40 * MIB)),
-        (Seen(20, 20 * MIB, 5, 5 * MIB, unplanned=0, share=0.25), (95, 95 * MIB)),
-        (Seen(500, 500, 0, 0, unplanned=0, share=0.01), None),
+        (KnownLoss(0, 0, 0, 0, unplanned=0, share=1.0), (0, 0)),
+        (KnownLoss(40, 40 * MIB, 0, 0, unplanned=0, share=1.0), (40, 40 * MIB)),
+        (KnownLoss(0, 0, 0, 0, unplanned=40, share=1.0), None),
+        (KnownLoss(30, 30 * MIB, 0, 0, unplanned=10, share=1.0), (40, 40 * MIB)),
+        (KnownLoss(20, 20 * MIB, 5, 5 * MIB, unplanned=0, share=0.25), (95, 95 * MIB)),
+        (KnownLoss(500, 500, 0, 0, unplanned=0, share=0.01), None),
     ],
 )
 def test_what_has_not_been_read_of_a_loss_is_taken_to_be_as_what_has(
-    known: Seen, expected: tuple[int, int] | None
+    known: KnownLoss, expected: tuple[int, int] | None
 ) -> None:
     assert outlook(known) == expected
 
@@ -257,7 +257,7 @@ def plan(blob: str, live: int, **facts: int) -> BlobPlan:
 
 
 def test_the_work_is_counted_exactly_however_often_a_blob_is_looked_at() -> None:
-    tally = Tally()
+    tally = RepairTally()
     for _ in range(2):
         tally.note(plan("a", 1))
         tally.note(plan("b", 2, short=1))
@@ -276,7 +276,7 @@ def test_the_work_is_counted_exactly_however_often_a_blob_is_looked_at() -> None
 
 
 def test_what_was_done_counts_from_when_the_first_of_these_was_exposed() -> None:
-    tally = Tally()
+    tally = RepairTally()
     tally.note(plan("a", 2))
     tally.copied(100)
     tally.note(plan("a", 3))

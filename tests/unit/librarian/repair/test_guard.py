@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from chelonia.core.healing import Endangered
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import Arriving
+from chelonia.core.ports.librarian import Arriving
 from chelonia.core.replicas import Location
 from chelonia.core.timing.pacing import Pace
 from chelonia.librarian.repair.claims.decide import Arrivals
 from chelonia.librarian.repair.guard import MINUTE_MS, Flow, RateGuard, Relief, Slots, Throttle
 from chelonia.librarian.repair.plan.decide import BlobPlan
-from chelonia.librarian.repair.tally import Tally
-from chelonia.librarian.repair.worklist import Waiting, Worklist
+from chelonia.librarian.repair.tally import RepairTally
+from chelonia.librarian.repair.worklist import QueuedBlob, Worklist
 
 SHEPHERDS = [ServiceId(f"https://h{number}/Shepherd") for number in range(3)]
 SHEPHERD = st.sampled_from(SHEPHERDS)
@@ -109,7 +109,7 @@ def test_a_pace_never_goes_faster_than_it_may(spent: Sequence[tuple[int, int]], 
 def test_a_tally_ends_with_nothing_when_all_is_whole(
     plans: Sequence[tuple[BlobId, int, int, int, bool]],
 ) -> None:
-    tally = Tally()
+    tally = RepairTally()
     for blob, live, wanted, size, survey in plans:
         if survey:
             tally.begin()
@@ -136,7 +136,7 @@ def test_a_worklist_holds_each_blob_once_and_gives_all_away(
             case "t":
                 assert len(work.take(limit)) <= limit
             case "p":
-                work.park(Waiting(Endangered(blob, "/f", live, 3, size, Ms(0)), ((SHEPHERDS[0], (SHEPHERDS[1],)),)))
+                work.park(QueuedBlob(Endangered(blob, "/f", live, 3, size, Ms(0)), ((SHEPHERDS[0], (SHEPHERDS[1],)),)))
             case "u":
                 work.unpark(limit, lambda _: True)
             case "s":

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.replicas import ReplicaState
-from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -24,7 +24,9 @@ def test_the_leader_is_told_of_damage_that_only_another_librarian_has_heard_of()
         async with paper(3, settings) as p:
             _, blob = await p.upload("f", copies=2)
             world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
-            other = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+            other = LibrarianService(
+                p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world
+            )
             await other.start()
             running = asyncio.create_task(other.run())
             await asyncio.sleep(3)
@@ -44,7 +46,9 @@ def test_the_leader_is_told_of_a_copy_for_which_another_librarian_knows_no_place
         settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
         async with paper(3, settings) as p:
             world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
-            other = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+            other = LibrarianService(
+                p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world
+            )
             await other.start()
             running = asyncio.create_task(other.run())
             await asyncio.sleep(3)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHash, Page
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealOrder, HealStatus
 from chelonia.core.ids import Ms, ObjectId, ServiceId
-from chelonia.librarian.metadata.records import Identity
+from chelonia.core.ports.ahash import AHash, Page
+from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.repair.worklist import Worklist
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -259,7 +259,7 @@ def successor(
     """Another Librarian on the same metadata; `beside`: one that it can reach."""
     chosen = replace(settings, bootstrap=approved(*p.b.shepherds))
     world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), chosen, Beside(beside) if beside else None)
-    return LibrarianService(watch(p.b.ahash), Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+    return LibrarianService(watch(p.b.ahash), LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
 
 
 async def leads(service: LibrarianService) -> bool:

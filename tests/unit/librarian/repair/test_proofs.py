@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chelonia.core import bounds
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import SetWanted
+from chelonia.core.ports.librarian import SetWanted
 from chelonia.core.replicas import Location
 from chelonia.librarian.repair.plan.decide import BlobPlan, Removal
 from chelonia.librarian.repair.proofs import decide as proofs

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import BlobId, ObjectId, ReferenceId, blob_object
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import AHash
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN

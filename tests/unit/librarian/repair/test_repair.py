@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import NodeView
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
 from chelonia.librarian.repair.plan.decide import (
+    ApprovedShepherds,
     BlobView,
     NodeHealth,
-    Nodes,
     RepairPolicy,
-    Replica,
+    ReplicaOnRecord,
     plan,
     plan_blob,
     vouched,
@@ -47,16 +47,16 @@ def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
     return view.shepherd, NodeHealth(view, how in "+f?!d", how in "+f!d", how != "!", how == "d", how == "s")
 
 
-def cluster(how: str, **changed: NodeHealth) -> Nodes:
+def cluster(how: str, **changed: NodeHealth) -> ApprovedShepherds:
     """A node for every mark; `changed` stand in the place of those so called."""
-    return Nodes.of(dict(node(number, mark) for number, mark in enumerate(how)) | changed)  # type: ignore[arg-type]
+    return ApprovedShepherds.of(dict(node(number, mark) for number, mark in enumerate(how)) | changed)  # type: ignore[arg-type]
 
 
-def replica(location: Location, state: S, noted: Ms) -> Replica:
+def replica(location: Location, state: S, noted: Ms) -> ReplicaOnRecord:
     """A replica and its claim: until when it is coming, or since when it is what it is."""
     if state is S.CREATING:
-        return Replica(location, state, claimed_until_ms=noted)
-    return Replica(location, state, since_ms=noted)
+        return ReplicaOnRecord(location, state, claimed_until_ms=noted)
+    return ReplicaOnRecord(location, state, since_ms=noted)
 
 
 def blob(replicas: str, wanted: int, name: str = "b") -> BlobView:
@@ -300,13 +300,13 @@ def test_the_last_resort_gets_a_new_reference_beside_the_damaged_one() -> None:
     assert [copy.target for copy in there.copies] == [ServiceId("s2")]
 
 
-def sited(*domains: str) -> Nodes:
+def sited(*domains: str) -> ApprovedShepherds:
     """A healthy node in each of these domains."""
     changed = {}
     for number, domain in enumerate(domains):
         shepherd, health = node(number, "+")
         changed[shepherd] = replace(health, view=replace(health.view, domain=domain))
-    return Nodes.of(changed)
+    return ApprovedShepherds.of(changed)
 
 
 def test_copies_go_to_other_domains_first_and_surplus_is_taken_from_the_crowded_one() -> None:
@@ -318,8 +318,8 @@ def test_copies_go_to_other_domains_first_and_surplus_is_taken_from_the_crowded_
 
 def test_shepherd_and_shepherd2_are_two_nodes() -> None:
     one, two = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
-    nodes = Nodes.of({s: NodeHealth(replace(node(0, "+")[1].view, shepherd=s), True) for s in (one, two)})
-    held = tuple(Replica(Location(s, ReferenceId("r" + s)), S.ALIVE) for s in (one, two))
+    nodes = ApprovedShepherds.of({s: NodeHealth(replace(node(0, "+")[1].view, shepherd=s), True) for s in (one, two)})
+    held = tuple(ReplicaOnRecord(Location(s, ReferenceId("r" + s)), S.ALIVE) for s in (one, two))
     assert plan_blob(BlobView(BlobId("b"), 1, 2, 1, Ms(0), held), nodes, DEV, NOW).idle
 
 
@@ -348,22 +348,22 @@ def test_a_plan_depends_on_no_order(seed: int) -> None:
     for shepherd, there in health.items():
         domain = chance.choice(("", "x/1", "x/2", "y/1"))
         health[shepherd] = replace(there, view=replace(there.view, domain=domain))
-    made = plan(blobs, Nodes.of(health), CALM, NOW)
+    made = plan(blobs, ApprovedShepherds.of(health), CALM, NOW)
     assert made == plan(
         [
             replace(b, replicas=tuple(chance.sample(b.replicas, len(b.replicas))))
             for b in chance.sample(blobs, len(blobs))
         ],
-        Nodes.of(dict(chance.sample(list(health.items()), len(health)))),
+        ApprovedShepherds.of(dict(chance.sample(list(health.items()), len(health)))),
         CALM,
         NOW,
     )
     for one in blobs:
-        assert plan_blob(one, Nodes.of(health), CALM, NOW) in made
+        assert plan_blob(one, ApprovedShepherds.of(health), CALM, NOW) in made
 
 
 def test_no_claim_is_longer_because_the_blob_is_large() -> None:
-    far = Replica(Location(ServiceId("s1"), ReferenceId("r1")), S.CREATING, Ms(NOW + 2 * DEV.claim_ms + 1))
+    far = ReplicaOnRecord(Location(ServiceId("s1"), ReferenceId("r1")), S.CREATING, Ms(NOW + 2 * DEV.claim_ms + 1))
     view = blob("A....", 2)
     size = replace(view, size=1 << 50, replicas=(*view.replicas, far))
     assert plan_blob(size, cluster("+++++"), DEV, NOW).removals[0].location == far.location
@@ -384,19 +384,19 @@ def test_a_plan_says_when_to_look_again() -> None:
     assert plan_blob(blob("AA...", 2), cluster("+++++"), DEV, NOW).revisit_ms == 0
 
 
-def apply(view: BlobView, nodes: str, now: Ms, fresh: "itertools.count[int]") -> tuple[BlobView, list[Replica]]:
+def apply(view: BlobView, nodes: str, now: Ms, fresh: "itertools.count[int]") -> tuple[BlobView, list[ReplicaOnRecord]]:
     """Do what the plan says; returns the blob after it, and what was ordered erased."""
     made = plan_blob(view, cluster(nodes), DEV, now)
     held = {replica.location: replica for replica in view.replicas}
     erased = []
     for mark in made.marks:
         since = now if mark.state is S.THIRDWHEEL else Ms(0)
-        held[mark.location] = Replica(mark.location, mark.state, since_ms=since)
+        held[mark.location] = ReplicaOnRecord(mark.location, mark.state, since_ms=since)
     for removal in made.removals:
         erased.append(held.pop(removal.location))
     for copy in made.copies:
         location = Location(copy.target, ReferenceId(f"n{next(fresh)}"))
-        held[location] = Replica(location, S.CREATING, Ms(now + 5_000))
+        held[location] = ReplicaOnRecord(location, S.CREATING, Ms(now + 5_000))
     return replace(view, version=view.version + 1, replicas=tuple(held.values())), erased
 
 
@@ -425,13 +425,13 @@ def test_the_last_copy_is_never_erased_whatever_happens(seed: int, wanted: int) 
         now = Ms(now + chance.choice((0, 1_000, 4_000, 6_000)))
 
 
-def _life(replica: Replica, chance: random.Random) -> Replica:
+def _life(replica: ReplicaOnRecord, chance: random.Random) -> ReplicaOnRecord:
     """What a replica may do by itself: arrive, or rot."""
     cause = chance.choice((Cause.VERIFIED, Cause.DAMAGED, None, None, None, None))
     if replica.state is not S.CREATING and cause is Cause.DAMAGED and chance.random() < 0.7:
         cause = None
     after = next_state(replica.state, cause) if cause else None
-    return replica if after in (None, replica.state) else Replica(replica.location, after)
+    return replica if after in (None, replica.state) else ReplicaOnRecord(replica.location, after)
 
 
 @given(st.integers(0, 2**32))
@@ -441,7 +441,7 @@ def test_every_blob_heals_once_nodes_stay(seed: int) -> None:
     for _ in range(60):
         view, _ = apply(view, "+++++", now, fresh)
         done = tuple(
-            Replica(r.location, S.ALIVE) if r.state is S.CREATING and r.claimed_until_ms > now else r
+            ReplicaOnRecord(r.location, S.ALIVE) if r.state is S.CREATING and r.claimed_until_ms > now else r
             for r in view.replicas
         )
         view, now = replace(view, replicas=done), Ms(now + 1_000)

@@ -4,7 +4,7 @@ from chelonia.core.bounds import LOST_NAMES_SHOWN
 from chelonia.core.healing import Endangered
 from chelonia.core.ids import BlobId, Ms
 from chelonia.librarian.repair.plan.decide import BlobPlan
-from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.tally import RepairTally
 
 
 def plan(blob: str, live: int) -> BlobPlan:
@@ -13,7 +13,7 @@ def plan(blob: str, live: int) -> BlobPlan:
 
 def test_a_blob_that_no_survey_finds_exposed_any_more_is_not_counted() -> None:
     """It was deleted or healed through another Librarian, so nothing here plans it again."""
-    tally = Tally()
+    tally = RepairTally()
     tally.note(plan("a", 1))
     tally.note(plan("b", 0))
     tally.begin()
@@ -28,7 +28,7 @@ def test_a_blob_that_no_survey_finds_exposed_any_more_is_not_counted() -> None:
 
 
 def test_a_plan_corrects_the_count_at_once() -> None:
-    tally = Tally()
+    tally = RepairTally()
     tally.note(plan("a", 1))
     tally.note(plan("a", 2))
     assert tally.exposed == 0
@@ -39,7 +39,7 @@ def lost(blob: str) -> Endangered:
 
 
 def test_lost_blobs_are_counted_and_the_first_named_until_one_comes_back_or_is_gone() -> None:
-    tally = Tally()
+    tally = RepairTally()
     assert tally.lose(lost("a"))
     assert not tally.lose(lost("a")), "told once"
     tally.note(plan("a", 0))

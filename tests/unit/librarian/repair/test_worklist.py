@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from chelonia.core.healing import Endangered, NodeCursor
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.replicas import Location
-from chelonia.librarian.repair.progress.decide import END, Round
-from chelonia.librarian.repair.worklist import Waiting, Worklist
+from chelonia.librarian.repair.progress.decide import END, RepairRound
+from chelonia.librarian.repair.worklist import QueuedBlob, Worklist
 
 A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
 
 
-def waiting(name: str, live: int = 1, created: int = 0, target: ServiceId = A) -> Waiting:
+def waiting(name: str, live: int = 1, created: int = 0, target: ServiceId = A) -> QueuedBlob:
     what = Endangered(BlobId(name), f"/{name}", live, 3, 100, Ms(created))
-    return Waiting(what, ((target, (B,)),))
+    return QueuedBlob(what, ((target, (B,)),))
 
 
-def every(found: Waiting) -> bool:
+def every(found: QueuedBlob) -> bool:
     return True
 
 
@@ -88,7 +88,7 @@ def cursor(work: Worklist) -> str:
 
 def test_the_cursor_stays_where_something_lacks_and_moves_on_when_it_does_not() -> None:
     work = Worklist()
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     pages(work, *"abcdef")
     assert cursor(work) == ""
     for blob in "cdab":
@@ -102,7 +102,7 @@ def test_the_cursor_stays_where_something_lacks_and_moves_on_when_it_does_not() 
 
 def test_a_page_that_was_read_is_not_looked_through_before_its_blobs_are_planned() -> None:
     work = Worklist()
-    work.begin(Round(A))
+    work.begin(RepairRound(A))
     pages(work, "a", "b")
     assert work.rounds() == (NodeCursor(A, "", False),)
     work.settle(BlobId("a"))
@@ -113,23 +113,23 @@ def test_a_page_that_was_read_is_not_looked_through_before_its_blobs_are_planned
 
 def test_a_round_that_is_done_has_its_cursor_at_the_end() -> None:
     work = Worklist()
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     pages(work, "a")
     work.settle(BlobId("a"))
     assert cursor(work) == END
     assert work.rounds() == ()
     assert work.goes_through(A, Ms(7))
     assert not work.goes_through(A, Ms(8)), "another loss"
-    work.begin(Round(A, Ms(7), END, kept=True))
+    work.begin(RepairRound(A, Ms(7), END, kept=True))
     assert work.next_page() is None
 
 
 def test_a_round_begun_anew_starts_again_and_late_answers_to_the_old_one_count_for_nothing() -> None:
     work = Worklist()
-    work.begin(Round(A))
+    work.begin(RepairRound(A))
     work.paged(A, "", [BlobId("a")], "ra")
     assert work.next_page() == (A, "ra")
-    work.begin(Round(A))
+    work.begin(RepairRound(A))
     work.paged(A, "ra", [BlobId("b")], "rb")
     assert work.next_page() == (A, "")
     assert work.take(9) == ["a"]
@@ -139,14 +139,14 @@ def test_a_round_begun_anew_starts_again_and_late_answers_to_the_old_one_count_f
 
 def test_what_is_lost_is_gone_through_before_what_is_only_looked_at() -> None:
     work = Worklist()
-    work.begin(Round(B))
-    work.begin(Round(A, Ms(7), "r5", kept=True))
+    work.begin(RepairRound(B))
+    work.begin(RepairRound(A, Ms(7), "r5", kept=True))
     assert work.next_page() == (A, "r5")
 
 
 def test_a_full_queue_leaves_the_less_endangered_to_later_pages_and_comes_back_to_them() -> None:
     work = Worklist(queue_max=4)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     pages(work, *"abcdefgh")
     for blob in work.take(100):
         work.park(waiting(blob, 1 if blob == "h" else 2))
@@ -176,7 +176,7 @@ def test_what_was_left_is_found_again_without_reading_all_the_rest_each_time(cou
     names = [f"{number:04d}" for number in range(count)]
     left, read, per_page = set(names), 0, 8
     work = Worklist(queue_max=40)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     while left:
         work.refill()
         while work.next_page() and not work.full:
@@ -195,7 +195,7 @@ def test_what_was_left_is_found_again_without_reading_all_the_rest_each_time(cou
 
 def test_what_came_between_in_a_page_that_was_left_pushes_nothing_out() -> None:
     work = Worklist(queue_max=1)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     pages(work, "a", "d", per_page=2)
     for blob in work.take(9):
         work.park(waiting(blob, 1))
@@ -207,7 +207,7 @@ def test_what_came_between_in_a_page_that_was_left_pushes_nothing_out() -> None:
 
 def test_what_waited_while_its_page_was_read_again_is_found_when_it_is_left_after_all() -> None:
     work = Worklist(queue_max=4)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     pages(work, *"aefgh", *"xyz", per_page=5)
     for blob in "xyz":
         work.settle(BlobId(blob))
@@ -233,7 +233,7 @@ def test_what_waited_while_its_page_was_read_again_is_found_when_it_is_left_afte
 
 def test_what_an_event_found_endangered_is_never_left_out() -> None:
     work = Worklist(queue_max=1)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     pages(work, "a")
     work.take(1)
     work.park(waiting("a", 2))
@@ -249,7 +249,7 @@ def surveyed(work: Worklist, *blobs: str, shepherd: ServiceId = A) -> list[str]:
 
 def test_what_a_round_will_come_to_the_survey_leaves_to_it() -> None:
     work = Worklist(queue_max=4)
-    work.begin(Round(A, Ms(7), "rb", kept=True))
+    work.begin(RepairRound(A, Ms(7), "rb", kept=True))
     assert surveyed(work, "a", "b", "c") == ["a", "b"], "before the cursor it was found whole"
     page(work, *"abcdefgh", per_page=2)
     for blob in work.take(100):
@@ -260,7 +260,7 @@ def test_what_a_round_will_come_to_the_survey_leaves_to_it() -> None:
 
 def test_what_a_round_left_for_later_the_survey_leaves_to_it_and_nothing_else() -> None:
     work = Worklist(queue_max=2)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     pages(work, *"abcdefgh")
     for blob in work.take(100):
         work.park(waiting(blob))
@@ -280,7 +280,7 @@ def test_what_a_round_left_for_later_the_survey_leaves_to_it_and_nothing_else() 
 def test_a_survey_does_not_fill_the_queue_beyond_its_size_with_what_rounds_will_find() -> None:
     names, most = [f"{number:04d}" for number in range(1000)], 40
     work = Worklist(queue_max=most)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     left, copied = set(names), 0
     for start in range(0, 4000, 10):
         work.refill()
@@ -306,7 +306,7 @@ def test_a_survey_does_not_fill_the_queue_beyond_its_size_with_what_rounds_will_
 
 def test_what_the_survey_finds_that_wants_no_copy_is_planned_whatever_a_round_will_come_to() -> None:
     work = Worklist()
-    work.begin(Round(A))
+    work.begin(RepairRound(A))
     work.surveyed({BlobId("a"): ()})
     assert work.take(9) == ["a"]
 
@@ -323,7 +323,7 @@ def test_every_blob_is_copied_whatever_the_order_and_the_cursor_never_passes_one
     names = [f"{number:03d}" for number in range(len(lives))]
     lacking = {name: live for name, live in zip(names, lives, strict=True) if live < 3}
     work = Worklist(queue_max)
-    work.begin(Round(A, Ms(7), kept=True))
+    work.begin(RepairRound(A, Ms(7), kept=True))
     for _ in range(10 * len(names) + 10):
         pages(work, *names, per_page=per_page)
         for blob in work.take(1000):
@@ -349,8 +349,8 @@ def test_every_blob_is_copied_whatever_the_order_and_the_cursor_never_passes_one
 def test_how_much_of_a_loss_was_read_is_told_by_where_its_references_are() -> None:
     work = Worklist()
     assert (work.read_share, work.unplanned) == (1.0, 0)
-    work.begin(Round(B, kept=False))
-    work.begin(Round(A, Ms(5), "80000000-0000", kept=True))
+    work.begin(RepairRound(B, kept=False))
+    work.begin(RepairRound(A, Ms(5), "80000000-0000", kept=True))
     assert work.read_share == 0.0
     work.paged(A, "80000000-0000", [BlobId("a"), BlobId("b")], "c0000000-0000")
     assert (work.read_share, work.unplanned) == (0.5, 2)
@@ -375,7 +375,7 @@ def test_timers_ring_once_at_the_earliest_time_set() -> None:
 
 @pytest.mark.parametrize("after", ["", "r5", END])
 def test_a_cursor_says_where_a_round_began(after: str) -> None:
-    fresh = Round(A, Ms(1), after, kept=True)
+    fresh = RepairRound(A, Ms(1), after, kept=True)
     assert fresh.cursor == NodeCursor(A, after, after == END)
 
 
@@ -384,7 +384,7 @@ def test_who_was_let_go_on_keeps_its_room_until_it_is_planned() -> None:
     for name in ("a", "b", "c"):
         work.park(waiting(name))
 
-    def room(slots: int) -> Callable[[Waiting], bool]:
+    def room(slots: int) -> Callable[[QueuedBlob], bool]:
         left = [None] * slots
         return lambda found: bool(left) and left.pop() is None
 

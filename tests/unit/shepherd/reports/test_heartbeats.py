@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from chelonia.core.ahash import Position
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
-from chelonia.core.librarian import Heartbeat, HeartbeatAnswer
-from chelonia.shepherd.reports.heartbeats import Beats
+from chelonia.core.ports.ahash import Position
+from chelonia.core.ports.librarian import Heartbeat, HeartbeatAnswer
+from chelonia.shepherd.reports.heartbeats import HeartbeatSender
 from tests.support.paper import LoopClock
 from tests.support.shepherd import virtual
 
@@ -34,8 +34,8 @@ class Ear:
         return HeartbeatAnswer(1_000, True, self.number, Position("c", 1, 1))
 
 
-def beats(*ears: Ear) -> Beats:
-    return Beats(ears, LoopClock(), 250)  # type: ignore[arg-type]
+def beats(*ears: Ear) -> HeartbeatSender:
+    return HeartbeatSender(ears, LoopClock(), 250)  # type: ignore[arg-type]
 
 
 @virtual
@@ -90,9 +90,9 @@ async def test_a_failure_is_told_when_nobody_answers() -> None:
 async def test_who_is_given_up_while_its_answer_is_waited_for_counts_as_silent() -> None:
     """Heartbeats rarer than the time after which one is given up: both are over in the same moment."""
     with pytest.raises(CheloniaError) as late:
-        await Beats((Ear(1, takes_s=60),), LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type]
+        await HeartbeatSender((Ear(1, takes_s=60),), LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type]
     assert late.value.kind is Kind.TIMEOUT
-    sent = Beats((Ear(1, takes_s=60), Ear(2)), LoopClock(), 3_000)  # type: ignore[arg-type]
+    sent = HeartbeatSender((Ear(1, takes_s=60), Ear(2)), LoopClock(), 3_000)  # type: ignore[arg-type]
     assert (await sent.send(Call(), BEAT)).accepted == 2
 
 

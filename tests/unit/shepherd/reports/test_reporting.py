@@ -7,10 +7,10 @@ import pytest
 
 from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.librarian import InventoryItem, InventoryPage
+from chelonia.core.ports.librarian import InventoryItem, InventoryPage
+from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import Authority, GetRequest, Purpose
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"

@@ -9,8 +9,8 @@ import pytest
 from chelonia.core.bounds import CHUNK_BYTES, COPIES_IN_FLIGHT_PER_NODE_MAX
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import CopyOrder, Upload
-from chelonia.shepherd.rules.places import MOMENT_MS, STALL_MS, Places
+from chelonia.core.ports.shepherd import CopyOrder, Upload
+from chelonia.shepherd.rules.places import MOMENT_MS, STALL_MS, SlotPool
 from chelonia.shepherd.transfers.forwarding import ASK_MS
 from tests.support.shepherd import LIBRARIAN, PEER, FakeTransfers, VirtualClock, World, numbered, request, two, virtual
 
@@ -297,7 +297,7 @@ async def test_by_its_own_limit_a_shepherd_takes_copies_no_faster_than_it_bears(
 
 @virtual
 async def test_places_go_to_who_came_first_and_those_who_gave_up_take_none() -> None:
-    places, order, clock = Places(VirtualClock(), "shepherd", 1), [], VirtualClock()
+    places, order, clock = SlotPool(VirtualClock(), "shepherd", 1), [], VirtualClock()
 
     async def stay(name: str, ms: int) -> None:
         async with places.one("copy"):

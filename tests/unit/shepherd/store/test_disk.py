@@ -12,14 +12,14 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import ByteRange, State
+from chelonia.core.ports.shepherd import ByteRange, ShepherdState
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.store_state import StateFile
 from chelonia.wire import records
 from tests.support.shepherd import numbered, request
 
 REF = ReferenceId(numbered("a", 1))
-STATE = State(5, b"\x01" * 32, "cluster-1", 2, 9, {"scrub_cursor": REF})
+STATE = ShepherdState(5, b"\x01" * 32, "cluster-1", 2, 9, {"scrub_cursor": REF})
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.ports.shepherd import MARK, ByteRange, ShepherdState, StoredReplica, StoreIdentity
 from chelonia.core.replicas import Checksums, ReplicaFacts
-from chelonia.core.shepherd import MARK, ByteRange, State, StoredReplica, StoreIdentity
 from chelonia.shepherd.store import blobs_files, store_state
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.store_state import StateFile
@@ -218,7 +218,7 @@ async def test_any_sync_that_fails_fails_the_commit(
 
 # --- state and identity -----------------------------------------------------------------------------------------------
 
-STATES = [State(boot, b"secret", "c", boot, 0, {}) for boot in (1, 2)]
+STATES = [ShepherdState(boot, b"secret", "c", boot, 0, {}) for boot in (1, 2)]
 
 
 def test_state_and_identity_are_kept_when_they_are_said_to_be(disk: PowerDisk, after: After) -> None:

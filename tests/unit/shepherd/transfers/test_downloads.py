@@ -7,7 +7,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import ByteRange, GetRequest, Turl, TurlOutcome
+from chelonia.core.ports.shepherd import ByteRange, GetRequest, Turl, TurlOutcome
 from chelonia.wire import tickets
 from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
 

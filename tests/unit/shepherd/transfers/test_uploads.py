@@ -13,9 +13,9 @@ from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.librarian import Arriving
+from chelonia.core.ports.librarian import Arriving
+from chelonia.core.ports.shepherd import Authority, Purpose, Upload, Uploaded
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import Authority, Purpose, Upload, Uploaded
 from chelonia.wire import tickets
 from tests.support.shepherd import (
     BARTENDER,

@@ -13,7 +13,7 @@ from chelonia.core.ids import ROOT, Dn, Ms
 from chelonia.core.locks import Lock, from_text, to_text
 from chelonia.core.names import LogicalName
 from chelonia.wire.web import locks
-from chelonia.wire.web.locks import Condition, Listed
+from chelonia.wire.web.locks import IfCondition, IfList
 
 INFO = b"""<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:%s/></D:lockscope><D:locktype><D:write/></D:locktype>
 <D:owner><D:href>http://example.org/~ejw</D:href> &amp; co</D:owner></D:lockinfo>"""
@@ -21,12 +21,12 @@ INFO = b"""<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:%s/></D:lockscope><D:lockt
 
 def test_the_forms_of_if() -> None:
     assert locks.parse_if('(<urn:a> ["I am an ETag"]) (["another"])') == (
-        Listed("", (Condition(token="urn:a"), Condition(etag="I am an ETag"))),
-        Listed("", (Condition(etag="another"),)),
+        IfList("", (IfCondition(token="urn:a"), IfCondition(etag="I am an ETag"))),
+        IfList("", (IfCondition(etag="another"),)),
     )
     assert locks.parse_if("(Not <urn:a> <urn:b>)")[0].conditions == (
-        Condition("urn:a", negated=True),
-        Condition("urn:b"),
+        IfCondition("urn:a", negated=True),
+        IfCondition("urn:b"),
     )
     tagged = locks.parse_if('</x> (<urn:a>)([W/"e"]) <https://h/y>(Not<DAV:no-lock>)')
     assert [each.resource for each in tagged] == ["/x", "/x", "https://h/y"]
@@ -34,11 +34,11 @@ def test_the_forms_of_if() -> None:
 
 
 def test_what_a_condition_says() -> None:
-    assert Condition("urn:a").holds(("urn:a",), "e")
-    assert not Condition("urn:a", negated=True).holds(("urn:a",), "e")
-    assert Condition(etag="e").holds((), "e")
-    assert not Condition(etag="").holds((), "")
-    assert Condition("DAV:no-lock", negated=True).holds((), "")
+    assert IfCondition("urn:a").holds(("urn:a",), "e")
+    assert not IfCondition("urn:a", negated=True).holds(("urn:a",), "e")
+    assert IfCondition(etag="e").holds((), "e")
+    assert not IfCondition(etag="").holds((), "")
+    assert IfCondition("DAV:no-lock", negated=True).holds((), "")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.wire.web import ranges
 from chelonia.wire.web.ranges import ContentRange
 

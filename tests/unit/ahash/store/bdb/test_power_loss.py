@@ -15,7 +15,7 @@ from chelonia.ahash.store.bdb.files import last_counted
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.layout import StoreState
-from chelonia.ahash.store.replicated_port import Committed, Event, Flushed, MasterHere, Ready
+from chelonia.ahash.store.replicated_port import Event, Flushed, MasterHere, Ready, SyncedCommit
 from tests.support.ahash import SMALL, no_panic
 from tests.support.forgetful import Loss
 from tests.support.polling import poll
@@ -98,7 +98,7 @@ class Vouching:
         return posted
 
 
-@pytest.mark.parametrize(("replica", "kind"), [(1, Committed), (2, Flushed)])
+@pytest.mark.parametrize(("replica", "kind"), [(1, SyncedCommit), (2, Flushed)])
 def test_a_replica_has_what_it_vouches_for(
     group: Wired, disk: PowerDisk, tmp_path: Path, replica: int, kind: type[Event]
 ) -> None:

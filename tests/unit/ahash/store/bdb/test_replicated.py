@@ -19,15 +19,15 @@ from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.replicated_port import (
-    Committed,
     Demoted,
     ElectionFailed,
     Failed,
     Flushed,
+    LogPosition,
     MasterHere,
     MasterThere,
     Ready,
-    Token,
+    SyncedCommit,
     WantElection,
 )
 from chelonia.core import bounds
@@ -54,8 +54,8 @@ def put(engine: ReplicatedStore, sequence: int, value: bytes = b"v") -> None:
     engine.commit({b"k%06d" % sequence: value, layout.META_STATE: state}, [])
 
 
-def last_token(wired: Wired, replica: int) -> Token:
-    kinds = (Committed, Flushed)
+def last_token(wired: Wired, replica: int) -> LogPosition:
+    kinds = (SyncedCommit, Flushed)
     return next(event.token for event in reversed(wired.seen[replica]) if isinstance(event, kinds))
 
 
@@ -99,7 +99,7 @@ def test_followers_vouch_for_what_the_master_committed(group: Wired) -> None:
     for sequence in range(1, 101):
         put(group.engines[1], sequence)
     caught_up(group, 100)
-    here = poll(lambda: (e := [event for event in group.seen[1] if isinstance(event, Committed)])[99:] and e)
+    here = poll(lambda: (e := [event for event in group.seen[1] if isinstance(event, SyncedCommit)])[99:] and e)
     assert [event.sequence for event in here] == list(range(1, 101))
     assert [event.token for event in here] == sorted({event.token for event in here})
     for replica in (2, 3):
@@ -122,7 +122,7 @@ def test_a_brief_commit_is_followed_by_whoever_brings_it(group: Wired, monkeypat
     monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
     monkeypatch.setattr(store_bdb_work, "REST_FACTOR", 0.0)
     assert followed_at_once(group) > 10, "now and then the thread is at work"
-    here = poll(lambda: [event for event in group.seen[1] if isinstance(event, Committed)][19:])
+    here = poll(lambda: [event for event in group.seen[1] if isinstance(event, SyncedCommit)][19:])
     poll(lambda: last_token(group, 2) == here[0].token, what="everything vouched for")
 
 
@@ -695,7 +695,7 @@ def put_at_once(engine: ReplicatedStore, sequence: int) -> bool:
 
 
 def committed(wired: Wired, replica: int = 1) -> list[int]:
-    return [event.sequence for event in wired.seen[replica] if isinstance(event, Committed)]
+    return [event.sequence for event in wired.seen[replica] if isinstance(event, SyncedCommit)]
 
 
 def test_a_commit_at_once_leaves_before_it_is_synced_and_is_told_after(

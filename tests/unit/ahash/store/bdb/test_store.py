@@ -24,10 +24,10 @@ from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.files import CommitCounter, ReplicaIdentity, format_slot, parse_slot
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
-from chelonia.core.ahash import TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.ports.ahash import TransactOutcome
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, add, no_panic, open_store, put, serving
 
 ROOT = Path(__file__).parents[5]

@@ -21,7 +21,7 @@ from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.extents import ExtentPage
-from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
+from chelonia.core.healing import ForgetPage, HealingWord, HealOrder, HealStatus
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -37,7 +37,7 @@ from chelonia.core.uploads import (
     OpenUpload,
     PutPart,
     SealUpload,
-    Splice,
+    SpliceFile,
 )
 
 NOBODY = ServiceId("")
@@ -104,7 +104,7 @@ class Traversal:
 
 
 @dataclass(frozen=True, slots=True)
-class ModifyRequest:
+class ModifyEntry:
     """`change_type`: `set`, `unset`, `add` (set if unset) or `setifvalue=<v>` (set if it is `<v>` now)."""
 
     change_id: str
@@ -257,11 +257,11 @@ class Unmake:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MoveEntry:
     """Give `child` the name `target_name` in `target_parent`; drop the source name unless `keep` (hard link).
 
-    `over`: `refuse`, `replace` or `exchange`, as of `core.files.Over`: what becomes of the entry `there`, which has the
-    name now ("" where nothing has it).
+    `over`: `refuse`, `replace` or `exchange`, as of `core.ports.files.Over`: what becomes of the entry `there`, which
+    has the name now ("" where nothing has it).
     """
 
     child: Guid
@@ -531,7 +531,7 @@ class Librarian(Protocol):
         """
         ...
 
-    async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
+    async def modify_metadata(self, call: Call, requests: tuple[ModifyEntry, ...]) -> tuple[ModifyOutcome, ...]:
         """Change single properties of entries, each atomically."""
         ...
 
@@ -559,7 +559,7 @@ class Librarian(Protocol):
         """Make the file of a bytes-first upload. Raises: EXISTS, NO_PARENT, CHECKSUM, CONFLICT."""
         ...
 
-    async def splice(self, call: Call, request: Splice) -> Guid:
+    async def splice(self, call: Call, request: SpliceFile) -> Guid:
         """Lay extents over a file or make one of them. Returns: the file.
 
         Raises: as `commit_file`, and BAD_REQUEST (extents that are no content), TOO_LARGE.
@@ -613,7 +613,7 @@ class Librarian(Protocol):
         """Raises: NOT_FOUND, NOT_A_COLLECTION, NOT_EMPTY, CONFLICT."""
         ...
 
-    async def move(self, call: Call, request: Move) -> None:
+    async def move(self, call: Call, request: MoveEntry) -> None:
         """Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
         ...
 
@@ -665,7 +665,7 @@ class Librarian(Protocol):
         """Note that a Shepherd lives."""
         ...
 
-    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
         """Say of each of these Shepherds, in order, what this Librarian knows by itself; each is looked at again
         first. For other Librarians, and administrators."""
         ...

@@ -1,8 +1,8 @@
 """The Files port: names, attributes, content and changes as typed values. Every door is a translation of it.
 
 `look` and `list` read, `place` says where new bytes may go, `apply` changes. A change says what must hold (`When`);
-the Bartender decides the caller's rights, and one transact carries both as conditions. Bytes travel by `core.bytes`.
-Instants are integer nanoseconds since the Unix epoch, sizes are bytes.
+the Bartender decides the caller's rights, and one transact carries both as conditions. Bytes travel by
+`core.ports.bytes`. Instants are integer nanoseconds since the Unix epoch, sizes are bytes.
 
 Invariants: a change applies wholly or not at all, and once per request key; nothing is decided on a state older than
 the transact that uses it.
@@ -24,9 +24,9 @@ from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
 from chelonia.core.parts import PartPage, UploadId, UploadPage
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.replicas import Checksums
 from chelonia.core.scopes import Share, Shared
-from chelonia.core.shepherd import ByteRange
 
 UNSET: Final = -1
 """An attribute that nobody has set: the door that shows it chooses (a mount: 0644, 0755, its own user)."""

@@ -23,7 +23,7 @@ def still_after_ms(lease_ms: int, heartbeat_ms: int) -> int:
     return max(1, int(lease_ms * LEASE_SHARE) if lease_ms > 0 else heartbeat_ms * HEARTBEATS)
 
 
-class Stillness:
+class FreezeDetector:
     """What a watcher knows. Nothing is said of a process before its first sign."""
 
     __slots__ = ("_due_ms", "heard_ms", "still")

@@ -83,7 +83,7 @@ class TurlOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class StatOutcome:
+class ReplicaStatOutcome:
     """Answer to `stat`; every field "None" on the wire when the reference is unknown (`found` False)."""
 
     request_id: str
@@ -242,7 +242,7 @@ class Shepherd(Protocol):
         """Reserve space and issue write tickets. Bartenders, Librarians."""
         ...
 
-    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: UNAVAILABLE without its disk."""
         ...
 
@@ -670,7 +670,7 @@ class Directory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ShepherdState:
     """Small durable facts of a Shepherd beside its replicas: boot number, ticket secret, newest authority seen."""
 
     boot: int
@@ -681,13 +681,13 @@ class State:
     extra: dict[str, str] = field(default_factory=dict)
 
 
-class StateFile(Protocol):
-    """Keeps `State` durably."""
+class ShepherdStateFile(Protocol):
+    """Keeps `ShepherdState` durably."""
 
-    def load(self) -> State | None:
+    def load(self) -> ShepherdState | None:
         """The state as last saved, or None on a fresh disk."""
         ...
 
-    def save(self, state: State) -> None:
+    def save(self, state: ShepherdState) -> None:
         """Write durably (returns when it is on stable storage)."""
         ...

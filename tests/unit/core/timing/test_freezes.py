@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chelonia.core.timing.stillness import GRACE_MS, LATE_MS, Stillness, still_after_ms
+from chelonia.core.timing.freezes import GRACE_MS, LATE_MS, FreezeDetector, still_after_ms
 
 LIMIT = 800
 
@@ -17,14 +17,14 @@ def test_the_limit_lies_within_the_lease(lease_ms: int, heartbeat_ms: int, limit
     assert still_after_ms(lease_ms, heartbeat_ms) == limit_ms
 
 
-def heard_at(now_ms: int) -> Stillness:
-    watch = Stillness()
+def heard_at(now_ms: int) -> FreezeDetector:
+    watch = FreezeDetector()
     watch.heard(now_ms, LIMIT)
     return watch
 
 
 def test_nothing_is_said_before_the_first_sign() -> None:
-    watch = Stillness()
+    watch = FreezeDetector()
     assert watch.wait_ms(10**9) is None
     assert not watch.stopped(10**9)
 

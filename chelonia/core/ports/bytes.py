@@ -1,12 +1,12 @@
-"""The port by which a door moves bytes between a client and Shepherds, for the places that `core.files` names."""
+"""The port by which a door moves bytes between a client and Shepherds, for the places that `core.ports.files` names."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from chelonia.core.files import Arrived, Placed
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ports.files import Arrived, Placed
+from chelonia.core.ports.shepherd import ByteRange
 
 
 class Bytes(Protocol):

@@ -1,0 +1,52 @@
+"""One meaning for one name: class names are unique, glossary terms are in order, private words stay away."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("chelonia", "clients", "fuse")
+
+PRIVATE_WORDS = {
+    "footing": "context",
+    "doubts": "failure evidence",
+    "stillness": "freeze",
+    "standing": "candidacy, or an open connection",
+    "beats": "heartbeats",
+}
+"""Words that stood for an idea which has a name in the field: the word, and that name."""
+
+
+def _modules() -> dict[Path, ast.Module]:
+    """Every module that is shipped, parsed."""
+    return {path: ast.parse(path.read_text()) for top in SHIPPED for path in sorted((ROOT / top).rglob("*.py"))}
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    where = defaultdict(list)
+    for path, tree in _modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                where[node.name].append(str(path.relative_to(ROOT)))
+    assert len(where) > 500
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_classes_and_modules_carry_no_private_word() -> None:
+    bad = []
+    for path, tree in _modules().items():
+        names = [path.stem, *(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+        for name in names:
+            parts = re.findall(r"[A-Z]?[a-z]+", name)
+            bad += [f"{path.relative_to(ROOT)}: {name}" for part in parts if part.lower() in PRIVATE_WORDS]
+    assert bad == []
+
+
+def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().split("## Glossary", 1)[1]
+    words = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:]
+    bare = [re.sub(r"[^a-z-]", "", word.lower()) for word in words]
+    assert len(words) > 40
+    assert bare == sorted(bare)
+    assert len(set(bare)) == len(bare)
