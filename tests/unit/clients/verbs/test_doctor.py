@@ -36,7 +36,7 @@ def ran(*words: str) -> tuple[int, str]:
 
 def test_without_anything_every_part_is_a_problem_with_a_cure(tmp_path: Path) -> None:
     missing = str(tmp_path / "none.pem")
-    code, text = ran("--proxy", missing, "doctor")
+    code, text = ran("--ca-dir", str(tmp_path / "none"), "--proxy", missing, "doctor")
     assert code == 1
     for topic in ("Bartender", "CAs", "credential"):
         assert f"[problem] {topic}:" in text
