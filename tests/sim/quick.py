@@ -37,26 +37,26 @@ def _fits(cls: Any) -> bool:
 def _constructor(cls: Any) -> Any:
     own = fields(cls)
     names: dict[str, Any] = {
-        "frozen": cls,
-        "open": type(cls.__name__, (), {"__slots__": cls.__slots__}),
-        "become": object.__dict__["__class__"].__set__,
-        "missing": MISSING,
+        "_frozen": cls,
+        "_open": type(cls.__name__, (), {"__slots__": cls.__slots__}),
+        "_become": object.__dict__["__class__"].__set__,
+        "_missing": MISSING,
     }
     names |= {f"default_{field.name}": field.default for field in own}
     names |= {f"make_{field.name}": field.default_factory for field in own}
-    lines = [f"def __init__(self, {', '.join(map(_parameter, own))}):", " become(self, open)"]
+    lines = [f"def __init__(self, {', '.join(map(_parameter, own))}):", " _become(self, _open)"]
     lines += [f" self.{field.name} = {_value(field)}" for field in own]
-    exec("\n".join([*lines, " self.__class__ = frozen"]), names)
+    exec("\n".join([*lines, " self.__class__ = _frozen"]), names)
     return names["__init__"]
 
 
 def _parameter(field: Field[Any]) -> str:
     if field.default_factory is not MISSING:
-        return f"{field.name}=missing"
+        return f"{field.name}=_missing"
     return field.name if field.default is MISSING else f"{field.name}=default_{field.name}"
 
 
 def _value(field: Field[Any]) -> str:
     if field.default_factory is MISSING:
         return field.name
-    return f"make_{field.name}() if {field.name} is missing else {field.name}"
+    return f"make_{field.name}() if {field.name} is _missing else {field.name}"
