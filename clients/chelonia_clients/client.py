@@ -97,7 +97,7 @@ class Client:
         self.bartender = bartender
         self.http = http
         self.clock: Clock = SystemClock()
-        self._files = files
+        self.files = files
         self._retry_ms = retry_ms
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
@@ -110,6 +110,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.http.close()
+
+    def new_call(self) -> Call:
+        """The context of one request of this user."""
+        return new_call()
 
     async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
@@ -248,9 +252,9 @@ class Client:
 
         Raises: DENIED, NOT_FOUND; BAD_REQUEST for a lifetime that the cluster does not give; NOT_SUPPORTED.
         """
-        assert self._files is not None, "this client was made without the port Files"
+        assert self.files is not None, "this client was made without the port Files"
         actions = (*READING, *ADDING) if upload else READING
-        return await self._files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
+        return await self.files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
 
     async def policy(self, ln: str, identity: str, change: Callable[[str], str]) -> str:
         """Rewrite one identity's action list through `change` (old list in, new list out); return the new list.

@@ -44,6 +44,7 @@ from chelonia.hosting.net.rpc_client import (
     open_link,
     remote_ahash,
     remote_bartender,
+    remote_files,
     remote_librarian,
     remote_shepherd,
 )
@@ -399,7 +400,8 @@ class Cluster:
     async def client(self, who: str | Files = "user", *, retry_ms: int = 10_000) -> AsyncIterator[Client]:
         """The SDK as `who`."""
         async with self.ports(who, retry_ms=retry_ms) as ports:
-            yield Client(ports.bartender, ports.link.client, retry_ms=round(patience() * RETRY_MS))
+            files = remote_files(ports.link, self.urls("bartender"))
+            yield Client(ports.bartender, ports.link.client, retry_ms=round(patience() * RETRY_MS), files=files)
 
     async def nodes(self) -> dict[str, NodeView]:
         """The Shepherds by name, as the Librarian sees them."""

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.transfer.download import download
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.cluster.test_foreign_clients import curl
@@ -148,7 +148,9 @@ def test_what_is_large_is_listed_page_by_page(cluster: Cluster, place: str) -> N
     assert cluster.request("GET", f"{place}/").status == 404
 
 
-async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(own_cluster: Callable[..., Cluster]) -> None:
+async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(
+    own_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
     cluster = own_cluster(shepherds=4, restart=False)
     url, block = f"{cluster.files_url}/log", 4096
     data = bytearray(os.urandom(100 * block))
@@ -164,14 +166,14 @@ async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(own_clu
     assert await laid(1000, b"in between") == 204
     assert (await asyncio.to_thread(cluster.request, "GET", url)).body == data
     async with cluster.client("user") as client:
-        with pytest.raises(CheloniaError) as refused:
-            await fetch(client, "/log")
-        assert refused.value.kind is Kind.NOT_SUPPORTED
+        assert await fetch(client, "/log") == data
         wanted = int((await client.stat("/log"))["states"]["neededReplicas"])
         before = await until_live(client, "/log", 3 * wanted)
         victim = next(name for name in cluster.shepherd_names if any(at.startswith(cluster.url(name)) for at in before))
         cluster.kill(victim)
         assert (await asyncio.to_thread(cluster.request, "GET", url)).body == data
+        assert (await download(client, "/log", tmp_path / "log")).size == len(data)
+        assert (tmp_path / "log").read_bytes() == data
         assert await laid(len(data), b"more") == 204
 
         async def healed() -> bool:

@@ -4,6 +4,9 @@ A file's checksum comes from the Bartender, its bytes from any Shepherd that hol
 temporary file beside the target and renamed when it is whole and right; a connection that breaks or stalls continues by
 Range on the next replica (`hedging`). Wrong bytes start over on the next replica, and whoever gave them is not asked
 again; they are reported as CHECKSUM when nobody else is named for a while.
+
+No one TURL leads to a file of several blobs: it is read by its extents (`file_reader`). Its size is checked, and its
+checksum where one of the whole is known.
 """
 
 from __future__ import annotations
@@ -19,13 +22,17 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP
+from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
+from chelonia.core.ports.shepherd import PROTOCOL_HTTP, ByteRange
 from chelonia.hosting.net.http_client import target_of
+from chelonia.hosting.transfer.file_reader import FileReader
+from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.requester import Progress, Requester
 
@@ -38,6 +45,30 @@ class Downloaded:
     size: int
     checksum_type: str
     checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a file's bytes are to be. `size` -1, and checksums "", where not known; `etag`: names the bytes of several
+    blobs."""
+
+    size: int
+    checksum_type: str = ""
+    checksum: str = ""
+    etag: str = ""
+
+
+@dataclass(slots=True)
+class _ContentChoice:
+    """One reading of a file of several blobs, as it was looked at; `turls` is empty once it was begun."""
+
+    reader: FileReader
+    there: Looked
+    turls: list[str]
+    given: str = ""
+
+
+_Choice = ReplicaChoice | _ContentChoice
 
 
 class _Hash(Protocol):
@@ -79,9 +110,9 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
     search, held = _Search(client, ln), _HeldBytes(ln, progress)
-    async for answer, choice in search.replicas():
-        fetched = fetched or _Fetched(ln, answer)
-        fetched.check_same(answer)
+    async for facts, choice in search.replicas():
+        fetched = fetched or _Fetched(ln, facts)
+        fetched.check_same(facts)
         from_one = not fetched.size
         try:
             async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:
@@ -95,7 +126,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
             search.arrived = fetched.size
             client.trouble(ln, error.cause)
             if error.kind is Kind.CHECKSUM:
-                fetched = _Fetched(ln, answer)
+                fetched = _Fetched(ln, facts)
                 held.start_over()
                 if from_one:
                     search.wrong.add(target_of(choice.given))
@@ -194,9 +225,9 @@ async def _fetch(client: Requester, ln: str, file: BinaryIO, progress: Progress 
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
     search = _Search(client, ln)
-    async for answer, choice in search.replicas():
-        fetched = fetched or _Fetched(ln, answer)
-        fetched.check_same(answer)
+    async for facts, choice in search.replicas():
+        fetched = fetched or _Fetched(ln, facts)
+        fetched.check_same(facts)
         from_one = not fetched.size
         try:
             await _append(client, choice, file, fetched, progress)
@@ -207,7 +238,7 @@ async def _fetch(client: Requester, ln: str, file: BinaryIO, progress: Progress 
             search.arrived = fetched.size
             client.trouble(ln, error.cause)
         if failure.kind is Kind.CHECKSUM:
-            fetched = _start_over(file, fetched, ln, answer, progress)
+            fetched = _start_over(file, fetched, ln, facts, progress)
             if from_one:
                 search.wrong.add(target_of(choice.given))
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
@@ -230,7 +261,7 @@ class _Search:
         self.arrived = 0
         self.wrong: set[str] = set()
 
-    async def replicas(self) -> AsyncGenerator[tuple[TransferOutcome, ReplicaChoice], None]:
+    async def replicas(self) -> AsyncGenerator[tuple[_Facts, _Choice], None]:
         """Yield what there is to choose from until nothing of it is left, then fresh TURLs; Raises: as `_ask`."""
         client = self._client
         number = barren = 0
@@ -239,35 +270,55 @@ class _Search:
                 await client.clock.sleep(PAUSE_MS * 2 ** max(barren - 1, 0))
             before = self.arrived
             try:
-                answer = await _ask(client, self._ln)
+                facts, choice = await self._ask(PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
             except CheloniaError as error:
                 passing = number or error.kind in (Kind.NO_REPLICA, Kind.NOT_ALIVE)
                 if not passing or barren == ROUNDS - 1:
                     raise
                 client.trouble(self._ln, error.cause)
             else:
-                turls = [turl for turl in _turls(answer) if target_of(turl) not in self.wrong]
-                choice = ReplicaChoice(turls, PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
                 while choice.turls:
-                    yield answer, choice
+                    yield facts, choice
             number += 1
             barren = 0 if self.arrived > before else barren + 1
+
+    async def _ask(self, patience_ms: int) -> tuple[_Facts, _Choice]:
+        client, request = self._client, (GetFileRequest("0", self._ln, (PROTOCOL_HTTP,)),)
+        answer = await client.settled(lambda call: client.bartender.get_file(call, request))
+        kind = kind_from_wire(answer.kind) if answer.kind else None
+        if kind is Kind.NOT_SUPPORTED and client.files is not None:
+            return await self._content(client.files)
+        if kind is not None:
+            raise CheloniaError(kind, "get", self._ln, answer.cause or answer.status)
+        turls = [turl for turl in _turls(answer) if target_of(turl) not in self.wrong]
+        facts = _Facts(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
+        return facts, ReplicaChoice(turls, patience_ms)
+
+    async def _content(self, files: Files) -> tuple[_Facts, _Choice]:
+        place, call = parse_ln(self._ln), self._client.new_call()
+        (there,) = await files.look(call, (Look(place, Want.SOURCES | Want.CHECKSUMS),))
+        if isinstance(there, Failure):
+            raise there.error("get")
+        known, attributes = there.checksums.adler32, there.attributes
+        facts = _Facts(attributes.size, "adler32" if known else "", known, attributes.etag)
+        reader = FileReader(files, HttpBytes(self._client.http), call, place)
+        return facts, _ContentChoice(reader, there, [self._ln])
 
 
 def _turls(answer: TransferOutcome) -> list[str]:
     return list(dict.fromkeys(turl for turl in (answer.turl, *answer.turls) if turl))
 
 
-async def _ask(client: Requester, ln: str) -> TransferOutcome:
-    request = (GetFileRequest("0", ln, (PROTOCOL_HTTP,)),)
-    answer = await client.settled(lambda call: client.bartender.get_file(call, request))
-    if answer.kind:
-        raise CheloniaError(kind_from_wire(answer.kind), "get", ln, answer.cause or answer.status)
-    return answer
-
-
-async def _from(client: Requester, choice: ReplicaChoice, offset: int) -> AsyncGenerator[bytes, None]:
-    """Yield a replica's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
+async def _from(client: Requester, choice: _Choice, offset: int) -> AsyncGenerator[bytes, None]:
+    """Yield a file's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
+    if isinstance(choice, _ContentChoice):
+        choice.turls.clear()
+        span = ByteRange(offset, choice.there.attributes.size - offset)
+        extents = cast(AsyncGenerator[bytes, None], choice.reader.get(choice.there, span))
+        async with contextlib.aclosing(extents) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        return
     async with opened(client.http, choice, offset) as answer:
         if answer.status == 416:
             return  # nothing is left: what came before was whole
@@ -279,7 +330,7 @@ async def _from(client: Requester, choice: ReplicaChoice, offset: int) -> AsyncG
 
 
 async def _append(
-    client: Requester, choice: ReplicaChoice, file: BinaryIO, fetched: _Fetched, progress: Progress | None
+    client: Requester, choice: _Choice, file: BinaryIO, fetched: _Fetched, progress: Progress | None
 ) -> None:
     keeper = _Keeper(file, fetched)
     try:
@@ -292,14 +343,12 @@ async def _append(
         await keeper.flush()
 
 
-def _start_over(
-    file: BinaryIO, fetched: _Fetched, ln: str, answer: TransferOutcome, progress: Progress | None
-) -> _Fetched:
+def _start_over(file: BinaryIO, fetched: _Fetched, ln: str, facts: _Facts, progress: Progress | None) -> _Fetched:
     file.seek(0)
     file.truncate()
     if progress is not None:
         progress(-fetched.size)
-    return _Fetched(ln, answer)
+    return _Fetched(ln, facts)
 
 
 @contextlib.contextmanager
@@ -357,12 +406,13 @@ class _Keeper:
 class _Fetched:
     """What has arrived so far, and whether it is right."""
 
-    def __init__(self, ln: str, answer: TransferOutcome) -> None:
-        self.checksum_type = answer.checksum_type if answer.checksum else ""
-        self.checksum = answer.checksum.lower()
+    def __init__(self, ln: str, facts: _Facts) -> None:
+        self.checksum_type = facts.checksum_type
+        self.checksum = facts.checksum
         self.size = 0
         self._hash = _new_hash(self.checksum_type) if self.checksum_type else None
-        self._wanted = answer.size
+        self._facts = facts
+        self._wanted = facts.size
         self._ln = ln
 
     async def add(self, chunk: bytes) -> None:
@@ -382,9 +432,9 @@ class _Fetched:
                 self._hash.update(piece)
             self.size += len(piece)
 
-    def check_same(self, answer: TransferOutcome) -> None:
+    def check_same(self, facts: _Facts) -> None:
         """Raises: CONFLICT when the name means other bytes now than those that have come."""
-        if self.size and (answer.checksum.lower(), answer.size) != (self.checksum, self._wanted):
+        if self.size and facts != self._facts:
             raise CheloniaError(Kind.CONFLICT, "get", self._ln, "it was overwritten meanwhile; start again")
 
     def check(self) -> None:

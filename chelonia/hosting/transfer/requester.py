@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from chelonia.core.caller import Call
 from chelonia.core.ports.bartender import Bartender
+from chelonia.core.ports.files import Files
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
 
@@ -38,12 +39,17 @@ A = TypeVar("A", bound=BartenderOutcome)
 
 
 class Requester(Protocol):
-    """The Bartender and the connections that a transfer uses."""
+    """The Bartender and the connections that a transfer uses. `files` None: files of several blobs cannot be read."""
 
     bartender: Bartender
+    files: Files | None
     http: HttpClient
     clock: Clock
     trouble: Trouble
+
+    def new_call(self) -> Call:
+        """The context of one request."""
+        ...
 
     async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
