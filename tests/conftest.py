@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _give_time(item: pytest.Item) -> None:
     """A test has longer on a busy machine. To be said before pytest-timeout looks how long."""
     mark = item.get_closest_marker("timeout")
-    seconds = float(mark.args[0] if mark is not None else item.config.getini("timeout"))
+    seconds = float(mark.args[0] if mark is not None else item.config.getini("timeout") or 0)  # 0: none
     item.add_marker(pytest.mark.timeout(seconds * patience()), append=False)
 
 

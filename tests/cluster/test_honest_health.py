@@ -19,7 +19,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Guid
 from chelonia_clients.client import Client
-from chelonia_clients.verbs import namespace as verbs
+from chelonia_clients.verbs import listing as verbs
 from tests.cluster.harness import Cluster, Ports
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.damages import DAMAGES, SWAPPED_WITH_EMPTY

@@ -65,7 +65,7 @@ def snapshots_every(milliseconds: int) -> Callable[[dict[str, Any]], None]:
 def without_bartender(config: dict[str, Any]) -> None:
     """Leave the Bartender out, and where it listens."""
     del config["bartender"]
-    config["listen"] = [each for each in config["listen"] if not {"bartender", "files"} & set(each["serves"])]
+    config["listen"] = [each for each in config["listen"] if not {"bartender", "files", "s3"} & set(each["serves"])]
 
 
 def restart_core(cluster: Cluster, change: Callable[[dict[str, Any]], None]) -> None:

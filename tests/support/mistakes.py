@@ -164,15 +164,15 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "a trim does not depend on the blob's version",
         "chelonia/librarian/repair/trim.py",
-        "Draft([*on_version(elements, blob), self._leading.check()])",
-        "Draft([*elements, self._leading.check()])",
+        "PlannedTransact([*on_version(elements, blob), self._leading.check()])",
+        "PlannedTransact([*elements, self._leading.check()])",
         MEANWHILE,
     ),
     Mistake(
         "what a leader writes does not depend on its term",
         "chelonia/librarian/leadership/lease/act.py",
-        "Draft([self.check(), *elements])",
-        "Draft([*elements])",
+        "PlannedTransact([self.check(), *elements])",
+        "PlannedTransact([*elements])",
         MEANWHILE,
     ),
     Mistake(

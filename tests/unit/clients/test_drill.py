@@ -193,7 +193,7 @@ async def test_librarians_that_do_not_answer_are_asked_again_until_it_must_be_ov
         (("silence",), {"within": "soon"}),
         (("silence",), {"files": "many"}),
         (("silence",), {"curve": "curve.png"}),
-        (("silence",), {"curve": "/nonexistent/curve.svg"}),
+        (("silence",), {"curve": "/proc/nonexistent/curve.svg"}),
         (("silence",), {"curve": "/dev/null/curve.svg"}),
     ],
 )

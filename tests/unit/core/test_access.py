@@ -40,7 +40,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
 """Written out a second time on purpose: a change of the table must be a change here too."""
 
 OPEN = {
-    "files": {"look", "list", "place", "apply", "share", "uploads", "parts"},
+    "files": {"look", "list", "place", "apply", "share", "uploads", "parts", "space"},
     "keys": {"create", "list", "revoke"},
     "librarian": {"heartbeat"},
     "bartender": {

@@ -113,9 +113,9 @@ def test_children_die_with_their_supervisor(tmp_path: Path) -> None:
 
     code = f"""
 import asyncio, pathlib, sys
-from chelonia.hosting.supervisor import Child, Program
-child = Child(Program("c", (sys.executable, "-c", {SLEEP!r}), pathlib.Path({str(tmp_path / "c.log")!r})), restart=True,
-              changed=lambda: print(child.pid, flush=True))
+from chelonia.hosting.supervisor import ChildProcess, Program
+program = Program("c", (sys.executable, "-c", {SLEEP!r}), pathlib.Path({str(tmp_path / "c.log")!r}))
+child = ChildProcess(program, restart=True, changed=lambda: print(child.pid, flush=True))
 asyncio.run(child.run())
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as supervisor:
