@@ -25,10 +25,10 @@ from typing import TypeVar
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.core.cluster.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.core.ids import BlobId, Guid, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.shepherd import StoredReplica
-from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.hosting.config import load_config
 from chelonia.librarian.metadata.blobs import FIRST_ORDINAL, NewBlob, facts_of, file_states, make_blob
 from chelonia.shepherd.store import compact_rows as rows

@@ -21,10 +21,10 @@ from intervals import Check, check
 from slices import Ask, Sample, medians, sampled
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey, ServiceId
 from chelonia.core.ports.ahash import AHashStatus, ChangeType, Element
-from chelonia.core.position import Horizon
 from chelonia.hosting.ahash_replica import HostedReplica, ReplicaSurroundings, host_replica, page_scrub, settings_of
 from chelonia.hosting.cheloniad import COLLECT_AFTER, SWITCH_S
 from chelonia.hosting.config import load_config

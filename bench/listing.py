@@ -24,13 +24,13 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core.caller import Call, Role
+from chelonia.core.contents.summaries import SECTION, summary_of
 from chelonia.core.ids import ROOT, Dn, Guid, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.files import Files, Listing
 from chelonia.core.ports.librarian import Librarian
-from chelonia.core.summaries import SECTION, summary_of
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.librarian.metadata.elements import put, put_all
 from chelonia.librarian.metadata.records import LibrarianIdentity, Records

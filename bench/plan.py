@@ -13,9 +13,9 @@ from typing import Any
 from experiment import Outcome, Setup
 from intervals import check, median_interval
 
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import NodeView
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.repair.plan.decide import (
     ApprovedShepherds,
     BlobView,

@@ -33,8 +33,8 @@ from whole import Whole, logged, until
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import ServiceId, shepherd_object
-from chelonia.core.replicas import ReplicaState
 from chelonia.hosting.config import load_config
 from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads

@@ -12,8 +12,9 @@ from typing import Final
 from chelonia.ahash.reads import read_object
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.port import Reader
-from chelonia.core import bounds, summaries
-from chelonia.core.below import Below, BelowPage, Leaf, beyond, common_prefix, lowest
+from chelonia.core import bounds
+from chelonia.core.contents import summaries
+from chelonia.core.contents.below import Below, BelowPage, Leaf, beyond, common_prefix, lowest
 from chelonia.core.ids import ObjectId
 
 CHUNK_FIRST: Final = 16

@@ -22,10 +22,10 @@ from chelonia.ahash.engine import Overlay
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import KeptOutcome, StoreState
 from chelonia.ahash.store.port import Store
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey
 from chelonia.core.ports.ahash import ChangeOutcome, Element, TransactOutcome
-from chelonia.core.position import Position
 
 SWEEP_MIN = 64
 """Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add. As many are

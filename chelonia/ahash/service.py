@@ -25,9 +25,9 @@ from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Ou
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, Store, StoredState
 from chelonia.core import bounds, operations
-from chelonia.core.access import admit, guarded
-from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
+from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
@@ -44,7 +44,7 @@ from chelonia.core.ports.ahash import (
     Walk,
     WalkOutcome,
 )
-from chelonia.core.position import Position
+from chelonia.core.rights.access import admit, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import Turn, begin
 

@@ -1,4 +1,4 @@
-"""`core.access_keys.AccessKeys`: who may make, see and revoke keys, and what seals their secrets.
+"""`core.ports.access_keys.AccessKeys`: who may make, see and revoke keys, and what seals their secrets.
 
 A secret is sealed with AES-256-GCM under a key derived from `token_key`, bound to the id and owner of its key. `find`
 gives a door the secret that a request must have been signed with.
@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
 from chelonia.core import bounds, operations
-from chelonia.core.access import guarded
-from chelonia.core.access_keys import KEY_ID_CHARACTERS, NOTE_BYTES_MAX, AccessKey, IssuedKey, NewKey, SealedKey
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.core.ports.access_keys import KEY_ID_CHARACTERS, NOTE_BYTES_MAX, AccessKey, IssuedKey, NewKey, SealedKey
+from chelonia.core.rights.access import guarded
 
 _CONTEXT: Final = b"chelonia access key 1"
 _NONCE_BYTES: Final = 12

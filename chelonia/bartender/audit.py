@@ -10,7 +10,7 @@ import json
 import logging
 
 from chelonia.core.caller import Call
-from chelonia.core.scopes import narrowed_to
+from chelonia.core.rights.scopes import narrowed_to
 
 _log = logging.getLogger("chelonia.audit")
 

@@ -14,12 +14,12 @@ from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, is_visible
 from chelonia.core import bounds
-from chelonia.core.below import Below, Leaf
+from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action
 from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.core.rights.policy import Action
 
 _WARY: Final = 16
 """Answers asked for behind what could not be entered: its neighbours are often such, too."""

@@ -15,9 +15,9 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Guid
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.policy import Action
 from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
 from chelonia.core.ports.librarian import TYPE_COLLECTION, Trashed, Undelete
+from chelonia.core.rights.policy import Action
 
 
 async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) -> ListDeletedOutcome:

@@ -15,14 +15,14 @@ from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing
 from chelonia.core import bounds, status
-from chelonia.core.below import Below, Leaf
+from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Triple, selects, to_triples
 from chelonia.core.names import entry_name, parse_ln
-from chelonia.core.policy import Action
 from chelonia.core.ports.bartender import ListedEntry, ListOutcome, ListRequest, NameRequest, StatOutcome
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT
+from chelonia.core.rights.policy import Action
 
 HIDDEN = frozenset({"blobs", "content", "claims", "put", "pending", "file", "erase", "trashed", "tally", "summaries"})
 """Sections no user ever sees."""

@@ -14,14 +14,14 @@ from chelonia.bartender.client_metadata import check_rules, check_text, check_va
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, versions
 from chelonia.core import bounds, status
+from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import parse_ln
-from chelonia.core.policy import DEFAULT_POLICY_SECTION, Action
 from chelonia.core.ports.bartender import ModifyRequest, Outcome
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, SetWanted
 from chelonia.core.ports.librarian import ModifyEntry as Change
-from chelonia.core.uploads import Expect
+from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
 _READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))
 """What a change needs of an entry: what decides the right, and what it may grow."""

@@ -14,10 +14,10 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.core import bounds, status
 from chelonia.core.caller import Role
+from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Sections
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.policy import Action
 from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest, Outcome
 from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
@@ -30,7 +30,7 @@ from chelonia.core.ports.librarian import (
     Unlink,
     Unmake,
 )  # fmt: skip
-from chelonia.core.uploads import Expect
+from chelonia.core.rights.policy import Action
 
 
 async def make_collection(ports: Ports, turn: ElementCall, request: MakeRequest) -> Outcome:

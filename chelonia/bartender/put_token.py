@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.names import parse_ln
-from chelonia.core.replicas import Checksums
-from chelonia.core.uploads import BeginPut, Begun
 
 TOKEN_BYTES_MAX = 64 * 1024
 """The longest Logical Name, escaped and encoded, fits."""

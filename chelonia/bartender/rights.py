@@ -1,9 +1,9 @@
 """Access control: what a Logical Name led to, and whether the caller may do what he asks there.
 
-Decisions are `core.policy.decide`, fail-closed, on the entry's own policy alone: following a path needs no right, a
-missing name answers "not found" to everybody. Administrators pass, and the audit log says so; a token narrows them
-too (`core.scopes`). Every decision yields the (entry, version) it was based on; the Librarian conditions its transact
-on them, so a revoked right is not used.
+Decisions are `core.rights.policy.decide`, fail-closed, on the entry's own policy alone: following a path needs no
+right, a missing name answers "not found" to everybody. Administrators pass, and the audit log says so; a token narrows
+them too (`core.rights.scopes`). Every decision yields the (entry, version) it was based on; the Librarian conditions
+its transact on them, so a revoked right is not used.
 
 Rights per operation (the original's, corrected): stat, list, getFile: `read` on the entry; make*, putFile: `addEntry`
 on the parent; delFile, unmake*: `delete` on the entry; replacing a file: `delete` on it; unlink and the source of a
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from chelonia.bartender import audit
 from chelonia.core.caller import Call, Role
+from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action, Decision, decide
 from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
@@ -31,8 +31,8 @@ from chelonia.core.ports.librarian import (
     TYPE_SYMLINK,
     Traversal,
 )
-from chelonia.core.scopes import narrowed_to
-from chelonia.core.uploads import Expect
+from chelonia.core.rights.policy import Action, Decision, decide
+from chelonia.core.rights.scopes import narrowed_to
 
 RIGHTS: Filter = (
     Needed("entry"), Needed("policy"), Needed("defaultPolicy"), Needed("states"), Needed("parents"),

@@ -18,7 +18,6 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds, operations, status
-from chelonia.core.access import admit, guarded
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.limits import LimitCounts
@@ -45,6 +44,7 @@ from chelonia.core.ports.bartender import (
 )
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Directory
+from chelonia.core.rights.access import admit, guarded
 from chelonia.core.timing.clock import Clock, Ids
 
 _LOG = logging.getLogger(__name__)

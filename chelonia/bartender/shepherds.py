@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
+from chelonia.core.cluster.fleet import Fleet
+from chelonia.core.cluster.placement import NODE_ALIVE, Demand, shared
+from chelonia.core.cluster.replicas import Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
-from chelonia.core.placement import NODE_ALIVE, Demand, shared
 from chelonia.core.ports.librarian import Librarian, NodeView
 from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
-from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.timing.clock import Clock, Ids, within
 from chelonia.core.timing.racing import Race, many
 

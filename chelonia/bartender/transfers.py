@@ -24,12 +24,13 @@ from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.bartender.shepherds import UploadPlan
 from chelonia.core import bounds, status
+from chelonia.core.cluster.placement import Demand
+from chelonia.core.cluster.replicas import Location, Receipt, ReplicaFacts, ReplicaState, parse_location
+from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, RequestKey, parse_guid
 from chelonia.core.metadata import Needed, Sections, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.placement import Demand
-from chelonia.core.policy import Action
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
@@ -42,8 +43,7 @@ from chelonia.core.ports.bartender import (
 )
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry, Traversal
 from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose
-from chelonia.core.replicas import Location, Receipt, ReplicaFacts, ReplicaState, parse_location
-from chelonia.core.uploads import BeginPut, Begun, CommitFile, Expect
+from chelonia.core.rights.policy import Action
 from chelonia.wire import receipts
 
 LOCATED = (*RIGHTS, Needed("locations"), Needed("content"))

@@ -9,9 +9,9 @@ import enum
 
 import msgspec
 
+from chelonia.core.cluster.position import Position
 from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
-from chelonia.core.position import Position
-from chelonia.core.scopes import Scopes
+from chelonia.core.rights.scopes import Scopes
 
 
 class Role(enum.Enum):

@@ -1,8 +1,8 @@
 """Every operation of the six ports, described once: name on the wire, who may call it, how it may be repeated.
 
-From these tables come the access guard (`core.access`), the stubs and their retries (`hosting.net.rpc_client`) and the
-compact encoding (`wire.compact`); `wire.operations_*` adds the SOAP form of what is public. A new operation is a row
-here, a method of the port and its handler.
+From these tables come the access guard (`core.rights.access`), the stubs and their retries (`hosting.net.rpc_client`)
+and the compact encoding (`wire.compact`); `wire.operations_*` adds the SOAP form of what is public. A new operation is
+a row here, a method of the port and its handler.
 
 Invariants: every method of a port has one row; an operation without a row may be called by nobody.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chelonia.core import bounds
-from chelonia.core.access_keys import AccessKeys
 from chelonia.core.caller import Role
+from chelonia.core.ports.access_keys import AccessKeys
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.files import Files

@@ -29,10 +29,10 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_scrub import PageScrub, ScrubPace
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.ports.ahash import AHashStatus
-from chelonia.core.position import Horizon
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.hosting.config import AHashSection, cache_problems
 from chelonia.hosting.metrics import Metrics

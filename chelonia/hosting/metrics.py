@@ -17,9 +17,9 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from chelonia.core.drills import Drill, DrillStage
+from chelonia.core.cluster.drills import Drill, DrillStage
+from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealStatus
 from chelonia.core.limits import LimitCounts
 
 log = logging.getLogger("chelonia.metrics")

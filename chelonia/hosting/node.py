@@ -26,8 +26,8 @@ from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealStatus
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.names import parse_ln
 from chelonia.core.operations import ACCESS_KEYS, FILES

@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import replace
 
 from chelonia.core.caller import Call
-from chelonia.core.drills import DrillOrder, DrillStatus
+from chelonia.core.cluster.drills import DrillOrder, DrillStatus
+from chelonia.core.cluster.healing import HealControl, HealingWord, HealOrder, HealStatus
+from chelonia.core.cluster.placement import NODE_OFFLINE
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealControl, HealingWord, HealOrder, HealStatus
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
-from chelonia.core.placement import NODE_OFFLINE
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.librarian import HealthSummary
-from chelonia.core.replicas import Location
 from chelonia.core.timing.jobs import BUSY, IDLE, Job, Jobs, Next, Wait, every
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.drills.act import LibrarianDrills

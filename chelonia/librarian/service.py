@@ -16,11 +16,10 @@ from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chelonia.core import operations
-from chelonia.core.access import guarded, own_shepherd
 from chelonia.core.caller import Call, Role
-from chelonia.core.drills import DrillOrder, DrillStatus
+from chelonia.core.cluster.drills import DrillOrder, DrillStatus
+from chelonia.core.cluster.healing import ForgetPage, HealingWord, HealOrder, HealStatus
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, HealingWord, HealOrder, HealStatus
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, ServiceId
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import (
@@ -45,6 +44,7 @@ from chelonia.core.ports.librarian import (
     ReportAnswer,
     ServiceRecord,
 )
+from chelonia.core.rights.access import guarded, own_shepherd
 from chelonia.core.timing.jobs import Jobs
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.healer import Healer

@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any, Final
 
 from chelonia.core import bounds
-from chelonia.core.access import check_access
 from chelonia.core.caller import Call
-from chelonia.core.drills import DrillAction, ShepherdDrill
+from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.operations import SHEPHERD
 from chelonia.core.ports.shepherd import Authority
+from chelonia.core.rights.access import check_access
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.rules import authority as authorities
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Location, Receipt, ReplicaState
 from chelonia.core.ids import ReferenceId, RequestKey
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian, ReportedReplica
 from chelonia.core.ports.shepherd import BlobStore, ShepherdState, ShepherdStateFile, Signer, Transfers
-from chelonia.core.replicas import Location, Receipt, ReplicaState
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.pacing import Pace
 from chelonia.shepherd.rules.journal import Journal

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chelonia.core import bounds, operations
-from chelonia.core.access import guarded
 from chelonia.core.caller import Call
-from chelonia.core.drills import ShepherdDrill
+from chelonia.core.cluster.drills import ShepherdDrill
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import (
@@ -38,8 +39,7 @@ from chelonia.core.ports.shepherd import (
     Upload,
     Uploaded,
 )
-from chelonia.core.position import Position
-from chelonia.core.replicas import Receipt
+from chelonia.core.rights.access import guarded
 from chelonia.core.timing.jobs import Job, Jobs, Wait, every
 from chelonia.shepherd.drilling import ShepherdDrills
 from chelonia.shepherd.node import ShepherdNode, ShepherdPorts

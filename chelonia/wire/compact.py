@@ -23,9 +23,9 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from chelonia.core import bounds
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.operations import PortMethod, PortTable
-from chelonia.core.position import Position
 
 T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"

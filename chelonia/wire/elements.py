@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from chelonia.core.cluster.position import Position
 from chelonia.core.ids import ROOT
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.position import Position
 from chelonia.wire.schema import INT, Child, Children, Form, ListOf, Metadata, Part, Record, Text, record, shaped
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from chelonia.core import bounds, operations
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
@@ -30,7 +31,6 @@ from chelonia.core.ports.librarian import (
     Traversal,
     TraversedStep,
 )
-from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.wire.elements import (
     CHECKSUMS,
     COUNTS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from chelonia.core import operations
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import (
@@ -22,7 +23,6 @@ from chelonia.core.ports.shepherd import (
     Shepherd,
     TurlOutcome,
 )
-from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.wire.elements import POSITION, answers, bulk, extra
 from chelonia.wire.operations import Spec, service
 from chelonia.wire.schema import (

@@ -9,8 +9,8 @@ import re
 from typing import Final
 from urllib.parse import quote, unquote
 
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.position import Position
 
 _FORM: Final = re.compile(r"(\d{1,18})\.(\d{1,18})\.([!-~]{1,256})\Z", re.ASCII)
 

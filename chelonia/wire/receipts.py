@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.replicas import ReplicaFacts
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.core.scopes import Scope
+from chelonia.core.rights.scopes import Scope
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 

@@ -16,10 +16,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import msgspec
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
 from chelonia.core.ports.shepherd import Turl
-from chelonia.core.replicas import Checksums
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 

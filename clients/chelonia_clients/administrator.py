@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from chelonia.core.drills import DrillOrder, DrillStatus
+from chelonia.core.cluster.drills import DrillOrder, DrillStatus
+from chelonia.core.cluster.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import HealthSummary, Librarian, NodeView, ServiceRecord

@@ -36,7 +36,7 @@ from chelonia.core.ports.bartender import (
     UndeleteRequest,
 )
 from chelonia.core.ports.files import Files
-from chelonia.core.scopes import ADDING, READING, Share, Shared
+from chelonia.core.rights.scopes import ADDING, READING, Share, Shared
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.clock import SystemClock

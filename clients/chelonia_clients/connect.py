@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from chelonia.core.access_keys import AccessKeys
 from chelonia.core.errors import CheloniaError
+from chelonia.core.ports.access_keys import AccessKeys
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.credentials import Credential, CredentialSurroundings, Explicit, find_cas, find_credential

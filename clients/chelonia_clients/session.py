@@ -16,7 +16,7 @@ from chelonia_clients.output import Output
 from chelonia_clients.settings import CredentialFiles, Settings, Wish, parse_replicas, settle
 
 if TYPE_CHECKING:
-    from chelonia.core.access_keys import AccessKeys
+    from chelonia.core.ports.access_keys import AccessKeys
     from chelonia_clients.administrator import Administrator
     from chelonia_clients.client import Client
     from chelonia_clients.watch import Teller

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealStatus
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, NodeJobs

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes

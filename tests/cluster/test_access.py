@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.access import ACCESS
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.healing import HealAction, HealOrder
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat, Report, ServiceRecord
+from chelonia.core.rights.access import ACCESS
 from chelonia.hosting.net.rpc_client import Channel, RetryLimits
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH

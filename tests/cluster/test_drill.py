@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.drills import DrillAction, DrillOrder, DrillStage
+from chelonia.core.cluster.drills import DrillAction, DrillOrder, DrillStage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from tests.cluster.harness import Away, Cluster

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.ports.shepherd import Purpose, PutRequest
-from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.hosting.transfer import upload as uploads
 from tests.cluster.conftest import started
 from tests.cluster.harness import Away, Cluster

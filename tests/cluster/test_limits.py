@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.ports.bartender import GetFileRequest, ListRequest, StartPutRequest
 from chelonia.core.ports.librarian import Heartbeat, Report, ReportedReplica
-from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.wire import soap
 from chelonia.wire.operations_bartender import BARTENDER
 from tests.cluster.harness import Cluster

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.ports.bartender import GetFileRequest
 from chelonia.core.ports.shepherd import GetRequest, Purpose, PutRequest
-from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia_clients.client import Client, new_call
 from tests.cluster.harness import Away, Cluster, now_ms
 from tests.cluster.load import fetch, put, turl_for_put, until_live

@@ -19,13 +19,13 @@ import zeep
 from lxml import etree
 from zeep.helpers import serialize_object
 
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports import ahash, bartender, librarian, shepherd
-from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.wire import positions, receipts, soap
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH

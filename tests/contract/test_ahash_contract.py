@@ -9,9 +9,8 @@ import pytest
 
 from chelonia.ahash.service import AHashSettings
 from chelonia.core import bounds
-from chelonia.core.access import ACCESS
-from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
+from chelonia.core.contents.below import Below
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Needed
@@ -28,6 +27,7 @@ from chelonia.core.ports.ahash import (
     Unmet,
     Walk,
 )
+from chelonia.core.rights.access import ACCESS
 from tests.support.ahash import (
     ENGINES,
     LIBRARIAN,

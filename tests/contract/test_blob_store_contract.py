@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import MARK, BlobStore, ByteRange, Notes
-from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.shepherd.store import blobs_files
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.blobs_memory import MemoryBlobs

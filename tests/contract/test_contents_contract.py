@@ -6,8 +6,8 @@ import asyncio
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import Kind
-from chelonia.core.extents import Extent
 from chelonia.core.ids import BlobId
 from chelonia.core.ports.files import (
     Arrived,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chelonia.core import bounds
 from chelonia.core.errors import Kind
-from chelonia.core.locks import Lock
 from chelonia.core.ports.files import Change, Done, Failure, Listing, Make, Move, Over, Remove, Set, Setting, Want, When
+from chelonia.core.rights.locks import Lock
 from tests.support.files_worlds import Play, World, applied, at, collection, done, there, write
 from tests.unit.bartender.stage import EVE, JOE
 

@@ -10,12 +10,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from chelonia.core.access import check_access
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import (
     Done,
     Failure,
@@ -30,7 +27,10 @@ from chelonia.core.ports.files import (
     Setting,
     Want,
 )
-from chelonia.core.scopes import ADDING, CHANGING, READING, Scope, Share, scope_path
+from chelonia.core.rights.access import check_access
+from chelonia.core.rights.locks import Lock
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope, Share, scope_path
 from chelonia.wire.shares import verify
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import (

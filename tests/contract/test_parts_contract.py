@@ -12,8 +12,8 @@ from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.parts import AFTER_KEY, UploadId, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.parts import AFTER_KEY, UploadId, listing_mark
 from chelonia.core.ports.files import (
     Arrived,
     Done,
@@ -34,7 +34,7 @@ from chelonia.core.ports.files import (
     Want,
     When,
 )
-from chelonia.core.scopes import ADDING, READING, Scope
+from chelonia.core.rights.scopes import ADDING, READING, Scope
 from tests.contract.test_contents_contract import lay, shape
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from chelonia.ahash.group.mastership import TermDurability
 from chelonia.ahash.group.service import ReplicatedAHash
-from chelonia.core.position import Position
+from chelonia.core.cluster.position import Position
 from chelonia.hosting import cheloniad
 
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element, TransactOutcome
-from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock
 from tests.history.records import Level, Model, Op, Operation, Outcome
 

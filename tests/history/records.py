@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from chelonia.core.position import Position
+from chelonia.core.cluster.position import Position
 
 VERSION: Final = 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chelonia.core.position import Position
+from chelonia.core.cluster.position import Position
 from tests.history.records import History, Level, Model, Op, Operation, Outcome
 from tests.history.session import check
 

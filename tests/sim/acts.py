@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from msgspec import structs
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.healing import HealAction, HealOrder
+from chelonia.core.cluster.placement import DRAINED
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import Ms, RequestKey, ServiceId
-from chelonia.core.placement import DRAINED
 from tests.sim.network import Channel
 from tests.sim.world import ADMIN, SimShepherd, World
 

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Report, ReportedReplica
-from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from chelonia.shepherd.store.note_mark import decode, why_whole
 from tests.sim.disk import run_now

@@ -15,10 +15,10 @@ import msgspec
 
 from chelonia.ahash.store import layout
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import later
 from chelonia.core.ids import ObjectId, ReferenceId, shepherd_object
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.librarian import Report, ReportAnswer
-from chelonia.core.position import later
 from tests.sim.process import Node
 
 _HEADER = b"H\0"

@@ -20,10 +20,10 @@ from typing import Any
 from msgspec import structs
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Position, later
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.operations import TABLES, Retry
-from chelonia.core.position import Position, later
 from chelonia.hosting.net.rpc_client import AGAIN
 from tests.sim.process import Node, SimIds, check_alive
 from tests.sim.virtual_loop import this_loop

@@ -21,8 +21,8 @@ from chelonia.ahash.committer import _Batch
 from chelonia.ahash.group.mastership import TermDurability
 from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.bartender.rights import Judge
-from chelonia.core import placement
 from chelonia.core.caller import Call
+from chelonia.core.cluster import placement
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element

@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine, Generator
 from types import CoroutineType
 from typing import Any
 
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
-from chelonia.core.position import Horizon
 from chelonia.core.timing import jobs
 from tests.sim.virtual_loop import Timer, VirtualLoop, this_loop
 

@@ -13,10 +13,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, RebuildStatus
-from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import parse_location
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import from_triples
@@ -23,7 +24,6 @@ from chelonia.core.ports.bartender import (
     NameRequest,
     StartPutRequest,
 )
-from chelonia.core.replicas import parse_location
 from chelonia.wire import receipts
 from tests.sim.network import Faults
 from tests.sim.world import USER, World

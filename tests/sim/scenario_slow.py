@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from chelonia.core.healing import HealAction, HealOrder
+from chelonia.core.cluster.healing import HealAction, HealOrder
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import RequestKey
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.metadata.blobs import locations_of
 from chelonia.wire import receipts
 from tests.sim.model import Violation

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.metadata import Triple, from_triples
@@ -32,7 +33,6 @@ from chelonia.core.ports.bartender import (
     StartPutRequest,
     UndeleteRequest,
 )
-from chelonia.core.position import Horizon
 from chelonia.wire import receipts
 from tests.sim.model import NOTHING, Op, Story, Violation
 from tests.sim.process import Node

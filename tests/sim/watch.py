@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from chelonia.ahash.store import layout, meta
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import (
     BLOB_PREFIX,
     ROOT,
@@ -26,7 +27,6 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.metadata import StoredObject
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace.tree import names_of

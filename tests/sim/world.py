@@ -20,12 +20,12 @@ from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Receipt, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Report, ServiceRecord
 from chelonia.core.ports.shepherd import ByteRange, StoreIdentity, Turl, Upload, Uploaded
-from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence import reports
 from chelonia.librarian.service import LibrarianService

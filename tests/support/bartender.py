@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from chelonia.core import status
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Triple, selects, to_triples
 from chelonia.core.names import parse_ln
 from chelonia.core.ports import bartender as port
-from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.hosting.net.http_client import Received, Sending
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER

@@ -1,6 +1,6 @@
 """A memory twin of the port `Files` with a byte store behind it: for the contract suite, and for tests of doors.
 
-Entries are objects with names; rights are decided by `core.policy` on the entry alone. Nothing is kept in a trash.
+Entries are objects with names; `core.rights.policy` decides rights on the entry alone. Nothing is kept in a trash.
 """
 
 from __future__ import annotations
@@ -18,14 +18,21 @@ from chelonia.bartender.files.attributes import setting_triples
 from chelonia.bartender.rights import check_within
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.extents import Extent, check_extents, laid
+from chelonia.core.contents.parts import (
+    PartPage,
+    PartsUpload,
+    UploadId,
+    UploadPage,
+    listing_mark,
+    parse_mark,
+    upload_id,
+)
+from chelonia.core.contents.parts import UploadedPart as Told
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent, check_extents, laid
 from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, ContentId, Dn, Guid, Ms
-from chelonia.core.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
-from chelonia.core.parts import PartPage, PartsUpload, UploadId, UploadPage, listing_mark, parse_mark, upload_id
-from chelonia.core.parts import UploadedPart as Told
-from chelonia.core.policy import Action, decide
 from chelonia.core.ports.files import (
     ANY,
     Arrived,
@@ -61,8 +68,9 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.core.replicas import Checksums
-from chelonia.core.scopes import Scope, Share, Shared
+from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new
+from chelonia.core.rights.policy import Action, decide
+from chelonia.core.rights.scopes import Scope, Share, Shared
 from chelonia.wire.shares import ShareToken, issue
 
 S = 1_000_000_000

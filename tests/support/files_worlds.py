@@ -11,6 +11,8 @@ from typing import Any, Protocol, cast
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName, parse_ln
@@ -30,8 +32,6 @@ from chelonia.core.ports.files import (
     Want,
     Write,
 )
-from chelonia.core.position import Horizon
-from chelonia.core.replicas import Checksums
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.clock import SystemClock

@@ -19,10 +19,10 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.replicated_port import ReplicatedEngine
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.ids import Dn, Ms, RequestKey
 from chelonia.core.metadata import WIDE_SECTIONS
 from chelonia.core.ports.ahash import AHash
-from chelonia.core.position import Horizon
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.clock import SystemClock
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, delete, no_panic, unset

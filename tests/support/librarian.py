@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from chelonia.ahash.store.store_memory import MemoryStore
-from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
-from chelonia.core.extents import Extent
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaState
+from chelonia.core.contents.below import Below
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.uploads import BeginPut, CommitFile, SpliceFile
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import StoredObject
@@ -23,9 +25,7 @@ from chelonia.core.ports.librarian import (
     ReportedReplica,
     ServiceRecord,
 )
-from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
 from chelonia.core.timing.clock import Clock
-from chelonia.core.uploads import BeginPut, CommitFile, SpliceFile
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings

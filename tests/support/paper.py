@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from chelonia.core.caller import Call, Role
-from chelonia.core.drills import DrillAction, ShepherdDrill
+from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.ahash import AHash, Position
@@ -20,7 +21,6 @@ from chelonia.core.ports.shepherd import (
     ReplicaStatOutcome,
     TurlOutcome,
 )
-from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.settings import LibrarianSettings
 from tests.support.librarian import SUMS, Bench, bench
 

@@ -36,10 +36,10 @@ from chelonia.ahash.store.replicated_port import Flushed, SyncedCommit, frame_te
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.ports.ahash import ChangeType, Element
-from chelonia.core.position import Horizon
 from chelonia.hosting.ahash_replica import outlive_grants
 from chelonia.hosting.net.clock import SystemClock
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.contents.uploads import Committed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.limits import LimitCounts
@@ -31,9 +34,6 @@ from chelonia.core.ports.shepherd import (
     Upload,
     Uploaded,
 )
-from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
-from chelonia.core.uploads import Committed
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev

@@ -43,9 +43,9 @@ from chelonia.ahash.store.replicated_port import (
     frame_term,
 )
 from chelonia.core import bounds
+from chelonia.core.cluster.position import Horizon, Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
-from chelonia.core.position import Horizon, Position
 from chelonia.core.timing.clock import Clock, done_within
 
 _LOG = logging.getLogger(__name__)

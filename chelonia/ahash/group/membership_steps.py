@@ -15,9 +15,9 @@ from chelonia.ahash.group.forwarding import NotCarriedOut
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.store import layout
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.ahash import GroupChange, GroupStep
-from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock
 
 _LOG = logging.getLogger(__name__)

@@ -28,9 +28,9 @@ from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Executor
 from chelonia.ahash.store.replicated_port import ReplicatedEngine
 from chelonia.core import bounds, operations
-from chelonia.core.access import check_access, guarded
-from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon, Position, later
+from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
@@ -47,7 +47,7 @@ from chelonia.core.ports.ahash import (
     Walk,
     WalkOutcome,
 )
-from chelonia.core.position import Horizon, Position, later
+from chelonia.core.rights.access import check_access, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import begin
 

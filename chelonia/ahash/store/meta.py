@@ -12,8 +12,8 @@ from typing import Final
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import Reader, Store
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.position import Position
 
 Migration = Callable[[Reader], Mapping[bytes, bytes | None]]
 """Reads a store of one format and returns the writes (None deletes) that make it the next."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from chelonia.core.position import Horizon, Position
+from chelonia.core.cluster.position import Horizon, Position
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""What a door sets, as stored sections of an entry. Pure. What is read of them: `core.attributes`.
+"""What a door sets, as stored sections of an entry. Pure. What is read of them: `core.contents.attributes`.
 
 Stored: `posix` (`mode`, `uid`, `gid`, `device`, decimal; `accessed` as the times), `timestamps` (`created`, `modified`,
 `changed`: Unix seconds with up to nine decimals), `node/target`, `mountpoint/externalURL`. Source:
@@ -12,12 +12,12 @@ from typing import Final
 
 from chelonia.bartender.rights import RIGHTS
 from chelonia.core import bounds
-from chelonia.core.attributes import NS_PER_S
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.attributes import NS_PER_S
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
 from chelonia.core.ports.files import Setting
-from chelonia.core.replicas import Checksums
 
 DESCRIBED: Final[Filter] = (
     *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("node"), Needed("mountpoint"), Needed("blobs"),

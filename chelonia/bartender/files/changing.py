@@ -22,12 +22,12 @@ from chelonia.bartender.names import check_url, may_link, parent_of
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, parent_of_new, versions
 from chelonia.core import bounds
-from chelonia.core.attributes import attributes_of, is_implied
+from chelonia.core.contents.attributes import attributes_of, is_implied
+from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, RequestKey
 from chelonia.core.metadata import Needed, Sections, Triple, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
 from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
@@ -42,7 +42,7 @@ from chelonia.core.ports.librarian import (
     Unmake,
 )
 from chelonia.core.ports.librarian import MoveEntry as MoveOrder
-from chelonia.core.uploads import Expect
+from chelonia.core.rights.policy import Action
 
 _ALL_WRITTEN = (*DESCRIBED, Needed("metadata"))
 

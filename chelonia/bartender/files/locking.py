@@ -16,15 +16,15 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, versions
 from chelonia.core import bounds
 from chelonia.core.caller import Role
+from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.locks import Lock, check_beside, check_held, check_new, from_text, to_text
 from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import Set, When
 from chelonia.core.ports.librarian import TYPE_COLLECTION, Traversal
-from chelonia.core.uploads import Expect
+from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new, from_text, to_text
+from chelonia.core.rights.policy import Action
 
 _LOCKS: Filter = (Needed("locks"),)
 

@@ -15,16 +15,16 @@ from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.parts import PartPage, UploadPage
+from chelonia.core.contents.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.metadata import from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.parts import PartPage, UploadPage
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
-from chelonia.core.replicas import Checksums
-from chelonia.core.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
+from chelonia.core.rights.policy import Action
 
 
 async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:

@@ -18,20 +18,20 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
-from chelonia.core.attributes import attributes_of
-from chelonia.core.below import Below, Leaf
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
+from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.below import Below, Leaf
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.summaries import MARK_LOCKS, MARK_USER
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent
 from chelonia.core.ids import BlobId, Ms, ObjectId
-from chelonia.core.locks import Lock
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName, entry_name
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import Listed, Listing, Look, Looked, Named, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Traversal
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.core.replicas import Checksums, ReplicaState
-from chelonia.core.summaries import MARK_LOCKS, MARK_USER
+from chelonia.core.rights.locks import Lock
+from chelonia.core.rights.policy import Action
 
 
 async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:

@@ -14,13 +14,12 @@ from chelonia.bartender.files.summarised import RightsKnown
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
 from chelonia.core import operations
-from chelonia.core.access import guarded
-from chelonia.core.attributes import attributes_of
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.placement import NODE_ALIVE
+from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.parts import PartPage, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, check_ln
-from chelonia.core.parts import PartPage, UploadPage
-from chelonia.core.placement import NODE_ALIVE
 from chelonia.core.ports.files import (
     Change,
     Done,
@@ -45,7 +44,8 @@ from chelonia.core.ports.files import (
     Uploads,
     Write,
 )
-from chelonia.core.scopes import Share, Shared
+from chelonia.core.rights.access import guarded
+from chelonia.core.rights.scopes import Share, Shared
 
 R = TypeVar("R")
 A = TypeVar("A")

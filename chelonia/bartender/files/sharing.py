@@ -15,9 +15,9 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, Judge, existing, parent_of_new
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Ms
-from chelonia.core.policy import Action
 from chelonia.core.ports.librarian import TYPE_COLLECTION
-from chelonia.core.scopes import CHANGING, READING, Scope, Share, Shared
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import CHANGING, READING, Scope, Share, Shared
 from chelonia.wire.shares import ShareToken, issue
 
 ID_BYTES = 6

@@ -15,12 +15,12 @@ from msgspec import structs
 
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.rights import RIGHTS
-from chelonia.core.below import Leaf
+from chelonia.core.contents.below import Leaf
+from chelonia.core.contents.summaries import attributes_in, rights_in, rights_of
 from chelonia.core.ids import Dn, Guid, ObjectId
 from chelonia.core.metadata import Filter, StoredObject
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import UNSET, Attributes, Named
-from chelonia.core.summaries import attributes_in, rights_in, rights_of
+from chelonia.core.rights.policy import Action
 
 RIGHTS_KEPT: Final = 4096
 """Pairs of an owner and a policy that are remembered: a few kilobytes each at most, most far less."""

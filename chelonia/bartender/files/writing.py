@@ -18,19 +18,19 @@ from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets
 from chelonia.core import bounds
-from chelonia.core.attributes import attributes_of
+from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.extents import check_extents
+from chelonia.core.contents.uploads import BeginPut, CommitFile, Expect
+from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import check_extents
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import Arrived, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.shepherd import Purpose
-from chelonia.core.replicas import Checksums, Receipt
-from chelonia.core.uploads import BeginPut, CommitFile, Expect
-from chelonia.core.uploads import SpliceFile as SpliceOrder
+from chelonia.core.rights.policy import Action
 
 
 async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:

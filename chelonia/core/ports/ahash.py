@@ -16,11 +16,11 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Position
+from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
-from chelonia.core.position import Position
 
 
 class ChangeType(enum.Enum):

@@ -18,15 +18,15 @@ from typing import Final, Protocol
 import msgspec
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.parts import PartPage, UploadId, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent
 from chelonia.core.ids import BlobId, Dn, Guid
-from chelonia.core.locks import Lock
 from chelonia.core.names import LogicalName
-from chelonia.core.parts import PartPage, UploadId, UploadPage
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.core.replicas import Checksums
-from chelonia.core.scopes import Share, Shared
+from chelonia.core.rights.locks import Lock
+from chelonia.core.rights.scopes import Share, Shared
 
 UNSET: Final = -1
 """An attribute that nobody has set: the door that shows it chooses (a mount: 0644, 0755, its own user)."""

@@ -16,19 +16,15 @@ from typing import Annotated, Protocol
 from msgspec import Meta
 
 from chelonia.core import bounds
-from chelonia.core.access_keys import SealedKey
-from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
-from chelonia.core.drills import DrillOrder, DrillStatus
-from chelonia.core.extents import ExtentPage
-from chelonia.core.healing import ForgetPage, HealingWord, HealOrder, HealStatus
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
-from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
-from chelonia.core.names import LogicalName
-from chelonia.core.parts import PartPage, UploadId, UploadPage
-from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Receipt, ReplicaState
-from chelonia.core.uploads import (
+from chelonia.core.cluster.drills import DrillOrder, DrillStatus
+from chelonia.core.cluster.healing import ForgetPage, HealingWord, HealOrder, HealStatus
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaState
+from chelonia.core.contents.below import Below, BelowPage
+from chelonia.core.contents.extents import ExtentPage
+from chelonia.core.contents.parts import PartPage, UploadId, UploadPage
+from chelonia.core.contents.uploads import (
     BeginPut,
     Begun,
     CommitFile,
@@ -39,6 +35,10 @@ from chelonia.core.uploads import (
     SealUpload,
     SpliceFile,
 )
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
+from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.access_keys import SealedKey
 
 NOBODY = ServiceId("")
 

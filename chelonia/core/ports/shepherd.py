@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from chelonia.core.caller import Call
-from chelonia.core.drills import ShepherdDrill
+from chelonia.core.cluster.drills import ShepherdDrill
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 
 PROTOCOL_HTTP = "http"
 """The protocol name of every TURL we hand out, as in the original also for https."""

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from chelonia.core import bounds
-from chelonia.core.access import admit
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, RequestKey, parse_request_key
 from chelonia.core.operations import EVERYONE, PortTable
-from chelonia.core.position import Horizon
+from chelonia.core.rights.access import admit
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.faults import note_fault

@@ -16,11 +16,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from chelonia.core import bounds
-from chelonia.core.access import check_access
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.position import Horizon
+from chelonia.core.rights.access import check_access
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.connection_shares import owner_of

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from chelonia.core import operations
-from chelonia.core.access_keys import AccessKeys
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon, Position, later
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey, ServiceId
 from chelonia.core.operations import PortMethod, PortTable, Retry
+from chelonia.core.ports.access_keys import AccessKeys
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.files import Files
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Shepherd
-from chelonia.core.position import Horizon, Position, later
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.racing import Race
 from chelonia.hosting.net.clock import SystemClock, SystemIds

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import Failure, Files, Look, Looked, Want

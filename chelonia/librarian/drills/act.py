@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
-from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus, ShepherdDrill
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus, ShepherdDrill
+from chelonia.core.cluster.healing import Exposed
+from chelonia.core.cluster.placement import NODE_OFFLINE
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import Exposed
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, ReferenceId, ServiceId, blob_object, shepherd_object
-from chelonia.core.placement import NODE_OFFLINE
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.timing.clock import within
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.drills import decide as drills

@@ -14,14 +14,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage
+from chelonia.core.cluster.healing import HealControl
+from chelonia.core.cluster.placement import NODE_MAINTENANCE
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealControl
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
-from chelonia.core.placement import NODE_MAINTENANCE
 from chelonia.core.ports.ahash import Element
-from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.repair.plan.decide import NodeHealth

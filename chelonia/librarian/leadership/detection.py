@@ -14,8 +14,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealingWord
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.timing.clock import within
 from chelonia.core.timing.jobs import IDLE, Next

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chelonia.core import bounds
+from chelonia.core.cluster.healing import KEEP, HealAction, HealControl, HealOrder, NodeCursor
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import KEEP, HealAction, HealControl, HealOrder, NodeCursor
 from chelonia.core.ids import REPAIR_OBJECT, Ms, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element

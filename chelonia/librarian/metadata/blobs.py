@@ -12,12 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from chelonia.core.cluster.replicas import (
+    Checksums,
+    Location,
+    Receipt,
+    ReplicaFacts,
+    ReplicaState,
+    parse_location,
+    state_of,
+)
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Dn, Guid, Ms, ObjectId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_FILE
-from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState, parse_location, state_of
 from chelonia.librarian.metadata.elements import (
     check,
     drop,

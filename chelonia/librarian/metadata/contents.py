@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chelonia.core.extents import Extent
+from chelonia.core.contents.extents import Extent
 from chelonia.core.ids import BlobId, ContentId
 from chelonia.core.metadata import StoredObject
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from chelonia.core.cluster.replicas import Location
+from chelonia.core.contents.uploads import Expect
 from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
-from chelonia.core.replicas import Location
-from chelonia.core.uploads import Expect
 
 EXPECT: Final = "expect"
 """Change id of the elements that carry what the caller rests on: unmet means CONFLICT, never a silent retry."""

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Final, TypeVar
 
 from chelonia.core import bounds
-from chelonia.core.below import Below, BelowPage
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
+from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
-from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.core.timing.pacing import Backoff

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from chelonia.core import bounds
-from chelonia.core.below import Below, BelowPage, Leaf
 from chelonia.core.caller import Call
+from chelonia.core.contents.below import Below, BelowPage, Leaf
+from chelonia.core.contents.parts import parse_mark, parse_upload
+from chelonia.core.contents.summaries import SUMMARISED
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     ROOT,
@@ -31,7 +33,6 @@ from chelonia.core.ids import (
 )
 from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
 from chelonia.core.names import LogicalName, check_name, entry_name
-from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.ports.ahash import Element, Linked, Walk, WalkOutcome
 from chelonia.core.ports.files import Over
 from chelonia.core.ports.librarian import (
@@ -55,7 +56,6 @@ from chelonia.core.ports.librarian import (
     Unlink,
     Unmake,
 )
-from chelonia.core.summaries import SUMMARISED
 from chelonia.librarian.metadata.contents import OPEN, content_of
 from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
 from chelonia.librarian.metadata.records import PlannedTransact, Records

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from chelonia.core.cluster.replicas import PROVEN, ReplicaState, parse_location
 from chelonia.core.ids import BLOB_PREFIX, ServiceId
 from chelonia.core.metadata import Filter, Needed, StoredObject, selects
 from chelonia.core.names import entry_name
 from chelonia.core.ports.ahash import Linked
-from chelonia.core.replicas import PROVEN, ReplicaState, parse_location
 from chelonia.librarian.namespace.tree import visible
 
 Present = Callable[[ServiceId], bool]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
 from chelonia.core.ports.ahash import Element
 from chelonia.librarian.metadata.elements import check, erase, put_all, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from chelonia.core.healing import HealingWord
+from chelonia.core.cluster.healing import HealingWord
+from chelonia.core.cluster.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import Dn, Ms, ServiceId, is_uuid
-from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
 from chelonia.core.ports.librarian import Arriving, Heartbeat, NodeView
-from chelonia.core.replicas import Location
 from chelonia.librarian.presence.failure_evidence import FailureEvidence
 from chelonia.librarian.presence.identity import older
 from chelonia.librarian.presence.listening import Listening

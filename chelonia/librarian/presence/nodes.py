@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     ANONYMOUS,
@@ -38,7 +39,6 @@ from chelonia.core.ports.librarian import (
     ReportAnswer,
     ServiceRecord,
 )
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.rebuild_record import REPORTED, may_have_named, still_named, under_way
 from chelonia.librarian.metadata.records import PlannedTransact, Records

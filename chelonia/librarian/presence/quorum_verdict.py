@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from chelonia.core.healing import HealingWord
+from chelonia.core.cluster.healing import HealingWord
 
 
 class PresenceVerdict(enum.Enum):

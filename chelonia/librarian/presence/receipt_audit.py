@@ -18,9 +18,9 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.replicas import Receipt
 from chelonia.core.timing.clock import within
 from chelonia.librarian.presence.health import HealthTable
 from chelonia.librarian.world import World

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import PROVEN, Cause, Location, ReplicaState, next_state
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, is_uuid, shepherd_object
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Report, ReportedReplica
-from chelonia.core.position import Position
-from chelonia.core.replicas import PROVEN, Cause, Location, ReplicaState, next_state
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.metadata.elements import as_read, check, drop, file_record, is_, isset, put, unset
 

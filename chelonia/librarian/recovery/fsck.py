@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.summaries import SUMMARISED
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
@@ -35,7 +36,6 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element, Page, Walk
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
-from chelonia.core.summaries import SUMMARISED
 from chelonia.librarian.metadata.contents import content_of, last_byte_key
 from chelonia.librarian.metadata.elements import check, outbox_reference, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.cluster.fleet import Fleet
+from chelonia.core.cluster.placement import Demand
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.fleet import Fleet
 from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, Guid, ServiceId
-from chelonia.core.placement import Demand
 from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Carrier, GetRequest, Purpose, PutRequest
-from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts
 from chelonia.core.timing.clock import within
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import NewBlob, agreed

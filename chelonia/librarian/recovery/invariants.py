@@ -12,6 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final, Protocol
 
 from chelonia.core.bounds import LN_DEPTH_MAX
+from chelonia.core.cluster.replicas import Location, Readable, ReplicaState, readable
+from chelonia.core.contents.parts import parse_mark, parse_upload
+from chelonia.core.contents.summaries import SECTIONS, summary_of
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import (
     BLOB_PREFIX,
@@ -34,10 +37,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
-from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
-from chelonia.core.replicas import Location, Readable, ReplicaState, readable
-from chelonia.core.summaries import SECTIONS, summary_of
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, content_of, parse_extent
 from chelonia.librarian.metadata.elements import outbox_reference

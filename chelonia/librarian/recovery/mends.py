@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState, parse_location
+from chelonia.core.contents.parts import parse_mark, parse_upload
+from chelonia.core.contents.summaries import SECTION
 from chelonia.core.ids import (
     BLOB_PREFIX,
     CONTENT_PREFIX,
@@ -32,11 +35,8 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.names import entry_name
-from chelonia.core.parts import parse_mark, parse_upload
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
-from chelonia.core.replicas import Checksums, Location, ReplicaState, parse_location
-from chelonia.core.summaries import SECTION
 from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
 from chelonia.librarian.metadata.contents import OPEN, SEALED
 from chelonia.librarian.metadata.elements import (

@@ -17,6 +17,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
+from chelonia.core.cluster.replicas import PROVEN, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
@@ -33,7 +34,6 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_PENDING
-from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob

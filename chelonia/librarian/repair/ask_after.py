@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable
 
 from chelonia.core.bounds import BULK_ELEMENTS_MAX
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId
-from chelonia.core.replicas import Location
 from chelonia.core.timing.clock import within
 from chelonia.librarian.context import LibrarianContext
 

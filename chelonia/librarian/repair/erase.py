@@ -17,13 +17,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from chelonia.core import bounds
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SHEPHERD_PREFIX, BlobId, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.shepherd import Authority
-from chelonia.core.position import Position
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.timing.clock import within
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.metadata.elements import drop, isset, on_version, outbox_reference, put

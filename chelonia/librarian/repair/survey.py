@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import BLOB_PREFIX, BlobId, ObjectId
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.timing.jobs import Next, Wait
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import blob_of, locations_of

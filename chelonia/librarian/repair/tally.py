@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.healing import Endangered
+from chelonia.core.cluster.healing import Endangered
 from chelonia.core.ids import BlobId
 from chelonia.librarian.repair.plan.decide import BlobPlan
 

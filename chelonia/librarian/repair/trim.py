@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.shepherd import ReplicaStatOutcome
-from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.core.timing.clock import within
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading

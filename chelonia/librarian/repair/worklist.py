@@ -16,9 +16,9 @@ from itertools import islice
 from operator import itemgetter
 
 from chelonia.core import bounds
-from chelonia.core.healing import Endangered, NodeCursor
+from chelonia.core.cluster.healing import Endangered, NodeCursor
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import BlobId, Ms, ServiceId
-from chelonia.core.replicas import Location
 from chelonia.librarian.repair.progress.decide import END, RepairRound
 
 STUCK_MAX = 100_000

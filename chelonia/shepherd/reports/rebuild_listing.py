@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+from chelonia.core.cluster.replicas import ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.shepherd import RECORDS_ASIDE, RecordPage, ReplicaRecord
-from chelonia.core.replicas import ReplicaFacts, ReplicaState
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store.lifecycle import KeptReplica
 

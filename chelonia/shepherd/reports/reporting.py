@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import (
@@ -26,7 +27,6 @@ from chelonia.core.ports.librarian import (
     Report,
     ReportAnswer,
 )
-from chelonia.core.replicas import ReplicaState
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait, every
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.reports.heartbeats import HeartbeatSender
@@ -454,7 +454,7 @@ class Reporting:
                 item.state and item.state is not ReplicaState.CREATING and self._uploads.pending(item.reference) is None
             ):
                 # `creating` is a claim whose bytes may be on their way here; it expires by itself.
-                # A `stalled` one was never whole (`core.replicas.TRANSITIONS`): nothing is lost with it.
+                # A `stalled` one was never whole (`core.cluster.replicas.TRANSITIONS`): nothing is lost with it.
                 quiet = self._replaced or item.state is ReplicaState.STALLED
                 level = logging.INFO if quiet else logging.WARNING
                 self._missing += 1

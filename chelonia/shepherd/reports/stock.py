@@ -14,9 +14,9 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import MARK, Notes, Scanned, StoredReplica
-from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import lifecycle

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from chelonia.core.cluster.position import Position
 from chelonia.core.ports.shepherd import Authority, ShepherdState
-from chelonia.core.position import Position
 
 
 def refusal(state: ShepherdState, authority: Authority | None) -> str:

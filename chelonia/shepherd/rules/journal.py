@@ -19,9 +19,9 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Report, ReportedReplica
-from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd.store.lifecycle import gone
 
 Describe = Callable[[ReferenceId], ReportedReplica | None]

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
 from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, StoredReplica, StoreIdentity
-from chelonia.core.replicas import ReplicaFacts
 from chelonia.shepherd.store import blobs_notes, store_state
 from chelonia.wire import records
 

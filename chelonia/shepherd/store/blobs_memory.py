@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
 from chelonia.core.ports.shepherd import (
@@ -23,7 +24,6 @@ from chelonia.core.ports.shepherd import (
     StoredReplica,
     StoreIdentity,
 )
-from chelonia.core.replicas import ReplicaFacts
 from chelonia.shepherd.store import blobs_notes
 
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol, TypeVar
 
-from chelonia.core.replicas import Checksums
+from chelonia.core.cluster.replicas import Checksums
 
 T = TypeVar("T")
 

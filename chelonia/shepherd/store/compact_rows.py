@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, is_uuid
-from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.shepherd.store.lifecycle import KeptReplica
 
 _CONDITION: Final = struct.Struct("<Bqqq")

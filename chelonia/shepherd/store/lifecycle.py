@@ -2,7 +2,7 @@
 
 An upload is *open* (a ticket is out), *receiving*, *kept* (interrupted, may be resumed), *stored* (bytes durable,
 purpose not yet fulfilled) or *done*. Stored bytes are a `KeptReplica`: `alive` or `invalid`, committed (a transact has
-named its blob) or not. States change only by `core.replicas.TRANSITIONS`.
+named its blob) or not. States change only by `core.cluster.replicas.TRANSITIONS`.
 Invariants: bytes a transact has named are never erased by the Shepherd's own decision, only set aside; bytes nobody
 acknowledged are set aside after ticket and grace, and only when a Librarian, asked after that, does not know them.
 Pure. Reasoning: docs/design/002-protocols.md, "Uncommitted replicas".
@@ -14,10 +14,10 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Final
 
+from chelonia.core.cluster.replicas import PROVEN, Cause, Checksums, ReplicaFacts, ReplicaState, next_state
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId
 from chelonia.core.ports.librarian import ReportedReplica
 from chelonia.core.ports.shepherd import StoredReplica
-from chelonia.core.replicas import PROVEN, Cause, Checksums, ReplicaFacts, ReplicaState, next_state
 from chelonia.shepherd.settings import ShepherdSettings
 
 ASK_AGAIN_TIMES_MAX: Final = 64

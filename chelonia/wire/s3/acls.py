@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from chelonia.core.policy import ALL
+from chelonia.core.rights.policy import ALL
 from chelonia.wire.s3.errors import S3Error
 
 EVERYBODY: Final = "http://acs.amazonaws.com/groups/global/AllUsers"

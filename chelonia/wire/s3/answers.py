@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
+from chelonia.core.contents.parts import PartPage, PartsUpload
 from chelonia.core.errors import CheloniaError
-from chelonia.core.parts import PartPage, PartsUpload
 from chelonia.wire.s3.acls import EVERYBODY, Grant
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted

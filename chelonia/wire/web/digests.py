@@ -10,8 +10,8 @@ import binascii
 import re
 from dataclasses import replace
 
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.replicas import Checksums
 
 _HEX = re.compile(r"[0-9a-f]{1,8}")
 _BYTES = {"sha256": 32, "md5": 16, "adler32": 4}

@@ -12,7 +12,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.locks import Lock
+from chelonia.core.rights.locks import Lock
 from chelonia.wire import xml
 from chelonia.wire.web.dav import BODY_BYTES_MAX, DAV, Property, href_of
 

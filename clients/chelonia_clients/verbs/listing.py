@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from chelonia.core.cluster.replicas import PROVEN, ReplicaState
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.metadata import Needed
-from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import SHORT, DirectoryEntry, modified_s
 from chelonia_clients.output import human_size, original_status, printable, table

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from chelonia.core.cluster.healing import HeldDrain, Loss
+from chelonia.core.cluster.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HeldDrain, Loss
 from chelonia.core.ids import ServiceId
-from chelonia.core.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration

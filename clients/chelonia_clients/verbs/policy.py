@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.metadata import Triple
-from chelonia.core.policy import check_policy_rule
+from chelonia.core.rights.policy import check_policy_rule
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.local_files import to_ln
 from chelonia_clients.output import original_status

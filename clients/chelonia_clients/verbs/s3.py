@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from chelonia.core.access_keys import NewKey
 from chelonia.core.ids import Dn, Ms
+from chelonia.core.ports.access_keys import NewKey
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration

@@ -6,8 +6,8 @@ import asyncio
 import sys
 from typing import Final
 
+from chelonia.core.cluster.healing_words import forecast
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing_words import forecast
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.http_client import Sending

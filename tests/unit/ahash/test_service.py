@@ -23,10 +23,10 @@ from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.metadata import StoredObject
-from chelonia.core.position import Position
 from tests.support.ahash import LIBRARIAN, HandClock, add, check, delete, is_set, open_store, put, serving
 
 T = TypeVar("T")

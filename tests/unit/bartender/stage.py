@@ -20,6 +20,7 @@ from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, Triple, from_triples
@@ -37,7 +38,6 @@ from chelonia.core.ports.bartender import (
 )
 from chelonia.core.ports.librarian import Heartbeat, ServiceRecord
 from chelonia.core.ports.shepherd import GetRequest, Purpose, PutRequest, TurlOutcome
-from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings

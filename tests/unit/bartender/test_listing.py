@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from chelonia.core import bounds
-from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
+from chelonia.core.contents.below import Below
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples

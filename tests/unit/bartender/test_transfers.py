@@ -13,6 +13,8 @@ from chelonia.bartender import put_token
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Triple
@@ -28,8 +30,6 @@ from chelonia.core.ports.bartender import (
     StartPutRequest,
 )
 from chelonia.core.ports.shepherd import Purpose
-from chelonia.core.replicas import Checksums
-from chelonia.core.uploads import BeginPut, Begun
 from chelonia.wire import receipts
 from tests.unit.bartender.stage import (
     BARTENDER_DN,

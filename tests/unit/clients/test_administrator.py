@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.healing import ForgetPage
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView
 from chelonia.hosting.net.http_client import HttpClient

@@ -6,10 +6,10 @@ from io import StringIO
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import AHashStatus, GroupChange, GroupStep, PagesSeen, ReplicaView
-from chelonia.core.position import Position
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.verbs import ahash as verbs_ahash
 

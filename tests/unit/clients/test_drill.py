@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
+from chelonia.core.cluster.healing import Exposed
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import Exposed
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect, curve

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.drills import Drill, DrillStatus
-from chelonia.core.healing import (
+from chelonia.core.cluster.drills import Drill, DrillStatus
+from chelonia.core.cluster.healing import (
     Endangered,
     Exposed,
     HealAction,

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.drills import Drill, DrillStatus
+from chelonia.core.cluster.drills import Drill, DrillStatus
+from chelonia.core.cluster.healing import HealControl, HealStatus
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import Kind
-from chelonia.core.healing import HealControl, HealStatus
 from chelonia.core.ports.librarian import HealthSummary, ServiceRecord
-from chelonia.core.position import Position
 from chelonia_clients import connect
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, administrator_on

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from chelonia.core.healing import Endangered, HeldDrain
+from chelonia.core.cluster.healing import Endangered, HeldDrain
 from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.ports.librarian import SetWanted
 from chelonia_clients.verbs.heal import held_drain

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import RECORDS_ASIDE, Damaged, RecordPage, ReplicaRecord, ScrubOrder, ScrubPage
-from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia_clients import connect
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, administrator_on

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from chelonia.core.cluster.healing import Exposed
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import Exposed
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.ahash import AHashStatus, Position, ReplicaView
 from chelonia.core.ports.librarian import HealthSummary, NodeView

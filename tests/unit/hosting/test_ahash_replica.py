@@ -11,10 +11,10 @@ from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
 from chelonia.ahash.store.bdb.files import read_lease
 from chelonia.ahash.store.bdb.page_files import PageFile
 from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import AHashStatus, PagesSeen, ReplicaView
-from chelonia.core.position import Position
 from chelonia.hosting.ahash_replica import leave_group, outlive_grants, page_scrub, store_settings, tell, unready
 from chelonia.hosting.config import AHashSection, problems_of
 from chelonia.hosting.metrics import Metrics

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from chelonia.ahash.service import AHashService
 from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.uploads import BeginPut, CommitFile, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Guid, ReferenceId, ServiceId
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.ahash import AHash, Position
@@ -27,8 +29,6 @@ from chelonia.core.ports.shepherd import (
     ShepherdStatus,
     TurlOutcome,
 )
-from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
-from chelonia.core.uploads import BeginPut, CommitFile, SpliceFile
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.service import LibrarianService

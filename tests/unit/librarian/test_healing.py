@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     CLUSTER_OBJECT,
@@ -25,7 +26,6 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash, AHashStatus, Element, Page, TransactOutcome
 from chelonia.core.ports.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.ports.shepherd import DeleteOutcome
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.metadata.elements import drop, erase, outbox_record, put
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.repair.erase import sorted_out

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, RequestKey, blob_object
 from chelonia.core.ports.ahash import AHash, Element, TransactOutcome
-from chelonia.core.replicas import Checksums
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import put
 from tests.sim.virtual_loop import run_virtual

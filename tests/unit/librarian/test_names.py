@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from chelonia.core.below import Below
 from chelonia.core.caller import Call, Role
+from chelonia.core.contents.below import Below
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, ServiceId
 from chelonia.core.metadata import Needed, Triple

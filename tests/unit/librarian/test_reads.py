@@ -3,10 +3,10 @@
 from typing import Any, cast
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import ROOT
 from chelonia.core.ports.ahash import AHash
-from chelonia.core.position import Position
-from chelonia.core.replicas import ReplicaState
 from tests.support.librarian import BARTENDER, bench, shepherd_call, shepherd_id
 
 READS = ("get", "walk", "scan", "status")

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from chelonia.core import bounds
-from chelonia.core.drills import DrillAction, ShepherdDrill
+from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.ports.shepherd import ByteRange, GetRequest, ScrubOrder
-from chelonia.core.position import Position
 from chelonia.wire import tickets
 from tests.support.shepherd import (
     ADMINISTRATOR,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem
 from chelonia.core.ports.shepherd import MARK, Authority, GetRequest, ShepherdState
-from chelonia.core.position import Position
-from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import ReportedReplica
 from chelonia.core.ports.shepherd import Authority, Scanned, ShepherdState, StoredReplica
-from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.shepherd.rules import authority, scrub
 from chelonia.shepherd.rules.journal import Describe, Journal
 from chelonia.shepherd.rules.scrub import RoundPace, ScrubRound

@@ -9,12 +9,12 @@ import pytest
 
 from chelonia.core.bounds import CHUNK_BYTES, COPIES_IN_FLIGHT_PER_NODE_MAX
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem
 from chelonia.core.ports.shepherd import Authority, CopyOrder, Notes, Upload
-from chelonia.core.position import Position
-from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.store.index import Index
 from tests.support.shepherd import (

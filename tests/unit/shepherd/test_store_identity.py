@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, InventoryItem
 from chelonia.core.ports.shepherd import Authority, StoreIdentity
-from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, virtual
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -30,8 +32,6 @@ from chelonia.core.ports.bartender import (
 from chelonia.core.ports.librarian import Report, ReportAnswer, ReportedReplica, Traversal, TraversedStep
 from chelonia.core.ports.shepherd import Authority, DeleteOutcome, GetRequest, Purpose, PutRequest, TurlOutcome
 from chelonia.core.ports.shepherd import ReplicaStatOutcome as Described
-from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.operations import AHASH, FILES, TABLES, PortMethod
 from chelonia.core.ports.files import Remove, Removing
-from chelonia.core.position import Position
 from chelonia.wire import compact
 from tests.unit.wire import messages
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.position import Position
 from chelonia.wire import positions
 
 GOLDEN = Position("grid/ä", 2, 1046)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.wire import armour, receipts
 
 INT = st.integers(-1, 2**63 - 1)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.core.policy import Action
-from chelonia.core.scopes import Scope
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import Scope
 from chelonia.wire.shares import ShareToken, issue, verify
 
 KEY = bytes(range(32))

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.bartender import ListRequest, NameRequest
 from chelonia.core.ports.librarian import Report
 from chelonia.core.ports.shepherd import Purpose, PutRequest
-from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.wire import soap
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH

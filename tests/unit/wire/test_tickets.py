@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
 from chelonia.core.ports.shepherd import Turl
-from chelonia.core.replicas import Checksums
 from chelonia.wire import armour, tickets
 from chelonia.wire.tickets import Ticket, Use
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.healing import HealStatus
+from chelonia.core.cluster.healing_words import doubt, forecast
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealStatus
-from chelonia.core.healing_words import doubt, forecast
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import JobView

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.locks import check_held
 from chelonia.core.ports.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.rights.locks import check_held
 from chelonia.hosting.doors.plain import measuring, pages, redirects
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch

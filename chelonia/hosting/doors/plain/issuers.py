@@ -1,7 +1,7 @@
 """Tokens of issuers (JWT, RFC 7519): whose they are, whether signed by a key of his, and whom that makes of a call.
 
 The issuer is chosen by `iss` among those that are configured; then his keys alone count, in algorithms of public keys
-alone. What the claims allow is `core.claims`' to say. A token carries no role: administrators come with certificates.
+alone. What the claims allow, `core.rights.claims` says. A token carries no role: administrators come with certificates.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from jwt.types import Options
 
 from chelonia.core.caller import Call
-from chelonia.core.claims import Organisation, judge_claims
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.rights.claims import Organisation, judge_claims
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.identity import escape_value
 from chelonia.hosting.net.key_sets import Jwk, KeySet, KeySource

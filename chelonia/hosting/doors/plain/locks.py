@@ -15,10 +15,10 @@ from uuid import uuid4
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.locks import Lock, check_beside
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Listing, Look, Placing, Set, Want, When, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.core.rights.locks import Lock, check_beside
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, look, place_of, seen
 from chelonia.hosting.doors.plain.sending import kept_sent
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer

@@ -14,8 +14,8 @@ import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
-from chelonia.core.policy import Action
-from chelonia.core.scopes import ADDING, CHANGING, READING, Share
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Share
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole, text_answer
 

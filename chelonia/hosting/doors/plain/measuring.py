@@ -7,9 +7,9 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.ports.files import Looked, Want
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.core.replicas import Checksums
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
 from chelonia.wire.web.digests import wanted
 

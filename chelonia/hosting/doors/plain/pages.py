@@ -13,9 +13,9 @@ from typing import Final
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.policy import Action
 from chelonia.core.ports.files import Attributes, Listing, Named
 from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.core.rights.policy import Action
 from chelonia.hosting.doors.plain import cluster_page
 from chelonia.hosting.doors.plain.bearer import query_of
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, TABLES, may_see, sha256_source

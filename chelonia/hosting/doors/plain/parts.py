@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealStatus
 from chelonia.core.ids import Dn
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import PutFileRequest, TransferOutcome

@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Placing, Want, Write
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.core.replicas import Checksums
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen
 from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status
 from chelonia.hosting.net.http_messages import HttpResponse

@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.parts import AFTER_KEY, PartPage, UploadId, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.parts import AFTER_KEY, PartPage, UploadId, listing_mark
 from chelonia.core.ports.files import ANY, Done, Drop, Open, Part, Placing, Seal, UploadParts, Uploads, Want
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import Exchange, apply

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from chelonia.core.access_keys import IssuedKey
 from chelonia.core.errors import Kind
 from chelonia.core.names import LogicalName
+from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Failure, Look, Looked, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.timing.clock import Clock

@@ -8,13 +8,13 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import Extent, ExtentPage, Placement
+from chelonia.core.contents.uploads import SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent, ExtentPage, Placement
 from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, RequestKey, blob_object, content_object
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import SetWanted
-from chelonia.core.uploads import SpliceFile
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of
 from chelonia.librarian.metadata.contents import content_etag, content_of, last_byte_key, parse_extent
 from chelonia.librarian.metadata.elements import check, is_, put

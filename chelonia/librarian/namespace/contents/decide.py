@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import Extent, check_extents, laid
+from chelonia.core.contents.uploads import BeginPut, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent, check_extents, laid
 from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
-from chelonia.core.uploads import BeginPut, SpliceFile
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob, facts_of
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version

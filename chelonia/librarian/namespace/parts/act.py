@@ -10,12 +10,20 @@ from collections.abc import Mapping
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.parts import (
+    PartPage,
+    PartsUpload,
+    UploadId,
+    UploadPage,
+    parse_mark,
+    parse_upload,
+    upload_id,
+)
+from chelonia.core.contents.uploads import OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ContentId, Dn, Guid, Ms, ObjectId, RequestKey, blob_object, content_object
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import parse_ln
-from chelonia.core.parts import PartPage, PartsUpload, UploadId, UploadPage, parse_mark, parse_upload, upload_id
-from chelonia.core.uploads import OpenUpload, PutPart, SealUpload
 from chelonia.librarian.metadata.contents import SEALED, content_of
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.combining import combined_adler32
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.parts import UploadedPart, UploadId, listing_mark
+from chelonia.core.contents.uploads import BeginPut, OpenUpload, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId
 from chelonia.core.metadata import Sections, StoredObject
-from chelonia.core.parts import UploadedPart, UploadId, listing_mark
 from chelonia.core.ports.ahash import Condition, Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
-from chelonia.core.uploads import BeginPut, OpenUpload, SealUpload
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, extent_record
 from chelonia.librarian.metadata.elements import (

@@ -13,12 +13,12 @@ from itertools import count
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Receipt
+from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Committed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.replicas import Receipt
-from chelonia.core.uploads import BeginPut, Begun, CommitFile, Committed
 from chelonia.librarian.metadata.blobs import NewBlob, facts_of
 from chelonia.librarian.metadata.elements import expectations
 from chelonia.librarian.metadata.records import PlannedTransact, Records

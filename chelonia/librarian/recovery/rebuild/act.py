@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
@@ -40,7 +41,6 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import NOBODY, TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
 from chelonia.core.ports.shepherd import ReplicaRecord
-from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chelonia.core.cluster.replicas import Location, ReplicaFacts, ReplicaState
+from chelonia.core.contents.uploads import PIECE_OF
 from chelonia.core.ids import (
     BLOB_PREFIX,
     OVERWRITTEN_OBJECT,
@@ -34,8 +36,6 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_FILE, TYPE_TRASHED
 from chelonia.core.ports.shepherd import ReplicaRecord
-from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState
-from chelonia.core.uploads import PIECE_OF
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.healing import ForgetPage, Loss
+from chelonia.core.cluster.placement import DRAINED
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, Loss
 from chelonia.core.ids import (
     REBUILD_OBJECT,
     SERVICES_OBJECT,
@@ -30,10 +32,8 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.metadata import Needed, StoredObject
-from chelonia.core.placement import DRAINED
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import NodeView
-from chelonia.core.replicas import Location
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, outbox_reference, put, unset, version

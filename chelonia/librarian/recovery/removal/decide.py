@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from chelonia.core.healing import Loss
+from chelonia.core.cluster.healing import Loss
+from chelonia.core.cluster.replicas import PROVEN, ReplicaState
 from chelonia.core.ids import ReferenceId, ServiceId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.metadata.elements import drop, on_version
 

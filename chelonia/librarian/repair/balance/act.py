@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
-from chelonia.core.healing import HeldDrain
+from chelonia.core.cluster.healing import HeldDrain
+from chelonia.core.cluster.placement import Place, takes
 from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import StoredObject
-from chelonia.core.placement import Place, takes
 from chelonia.core.timing.pacing import Pace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.repair.balance import decide as balance

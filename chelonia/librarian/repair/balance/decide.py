@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.fleet import Fleet
+from chelonia.core.cluster.fleet import Fleet
+from chelonia.core.cluster.placement import Demand, crowding, takes
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import ServiceId
-from chelonia.core.placement import Demand, crowding, takes
-from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.repair.plan.decide import (
     ApprovedShepherds,
     BlobPlan,

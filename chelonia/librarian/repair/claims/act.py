@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, blob_object
 from chelonia.core.ports.librarian import Arriving
-from chelonia.core.replicas import Location
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership import operator_controls as steering
 from chelonia.librarian.leadership.lease.act import Leading

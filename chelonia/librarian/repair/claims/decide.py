@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chelonia.core.bounds import COPIES_IN_FLIGHT_PER_NODE_MAX
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import Ms
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Arriving
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.metadata.elements import is_, put
 
 GIVEN_UP: Final = "0"

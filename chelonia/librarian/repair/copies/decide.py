@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from chelonia.core.cluster.healing import HealControl, NodeCopies
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealControl, NodeCopies
 from chelonia.core.ids import Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
-from chelonia.core.replicas import Location
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.repair.copies.act import Copier, CopyJob

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
+from chelonia.core.cluster.healing import Endangered
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import Endangered
 from chelonia.core.ids import BlobId, Ms, blob_object, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import blob_of, facts_of

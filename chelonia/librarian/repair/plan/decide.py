@@ -15,12 +15,12 @@ import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from chelonia.core.fleet import Fleet
+from chelonia.core.cluster.fleet import Fleet
+from chelonia.core.cluster.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
+from chelonia.core.cluster.replicas import PROVEN, Location, Readable, ReplicaState, readable
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
-from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
 from chelonia.core.ports.librarian import NodeView
-from chelonia.core.replicas import PROVEN, Location, Readable, ReplicaState, readable
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 
 _S = ReplicaState

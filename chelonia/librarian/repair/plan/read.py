@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from chelonia.core.cluster.healing import Endangered
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import Endangered
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian.context import LibrarianContext

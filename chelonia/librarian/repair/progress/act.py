@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chelonia.core import bounds
-from chelonia.core.healing import Exposed, HealControl, HealStatus, NodeCursor
+from chelonia.core.cluster.healing import Exposed, HealControl, HealStatus, NodeCursor
+from chelonia.core.cluster.placement import NODE_OFFLINE
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.placement import NODE_OFFLINE
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership import operator_controls as steering
 from chelonia.librarian.repair import forecast

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from string import hexdigits
 from typing import Final
 
-from chelonia.core.healing import NodeCursor
+from chelonia.core.cluster.healing import NodeCursor
 from chelonia.core.ids import Ms, ServiceId
 
 NO_LOSS: Final = Ms(0)

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.shepherd import Challenge, Question
-from chelonia.core.replicas import Location
 from chelonia.core.timing.clock import within
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import facts_of

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import ServiceId
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.core.replicas import Location
 from chelonia.librarian.repair.plan.decide import SURPLUS, BlobPlan
 
 

@@ -9,11 +9,11 @@ from chelonia.ahash.group import forwarding
 from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarriedOut
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import AHash, Page, TransactOutcome, Unmet, Walk
-from chelonia.core.position import Position
 from tests.support.ahash import HandClock, check, put, version_is
 
 CALL = Call(Dn("/CN=ä"), (Role.LIBRARIAN,), request_id="r", read_after=Position("c", 1, 7), strong=True)

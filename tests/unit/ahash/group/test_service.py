@@ -23,10 +23,10 @@ from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.ports.ahash import GroupChange, GroupStep, TransactOutcome
-from chelonia.core.position import Position
 from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, SMALL, add, is_value, no_panic, put
 from tests.support.group import Group, group_of
 from tests.support.polling import poll_async

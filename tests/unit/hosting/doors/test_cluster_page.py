@@ -9,7 +9,7 @@ import pytest
 from lxml import html
 
 from chelonia.core.caller import Role
-from chelonia.core.healing import Endangered, Exposed, HealControl, HealStatus
+from chelonia.core.cluster.healing import Endangered, Exposed, HealControl, HealStatus
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView, ServiceRecord
 from chelonia.core.timing.jobs import JobView

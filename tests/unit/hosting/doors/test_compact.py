@@ -16,6 +16,7 @@ import uvloop
 
 from chelonia.core import bounds, operations
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Horizon, Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject, Triple
@@ -23,7 +24,6 @@ from chelonia.core.operations import BARTENDER
 from chelonia.core.ports.ahash import AHash, AHashStatus, ChangeType, Element
 from chelonia.core.ports.bartender import Bartender, NameRequest, StatOutcome
 from chelonia.core.ports.librarian import Delete, ServiceRecord
-from chelonia.core.position import Horizon, Position
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.doors.compact_server import STRANGERS, USERS, AtOnce, CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry, Source

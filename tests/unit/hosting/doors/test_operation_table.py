@@ -10,13 +10,13 @@ from typing import Any, Protocol, cast
 
 import pytest
 
-from chelonia.core.access import guarded
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.operations import EVERYONE, TABLES, Retry, row, table
 from chelonia.core.ports.librarian import ServiceRecord
-from chelonia.core.position import Horizon
+from chelonia.core.rights.access import guarded
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts

@@ -8,8 +8,8 @@ import pytest
 from lxml import html
 
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
-from chelonia.core.policy import Action
-from chelonia.core.scopes import ADDING, READING, Scope
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import ADDING, READING, Scope
 from chelonia.wire.shares import ShareToken, issue
 from tests.support.files import SHARE_KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench

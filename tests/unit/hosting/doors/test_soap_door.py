@@ -14,12 +14,12 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Horizon, Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeStatus, ChangeType, Condition, ConditionType, Element
 from chelonia.core.ports.librarian import ServiceRecord
-from chelonia.core.position import Horizon, Position
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.routes import Readiness, Routes

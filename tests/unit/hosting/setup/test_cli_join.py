@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.ahash import AHashStatus, GroupChange, ReplicaView
 from chelonia.core.ports.librarian import ServiceRecord
-from chelonia.core.position import Position
 from chelonia.hosting.cheloniad import main
 from chelonia.hosting.config import load_config, read_secret
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind

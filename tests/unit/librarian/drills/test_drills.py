@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
+from chelonia.core.cluster.healing import HealAction, HealControl, HealOrder
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealAction, HealControl, HealOrder
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import NodeView
-from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.drills import decide as drills
 from chelonia.librarian.drills.decide import DrillView, Holding, Scene
 from chelonia.librarian.repair.plan.decide import NodeHealth

@@ -9,8 +9,8 @@ import pytest
 
 from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealingWord
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat, Librarian, ServiceRecord
 from chelonia.librarian.metadata.records import LibrarianIdentity

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.contents.extents import Extent, laid
+from chelonia.core.contents.uploads import BeginPut, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.extents import Extent, laid
 from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, ContentId, Dn, Guid, Ms, ObjectId, content_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
-from chelonia.core.replicas import Checksums, ReplicaFacts
-from chelonia.core.uploads import BeginPut, SpliceFile
 from chelonia.librarian.metadata.blobs import NewBlob
 from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
 from chelonia.librarian.namespace.contents import decide

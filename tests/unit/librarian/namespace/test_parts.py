@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.parts import UploadId, parse_upload
+from chelonia.core.contents.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_object
 from chelonia.core.names import parse_ln
-from chelonia.core.parts import UploadId, parse_upload
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import Delete
-from chelonia.core.replicas import Checksums
-from chelonia.core.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken

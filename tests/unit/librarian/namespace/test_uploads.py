@@ -7,12 +7,12 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.uploads import CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.librarian import Delete, MakeEntry, ModifyEntry, MoveEntry, SetWanted, Unlink
-from chelonia.core.replicas import Checksums
-from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.presence.receipt_audit import TRIES_MAX
 from tests.support.librarian import BARTENDER, EVE, HOUR, JOE, SUMS, Bench, bench, keyed, shepherd_call

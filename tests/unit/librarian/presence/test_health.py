@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chelonia.core.healing import HealingWord
+from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat
 from chelonia.librarian.leadership.lease.decide import LeaderLease, Leadership

@@ -8,6 +8,9 @@ import pytest
 from msgspec import structs
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.placement import NODE_WAITING
+from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
+from chelonia.core.contents.uploads import CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     REBUILD_OBJECT,
@@ -20,11 +23,8 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.placement import NODE_WAITING
 from chelonia.core.ports.ahash import TransactOutcome
 from chelonia.core.ports.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
-from chelonia.core.replicas import Checksums, Location, ReplicaState
-from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, outbox_key, outbox_record, put
 from chelonia.librarian.presence import reports

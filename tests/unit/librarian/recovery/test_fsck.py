@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.parts import parse_upload
+from chelonia.core.contents.uploads import CommitFile, OpenUpload, PutPart
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     PENDING_OBJECT,
@@ -21,11 +24,8 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.metadata import StoredObject
-from chelonia.core.parts import parse_upload
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, Finding, Mended, Severity
-from chelonia.core.replicas import Checksums
-from chelonia.core.uploads import CommitFile, OpenUpload, PutPart
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import drop, erase, put
 from chelonia.librarian.namespace.trash import discard_content, due_key, forget

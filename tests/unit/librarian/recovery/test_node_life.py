@@ -9,8 +9,10 @@ import pytest
 from msgspec import structs
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.healing import ForgetPage, Loss
+from chelonia.core.cluster.replicas import Location, ReplicaState
+from chelonia.core.contents.uploads import CommitFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, Loss
 from chelonia.core.ids import (
     SERVICES_OBJECT,
     BlobId,
@@ -25,8 +27,6 @@ from chelonia.core.ids import (
 )
 from chelonia.core.ports.ahash import AHash, Element, Page
 from chelonia.core.ports.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
-from chelonia.core.replicas import Location, ReplicaState
-from chelonia.core.uploads import CommitFile
 from chelonia.librarian.metadata.elements import check, drop, erase, file_record, outbox_record, put
 from chelonia.librarian.presence import registry
 from chelonia.librarian.recovery.invariants import BLOB_LOST

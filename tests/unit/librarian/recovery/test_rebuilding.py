@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     CLUSTER_OBJECT,
@@ -38,7 +39,6 @@ from chelonia.core.ports.librarian import (
     Unlink,
 )
 from chelonia.core.ports.shepherd import RecordPage
-from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.parts import UploadId
+from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.ids import ROOT, BlobId, ContentId, Guid, Ms, ObjectId, content_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
-from chelonia.core.parts import UploadId
-from chelonia.core.replicas import Checksums
-from chelonia.core.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.recovery import snapshots
 from tests.sim.virtual_loop import run_virtual

@@ -12,6 +12,7 @@ from unittest.mock import ANY
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     OVERWRITTEN_OBJECT,
@@ -25,7 +26,6 @@ from chelonia.core.ids import (
 )
 from chelonia.core.ports.librarian import Delete, RebuildStatus
 from chelonia.core.ports.shepherd import RecordPage, ReplicaStatOutcome
-from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.leadership.lease import decide as leader
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, put

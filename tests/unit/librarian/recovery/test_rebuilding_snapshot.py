@@ -12,13 +12,13 @@ from itertools import pairwise
 
 import pytest
 
-from chelonia.core.access import check_access
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Delete
 from chelonia.core.ports.shepherd import GetRequest, RecordPage, ReplicaStatOutcome, TurlOutcome
-from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
+from chelonia.core.rights.access import check_access
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.recovery.invariants import broken
 from chelonia.librarian.recovery.rebuild import decide as rebuild

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, SNAPSHOTS_OBJECT, BlobId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import ModifyEntry
-from chelonia.core.replicas import Receipt
 from chelonia.librarian.metadata.blobs import make_blob
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import PlannedTransact

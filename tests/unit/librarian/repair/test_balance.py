@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import NodeView
-from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.repair.balance.decide import Balance, BalanceMove, held, move, sources
 from chelonia.librarian.repair.guard import Relief
 from chelonia.librarian.repair.plan.decide import (

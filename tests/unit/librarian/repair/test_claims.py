@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Arriving
-from chelonia.core.replicas import Location
 from chelonia.librarian.metadata.elements import is_
 from chelonia.librarian.repair.claims.decide import GIVEN_UP, Arrivals, rate_min, renewal
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.healing import HealAction, HealControl, HealOrder, NodeCursor
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealAction, HealControl, HealOrder, NodeCursor
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeType

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core.healing import Endangered
+from chelonia.core.cluster.healing import Endangered
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Arriving
-from chelonia.core.replicas import Location
 from chelonia.core.timing.pacing import Pace
 from chelonia.librarian.repair.claims.decide import Arrivals
 from chelonia.librarian.repair.guard import MINUTE_MS, Flow, RateGuard, Relief, Slots, Throttle

@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import ReferenceId, ServiceId
-from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings

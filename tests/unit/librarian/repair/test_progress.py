@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.healing import HealAction, HealOrder, HealStatus
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealAction, HealOrder, HealStatus
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.ports.ahash import AHash, Page
 from chelonia.librarian.metadata.records import LibrarianIdentity

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import SetWanted
-from chelonia.core.replicas import Location
 from chelonia.librarian.repair.plan.decide import BlobPlan, Removal
 from chelonia.librarian.repair.proofs import decide as proofs
 from tests.sim.virtual_loop import run_virtual

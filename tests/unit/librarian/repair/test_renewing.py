@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.healing import HealAction, HealOrder
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import BlobId, ObjectId, ReferenceId, blob_object
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash

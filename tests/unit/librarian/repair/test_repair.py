@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.replicas import Cause, Location, ReplicaState, next_state
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import NodeView
-from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
 from chelonia.librarian.repair.plan.decide import (
     ApprovedShepherds,
     BlobView,

@@ -1,7 +1,7 @@
 """What repair knows by number, and how that is corrected."""
 
 from chelonia.core.bounds import LOST_NAMES_SHOWN
-from chelonia.core.healing import Endangered
+from chelonia.core.cluster.healing import Endangered
 from chelonia.core.ids import BlobId, Ms
 from chelonia.librarian.repair.plan.decide import BlobPlan
 from chelonia.librarian.repair.tally import RepairTally

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core.healing import Endangered, NodeCursor
+from chelonia.core.cluster.healing import Endangered, NodeCursor
+from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.replicas import Location
 from chelonia.librarian.repair.progress.decide import END, RepairRound
 from chelonia.librarian.repair.worklist import QueuedBlob, Worklist
 

@@ -5,12 +5,12 @@ from unittest.mock import patch
 
 import pytest
 
+from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem, InventoryPage
 from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose
-from chelonia.core.position import Position
-from chelonia.core.replicas import ReplicaState
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"

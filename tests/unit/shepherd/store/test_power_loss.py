@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.shepherd import MARK, ByteRange, ShepherdState, StoredReplica, StoreIdentity
-from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.shepherd.store import blobs_files, store_state
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.store_state import StateFile

@@ -11,11 +11,11 @@ from msgspec import structs
 from chelonia.core import bounds
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import Authority, Purpose, Upload, Uploaded
-from chelonia.core.replicas import Checksums
 from chelonia.wire import tickets
 from tests.support.shepherd import (
     BARTENDER,

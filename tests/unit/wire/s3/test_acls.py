@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chelonia.core.policy import Action, decide
+from chelonia.core.rights.policy import Action, decide
 from chelonia.wire.s3 import requests
 from chelonia.wire.s3.acls import EVERYBODY, canned, grants_of, policy_of
 from chelonia.wire.s3.answers import acl

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.replicas import Checksums
 from chelonia.wire.web.digests import digest_headers, parse_digests, wanted
 
 HELLO = Checksums(

@@ -10,8 +10,8 @@ from lxml import etree
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Ms
-from chelonia.core.locks import Lock, from_text, to_text
 from chelonia.core.names import LogicalName
+from chelonia.core.rights.locks import Lock, from_text, to_text
 from chelonia.wire.web import locks
 from chelonia.wire.web.locks import IfCondition, IfList
 

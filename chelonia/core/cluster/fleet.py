@@ -13,8 +13,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
+from chelonia.core.cluster.placement import Crowding, Demand, Place, host_of, place_of, takes
 from chelonia.core.ids import ServiceId
-from chelonia.core.placement import Crowding, Demand, Place, host_of, place_of, takes
 from chelonia.core.ports.librarian import NodeView
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Ms
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.policy import Action
+from chelonia.core.rights.policy import Action
 
 READING: Final = (Action.READ,)
 ADDING: Final = (Action.ADD_ENTRY,)

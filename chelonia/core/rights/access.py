@@ -14,7 +14,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.operations import EVERYONE, FILES, TABLES, PortMethod, PortTable
-from chelonia.core.scopes import narrowed_to
+from chelonia.core.rights.scopes import narrowed_to
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from chelonia.core.cluster.placement import crowding, host_of, place_of, shared
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.placement import crowding, host_of, place_of, shared
 from chelonia.core.ports.librarian import NodeView
 
 

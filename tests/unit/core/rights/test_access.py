@@ -2,11 +2,11 @@
 
 import pytest
 
-from chelonia.core.access import ACCESS, check_access, own_shepherd
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.operations import EVERYONE, TABLES
+from chelonia.core.rights.access import ACCESS, check_access, own_shepherd
 
 L, B, S, A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
 

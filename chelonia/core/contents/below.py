@@ -28,7 +28,7 @@ class Below:
         limit: answers, at most `bounds.PAGE_ENTRIES_MAX`; fewer come where they are large.
         needed: what to tell of each object named.
         summaries: a file is told by the summary beside its name, where there is one, and not read;
-        marks: unless its summary bears one of these (`core.summaries`).
+        marks: unless its summary bears one of these (`core.contents.summaries`).
     """
 
     start: ObjectId

@@ -5,7 +5,7 @@ The command line and the page of the cluster say the same.
 
 from __future__ import annotations
 
-from chelonia.core.healing import HealStatus
+from chelonia.core.cluster.healing import HealStatus
 
 
 def doubt(status: HealStatus) -> str:

@@ -11,12 +11,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from chelonia.core import bounds
-from chelonia.core.extents import Extent
+from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.parts import UploadId
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Sections
 from chelonia.core.names import LogicalName
-from chelonia.core.parts import UploadId
-from chelonia.core.replicas import Checksums, Receipt
 
 Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
 """(entry, version) pairs a decision was based on; the transact fails with CONFLICT if one has changed."""

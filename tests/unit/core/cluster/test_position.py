@@ -3,8 +3,8 @@
 import pytest
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Horizon, Position, later
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.position import Horizon, Position, later
 
 FIRST, SECOND = Position("c", 1, 5), Position("c", 1, 6)
 RESTORED = Position("c", 2, 1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.policy import Action, check_policy_rule, decide
+from chelonia.core.rights.policy import Action, check_policy_rule, decide
 
 JOE, EVE = "/O=Grid/CN=joe", "/O=Grid/CN=eve"
 VO = ("/atlas/prod/Role=none",)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core.fleet import Fleet
+from chelonia.core.cluster.fleet import Fleet
+from chelonia.core.cluster.placement import Demand, crowding, place_of, takes
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.placement import Demand, crowding, place_of, takes
 from chelonia.core.ports.librarian import NodeView
 
 GIB = 1 << 30

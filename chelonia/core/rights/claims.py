@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import check_name, parse_ln
-from chelonia.core.policy import Action
-from chelonia.core.scopes import ADDING, CHANGING, READING, Scope, Scopes
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope, Scopes
 
 LEEWAY_S: Final = 60
 """By how much an issuer's clock may differ from this host's."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from chelonia.core.healing import Exposed
+from chelonia.core.cluster.healing import Exposed
+from chelonia.core.cluster.position import Position
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.position import Position
 
 
 class DrillAction(enum.Enum):

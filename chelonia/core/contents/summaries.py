@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from chelonia.core.attributes import attributes_of
+from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.files import Attributes

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.claims import Organisation, judge_claims
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
-from chelonia.core.policy import Action
+from chelonia.core.rights.claims import Organisation, judge_claims
+from chelonia.core.rights.policy import Action
 
 NOW_S = 1_800_000_000
 HERE = Organisation("https://wlcg.example/", ("https://se.example:60006",), "/atlas", "atlas")

@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.cluster.replicas import (
+    TRANSITIONS,
+    Cause,
+    Checksums,
+    Location,
+    ReplicaState,
+    next_state,
+    parse_location,
+)
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, ServiceId
-from chelonia.core.replicas import TRANSITIONS, Cause, Checksums, Location, ReplicaState, next_state, parse_location
 
 EXPECTED = """
 creating    verified alive

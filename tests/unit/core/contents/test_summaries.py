@@ -3,10 +3,10 @@
 import pytest
 from msgspec import structs
 
-from chelonia.core.attributes import attributes_of
+from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.summaries import NAMES_MAX, attributes_in, rights_in, rights_of, summary_of
 from chelonia.core.ids import Dn, ObjectId
 from chelonia.core.metadata import StoredObject
-from chelonia.core.summaries import NAMES_MAX, attributes_in, rights_in, rights_of, summary_of
 
 FILE = StoredObject(
     ObjectId("8e0b7f0e-0000-4000-8000-000000000001"),
