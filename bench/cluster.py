@@ -21,7 +21,7 @@ from typing import Any
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.config import NodeConfig, TrustedService, load_config, render_config
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_bartender
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_bartender, remote_files
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia_clients import connect
@@ -57,8 +57,9 @@ class Running:
         if self._tls is None:
             self._tls = TlsStore(connect.find(settings, {}).tls, SystemClock().now_ms)
         link = open_link(self._tls)
-        bartender = remote_bartender(link, settings.bartender_urls(), RetryLimits(retry_ms=0))
-        return Client(bartender, link.client, retry_ms=0)
+        urls, patience = settings.bartender_urls(), RetryLimits(retry_ms=0)
+        files = remote_files(link, urls, patience)
+        return Client(remote_bartender(link, urls, patience), link.client, retry_ms=0, files=files)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ import heal
 import idle
 import listing
 import multiuser
+import objects
 import plan
 import restart
 import small_files
@@ -53,6 +54,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "attack": attack.run,
     "restart": restart.run,
     "small_files": small_files.run,
+    "objects": objects.run,
 }
 OUT = ROOT / "build" / "bench"
 
