@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-SERVER_PARTS: Final = frozenset({"berkeleydb", "prometheus_client"})
-"""Top-level modules that only the extra `server` installs."""
+OURS: Final = ("chelonia", "chelonia_clients")
+"""What is not installed by any extra: where it is missing, something else is wrong."""
 NEEDED: Final = (
     "cheloniad runs the nodes of a cluster, and its libraries are not installed here ({}): "
     "pip install 'chelonia[server]' (it needs a C compiler and libdb5.3-dev). To use a cluster, `chelonia` is enough."
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from chelonia.hosting import cheloniad  # here: it may not be there whole
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in SERVER_PARTS:
+        if (error.name or "").partition(".")[0] in OURS:
             raise
         sys.stderr.write(NEEDED.format(error.name) + "\n")
         return 2

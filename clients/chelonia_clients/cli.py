@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out.failure(lost.error)
         return out.exit_code
     except KeyboardInterrupt:
+        out.tell("chelonia: interrupted")
         return INTERRUPTED
 
 

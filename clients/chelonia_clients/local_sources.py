@@ -8,6 +8,7 @@ import os
 import queue
 import select
 import stat
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
@@ -27,15 +28,31 @@ def file_source(path: Path) -> Source:
     size = expected_size(path)
     if not path.is_file():
         return pipe_source(lambda: path.open("rb"))
+    return _reading(path, 0, size, sys.maxsize)
+
+
+def span_source(path: Path, start: int, size: int) -> Source:
+    """`size` bytes of a local file, from `start` on. Raises, from the source: as `file_source`."""
+    return _reading(path, start, size, size)
+
+
+def _reading(path: Path, start: int, size: int, most: int) -> Source:
+    """Bytes from `start` on: `size` are expected, `most` are read."""
 
     async def chunks() -> AsyncIterator[bytes]:
         with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
-            ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
+            if start:
+                await asyncio.to_thread(file.seek, start)
             came = 0
+
+            def ahead_of(left: int) -> asyncio.Future[bytes]:
+                return asyncio.ensure_future(asyncio.to_thread(file.read, min(left, bounds.CHUNK_BYTES)))
+
+            ahead = ahead_of(most)
             try:
                 while chunk := await ahead:
-                    ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
                     came += len(chunk)
+                    ahead = ahead_of(most - came)
                     yield chunk
                 if came < size:
                     cause = f"it ended after {came} of {size} bytes: cut off meanwhile? Upload it again, or from stdin"

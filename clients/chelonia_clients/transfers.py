@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -22,12 +23,13 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Triple
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.requester import Progress
-from chelonia.hosting.transfer.upload import UploadOptions, stream_source, upload
+from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, stream_source, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
 from chelonia_clients.client import SHORT, Client, DirectoryEntry
 from chelonia_clients.comparing import Verdict, compare
 from chelonia_clients.local_files import LocalEntry, Sort, local_error, printable, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import file_source
+from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
 
@@ -57,14 +59,25 @@ class TreeOptions:
 async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) -> TransferResult:
     """Upload one local file; failures are in the result."""
     try:
-        mtime = (await asyncio.to_thread(os.stat, source)).st_mtime
-        wish = UploadOptions(options.replicas, options.replace, mtime, progress=options.progress)
-        stored = await upload(client, await asyncio.to_thread(file_source, source), ln, wish)
+        found = await asyncio.to_thread(os.stat, source)
+        wish = UploadOptions(options.replicas, options.replace, found.st_mtime, progress=options.progress)
+        stored = await _stored(client, source, found, ln, wish)
         return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except OSError as error:
         return TransferResult("file", printable(str(source)), ln, error=local_error(error, "put", source))
     except CheloniaError as error:
         return TransferResult("file", printable(str(source)), ln, error=error)
+
+
+async def _stored(client: Client, source: Path, found: os.stat_result, ln: str, wish: UploadOptions) -> UploadResult:
+    """Upload a local file, a large one in parts where the cluster takes them."""
+    if client.files is not None and stat.S_ISREG(found.st_mode) and found.st_size >= PARTED_BYTES:
+        try:
+            return await upload_in_parts(client, source, ln, wish)
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_SUPPORTED:
+                raise
+    return await upload(client, await asyncio.to_thread(file_source, source), ln, wish)
 
 
 async def get_file(

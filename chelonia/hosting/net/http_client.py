@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-from aiohttp.abc import AbstractResolver
-from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
+from chelonia.hosting.net.quick_aiohttp import AbstractResolver, ResponseHandler, aiohttp
 from chelonia.hosting.net.tls import handshake_error
 from chelonia.wire.web.headers import ERROR_HEADER
 

@@ -12,11 +12,12 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
-from chelonia.core.ports.bartender import CommitPutRequest, StartPutOutcome, StartPutRequest
+from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer.requester import Progress, Requester
 from chelonia.hosting.transfer.stall_watch import StallWatch
@@ -77,6 +78,27 @@ def stream_source(chunks: AsyncIterator[bytes]) -> Source:
     return Source(lambda: chunks, -1, repeatable=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Where bytes go: `turl`, and the token `put` that names them afterwards. `note`: for the user."""
+
+    turl: str
+    put: str
+    note: str = ""
+
+
+class Aim(Protocol):
+    """What bytes are sent for: a file, or a part of one."""
+
+    async def start(self, size: int) -> Begun:
+        """Ask where they go. Raises: NO_SHEPHERD, and what a fresh start does not cure."""
+        ...
+
+    async def commit(self, begun: Begun, words: Sequence[str]) -> None:
+        """Say that they have arrived, with the receipts of those who hold them."""
+        ...
+
+
 async def upload(client: Requester, source: Source, ln: str, options: UploadOptions | None = None) -> UploadResult:
     """Store `source` under `ln`.
 
@@ -85,9 +107,16 @@ async def upload(client: Requester, source: Source, ln: str, options: UploadOpti
     already name the new bytes.
     """
     wish = options or UploadOptions()
+    return await send(client, source, ln, FileAim(client, ln, wish), wish.progress)
+
+
+async def send(
+    client: Requester, source: Source, ln: str, aim: Aim, progress: Progress | None = None
+) -> UploadResult:  # fmt: skip
+    """Send `source`, which is of the file `ln`, as often as it takes. Raises: as `upload`."""
     for left in range(TRIES - 1, -1, -1):
         try:
-            return await _try_upload(client, source, ln, wish, TRIES - 1 - left)
+            return await _try_upload(client, source, ln, _Try(aim, progress, TRIES - 1 - left))
         except _Again as again:
             # a stream that no byte was taken of can still be sent
             if not left or not (source.repeatable or again.error.kind is Kind.NO_SHEPHERD):
@@ -112,19 +141,26 @@ _START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLET
 """Failures of a commit, or of a PUT, that a fresh start may cure although the same request would not."""
 
 
-async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOptions, number: int) -> UploadResult:
+@dataclass(frozen=True, slots=True)
+class _Try:
+    aim: Aim
+    progress: Progress | None
+    number: int
+
+
+async def _try_upload(client: Requester, source: Source, ln: str, this: _Try) -> UploadResult:
     try:
-        start = await _start(client, source, ln, wish)
+        begun = await this.aim.start(source.size)
     except CheloniaError as error:
         if error.kind is Kind.NO_SHEPHERD:
             raise _Again(error) from error
         raise
-    sent = _Counted(source.open(), wish.progress)
+    sent = _Counted(source.open(), this.progress)
     try:
-        watch = StallWatch(client.http, client.clock, number, lambda: sent.size) if source.repeatable else None
-        words = await _put(client, ln, Sending("PUT", start.turl, {}, sent, source.size), watch)
+        watch = StallWatch(client.http, client.clock, this.number, lambda: sent.size) if source.repeatable else None
+        words = await _put(client, ln, Sending("PUT", begun.turl, {}, sent, source.size), watch)
         _compare(ln, sent, words)
-        await _commit(client, start, words, ln, wish)
+        await this.aim.commit(begun, words)
     except CheloniaError as error:
         sent.take_back()
         if error.kind in _START_AGAIN or (error.meaning.retryable and error.op == "put"):
@@ -135,23 +171,32 @@ async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOp
         raise
     finally:
         await sent.aclose()
-    return UploadResult(ln, sent.size, sent.sha256, start.cause)
+    return UploadResult(ln, sent.size, sent.sha256, begun.note)
 
 
-async def _start(client: Requester, source: Source, ln: str, wish: UploadOptions) -> StartPutOutcome:
-    request = (StartPutRequest("0", ln, source.size, "", "", wish.replicas, wish.replace),)
-    start = await client.settled(lambda call: client.bartender.start_put(call, request))
-    if start.kind:
-        raise CheloniaError(kind_from_wire(start.kind), "put", ln, start.cause or start.status)
-    return start
+class FileAim:
+    """A file of its own, under `ln`."""
 
+    def __init__(self, client: Requester, ln: str, wish: UploadOptions) -> None:
+        self._client = client
+        self._ln = ln
+        self._wish = wish
 
-async def _commit(client: Requester, start: StartPutOutcome, words: list[str], ln: str, wish: UploadOptions) -> None:
-    metadata = (*wish.metadata, *_mtime(wish.mtime_s))
-    request = (CommitPutRequest("0", start.put, tuple(words), metadata),)
-    done = await client.settled(lambda call: client.bartender.commit_put(call, request))
-    if done.kind:
-        raise CheloniaError(kind_from_wire(done.kind), "commitPut", ln, done.cause or done.status)
+    async def start(self, size: int) -> Begun:
+        """As `Aim.start`. Raises: EXISTS, NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE."""
+        request = (StartPutRequest("0", self._ln, size, "", "", self._wish.replicas, self._wish.replace),)
+        start = await self._client.settled(lambda call: self._client.bartender.start_put(call, request))
+        if start.kind:
+            raise CheloniaError(kind_from_wire(start.kind), "put", self._ln, start.cause or start.status)
+        return Begun(start.turl, start.put, start.cause)
+
+    async def commit(self, begun: Begun, words: Sequence[str]) -> None:
+        """Give the bytes their name."""
+        metadata = (*self._wish.metadata, *_mtime(self._wish.mtime_s))
+        request = (CommitPutRequest("0", begun.put, tuple(words), metadata),)
+        done = await self._client.settled(lambda call: self._client.bartender.commit_put(call, request))
+        if done.kind:
+            raise CheloniaError(kind_from_wire(done.kind), "commitPut", self._ln, done.cause or done.status)
 
 
 async def _put(client: Requester, ln: str, sending: Sending, watch: StallWatch | None) -> list[str]:

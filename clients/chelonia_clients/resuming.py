@@ -1,0 +1,284 @@
+"""Uploads of large files, in parts: one that breaks off goes on where it was when the same file is sent there again.
+
+A note on this machine says which upload belongs to a file: its inode, size, time and target. The cluster says which
+parts of it have arrived. Nothing has the target's name before all of them have, and then the whole file has it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.contents.parts import UploadId
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.files import (
+    ANY,
+    Arrived,
+    Change,
+    Done,
+    Failure,
+    Files,
+    Open,
+    Part,
+    Placed,
+    Placing,
+    Seal,
+    Setting,
+    UploadParts,
+    When,
+)
+from chelonia.hosting.transfer.upload import Begun, FileAim, UploadOptions, UploadResult, send
+from chelonia_clients.client import Client
+from chelonia_clients.local_sources import span_source
+from chelonia_clients.output import human_size
+
+MIB: Final = 1 << 20
+PARTED_BYTES: Final = 256 * MIB
+"""Files from this size on are sent in parts: at a few MB/s it is a minute that would be lost."""
+PART_BYTES: Final = 64 * MIB
+"""What an upload that breaks off sends again, at most; more only where a file would have too many parts."""
+FRESH: Final = (Kind.NOT_FOUND, Kind.DENIED, Kind.EXPIRED)
+"""What the cluster says of an upload that cannot be gone on with: it is over, or another user's."""
+
+
+def part_bytes(size: int) -> int:
+    """The size of the parts of a file, but the last."""
+    least = -(-size // bounds.PARTS_MAX)
+    return max(PART_BYTES, -(-least // MIB) * MIB)
+
+
+def parts_etag(path: Path, size: int) -> str:
+    """The etag of a local file that is sent in parts: what the cluster has in place of a checksum. Raises: OSError."""
+    step, found = part_bytes(size), []
+    with path.open("rb", buffering=0) as file:
+        for start in range(0, size, step):
+            measured, left = hashlib.md5(usedforsecurity=False), min(step, size - start)
+            while left and (chunk := file.read(min(left, bounds.CHUNK_BYTES))):
+                measured.update(chunk)
+                left -= len(chunk)
+            found.append(measured.digest())
+    return f"{hashlib.md5(b''.join(found), usedforsecurity=False).hexdigest()}-{len(found)}"
+
+
+def notes_directory(environ: Mapping[str, str]) -> Path:
+    """Where notes of uploads are kept."""
+    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/")) / ".local" / "state"
+    return Path(state) / "chelonia" / "uploads"
+
+
+class UploadNote:
+    """The note of one file's upload. Without one, as where nothing can be written, an upload only cannot be resumed."""
+
+    def __init__(self, path: Path | None, known: str = "") -> None:
+        self._path = path
+        self.upload = UploadId(known)
+
+    def keep(self, upload: UploadId) -> None:
+        """Write down which upload it is; "": none any more."""
+        self.upload = upload
+        if self._path is not None:
+            self._path.write_text(upload, encoding="utf-8")
+
+
+@contextmanager
+def noted(directory: Path, what: str) -> Iterator[UploadNote]:
+    """The note of `what`, for one process at a time; it goes when it names no upload any more."""
+    path = directory / hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _tidy(directory)
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise
+    except OSError:
+        yield UploadNote(None)
+        return
+    with file:
+        file.seek(0)
+        note = UploadNote(path, file.read())
+        try:
+            yield note
+        finally:
+            if not note.upload:
+                path.unlink(missing_ok=True)
+
+
+def _tidy(directory: Path) -> None:
+    """Notes of uploads that the cluster has given up go."""
+    for path in directory.iterdir():
+        if time.time() - path.stat().st_mtime > bounds.UPLOAD_OPEN_MS / 1000:
+            path.unlink(missing_ok=True)
+
+
+async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptions) -> UploadResult:
+    """Store a large local file under `ln`, going on with an upload of it that broke off.
+
+    Raises: as `upload`; NOT_SUPPORTED where the cluster takes no parts; CONFLICT when the file changes meanwhile.
+    """
+    found = await asyncio.to_thread(os.stat, path)
+    begun = await FileAim(client, ln, wish).start(found.st_size)  # refuses what would be refused at the end
+    facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, wish.replicas)
+    with noted(notes_directory(os.environ), f"{ln} {facts}") as note:
+        upload = _PartedUpload(client, path, ln, found, wish)
+        if note.upload:
+            try:
+                return await upload.run(note, begun.note)
+            except CheloniaError as error:
+                if error.kind not in FRESH:
+                    raise
+                upload.take_back()
+        note.keep(UploadId(""))
+        return await upload.run(note, begun.note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One answer of the port `Files` in the form that repeats on passing trouble."""
+
+    kind: str
+    cause: str
+    found: Placed | Done | None = None
+
+    @classmethod
+    def of(cls, found: Placed | Done | Failure) -> _Answer:
+        return cls(found.kind.value, found.cause) if isinstance(found, Failure) else cls("", "", found)
+
+
+class _PartedUpload:
+    def __init__(self, client: Client, path: Path, ln: str, found: os.stat_result, wish: UploadOptions) -> None:
+        assert client.files is not None, "this client was made without the port Files"
+        self.client = client
+        self.files: Files = client.files
+        self.place: LogicalName = parse_ln(ln)
+        self.wish = wish
+        self._path = path
+        self._ln = ln
+        self._found = found
+        self._counted = 0
+
+    async def run(self, note: UploadNote, remark: str) -> UploadResult:
+        """Send what is missing, and give all of it its name."""
+        size = self._found.st_size
+        there = await self._arrived(note.upload) if note.upload else {}
+        if there:
+            had = sum(length for length, _ in there.values())
+            self.client.remark(f"{self._ln}: {human_size(had)} of {human_size(size)} had arrived; the upload goes on")
+        if not note.upload:
+            note.keep(await self._open())
+        step, order = part_bytes(size), []
+        for number, start in enumerate(range(0, size, step), 1):
+            length = min(step, size - start)
+            kept, etag = there.get(number, (-1, ""))
+            if kept == length:
+                self._count(length)
+            else:
+                aim = _PartAim(self, note.upload, number)
+                await send(self.client, span_source(self._path, start, length), self._ln, aim, self._count)
+                etag = aim.etag
+            order.append((number, etag))
+        await self._require_unchanged(note)
+        try:
+            await self._apply("commitPut", Seal(self.place, note.upload, tuple(order), when=self._when()))
+        except CheloniaError as error:
+            if error.kind is Kind.INCOMPLETE:  # a part is not there any more: the next try begins anew
+                note.keep(UploadId(""))
+            raise
+        note.keep(UploadId(""))
+        return UploadResult(self._ln, size, "", remark)
+
+    def take_back(self) -> None:
+        """Nothing of it counts as sent."""
+        self._count(-self._counted)
+
+    def _count(self, moved: int) -> None:
+        self._counted += moved
+        if self.wish.progress is not None and moved:
+            self.wish.progress(moved)
+
+    def _when(self) -> When:
+        return ANY if self.wish.replace else When(absent=True)
+
+    async def _open(self) -> UploadId:
+        above = LogicalName(self.place.start, self.place.parts[:-1])
+        setting = Setting(modified_ns=self._found.st_mtime_ns)
+        return (await self._apply("put", Open(self.place, above, self.wish.replicas, setting))).upload
+
+    async def _arrived(self, upload: UploadId) -> dict[int, tuple[int, str]]:
+        """Size and etag of the parts that have arrived, by number."""
+        found: dict[int, tuple[int, str]] = {}
+        after = 0
+        while True:
+            page = await self.files.parts(self.client.new_call(), UploadParts(self.place, upload, after))
+            found.update({part.number: (part.size, part.etag) for part in page.parts})
+            after = page.after
+            if not after:
+                return found
+
+    async def _require_unchanged(self, note: UploadNote) -> None:
+        now = await asyncio.to_thread(os.stat, self._path)
+        if (now.st_size, now.st_mtime_ns) != (self._found.st_size, self._found.st_mtime_ns):
+            note.keep(UploadId(""))
+            cause = "it was changed while it was sent, so nothing has its name; upload it again"
+            raise OSError(errno.EIO, cause, str(self._path))
+
+    async def _apply(self, op: str, change: Change) -> Done:
+        async def attempt(call: Call) -> tuple[_Answer]:
+            return (_Answer.of((await self.files.apply(call, (change,)))[0]),)
+
+        done = self._good(op, await self.client.settled(attempt))
+        assert isinstance(done, Done)
+        return done
+
+    async def placed(self, size: int) -> Placed:
+        """Where a part may go."""
+        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, measure_md5=True)
+
+        async def attempt(call: Call) -> tuple[_Answer]:
+            return (_Answer.of((await self.files.place(call, (ask,)))[0]),)
+
+        placed = self._good("put", await self.client.settled(attempt))
+        assert isinstance(placed, Placed)
+        return placed
+
+    async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
+        """Make bytes that have arrived a part. Returns: its etag."""
+        return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
+
+    def _good(self, op: str, answer: _Answer) -> Placed | Done | None:
+        if answer.kind == Kind.PRECONDITION.value:
+            raise CheloniaError(Kind.EXISTS, op, self._ln, "somebody gave this name to another file; -f overwrites it")
+        if answer.kind:
+            raise CheloniaError(kind_from_wire(answer.kind), op, self._ln, answer.cause)
+        return answer.found
+
+
+class _PartAim:
+    """One part of an upload; `etag`: once it has arrived."""
+
+    def __init__(self, upload: _PartedUpload, name: UploadId, number: int) -> None:
+        self._upload = upload
+        self._name = name
+        self._number = number
+        self.etag = ""
+
+    async def start(self, size: int) -> Begun:
+        placed = await self._upload.placed(size)
+        return Begun(placed.turl, placed.put)
+
+    async def commit(self, begun: Begun, words: Sequence[str]) -> None:
+        self.etag = await self._upload.part(self._name, self._number, Arrived(begun.put, tuple(words)))

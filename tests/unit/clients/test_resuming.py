@@ -1,0 +1,178 @@
+"""Large files go in parts, and an upload that broke off goes on where it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from msgspec import structs
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import Kind
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Files, Look, Looked, Part, Placed, Uploads
+from chelonia.hosting.transfer.upload import TRIES
+from chelonia_clients import resuming, transfers
+from chelonia_clients.client import Client, DirectoryEntry
+from chelonia_clients.comparing import Verdict, compare
+from chelonia_clients.resuming import PART_BYTES, part_bytes
+from chelonia_clients.transfers import TransferResult, TreeOptions, put_file
+from tests.support.bartender import FakeBartender, Fault
+from tests.support.files import MemoryFiles
+from tests.unit.bartender.stage import JOE
+from tests.unit.clients.faking import client_on
+
+DATA = bytes(range(256)) * 14
+"""Four parts."""
+BROKEN = [Fault(after=1, kind=Kind.NETWORK)] * TRIES
+
+
+class OneUsersFiles:
+    """The memory twin as one user has it; his bytes are in a `FakeStore`."""
+
+    def __init__(self, fake: FakeBartender) -> None:
+        self.twin = MemoryFiles(JOE.dn)
+        self._fake = fake
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def ask(call: Call, *args: Any) -> Any:
+            for change in args[0] if name == "apply" else ():
+                if isinstance(change, Part):
+                    self.twin.arrive(Placed("", change.content.put), self._fake.store.blobs[change.content.put])
+            answer = await getattr(self.twin, name)(structs.replace(call, dn=JOE.dn), *args)
+            if name == "place":
+                answer = tuple(replace(placed, turl=f"https://s1/turl/{placed.put}") for placed in answer)
+            return answer
+
+        return ask
+
+
+class Trial:
+    def __init__(self, fake: FakeBartender, path: Path) -> None:
+        self.fake = fake
+        self.path = path
+        self.files = OneUsersFiles(fake)
+        self.said: list[str] = []
+        self.moved = 0
+
+    def client(self) -> Client:
+        client = client_on(self.fake)
+        client.files = cast(Files, self.files)
+        client.remark = self.said.append
+        return client
+
+    async def put(self, *, force: bool = False) -> TransferResult:
+        self.fake.store.asked.clear()
+        self.moved = 0
+        return await put_file(self.client(), self.path, "/big", TreeOptions(replace=force, progress=self._progress))
+
+    def _progress(self, count: int) -> None:
+        self.moved += count
+
+    @property
+    def sent(self) -> int:
+        return sum(method == "PUT" for method, _, _ in self.fake.store.asked)
+
+    async def there(self) -> Looked:
+        [looked] = await self.files.look(Call(), (Look(parse_ln("/big")),))
+        return cast(Looked, looked)
+
+    async def open_uploads(self) -> int:
+        return len((await self.files.uploads(Call(), Uploads(parse_ln("/")))).uploads)
+
+
+@pytest.fixture
+def trial(fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(transfers, "PARTED_BYTES", 2000)
+    monkeypatch.setattr(resuming, "PART_BYTES", 1000)
+    monkeypatch.setattr(resuming, "MIB", 1)
+    path = tmp_path / "big"
+    path.write_bytes(DATA)
+    return Trial(fake, path)
+
+
+async def test_a_broken_upload_sends_only_what_is_missing(trial: Trial, tmp_path: Path) -> None:
+    trial.fake.store.faults = [Fault(), Fault(), *BROKEN]
+    done = await trial.put()
+    assert done.error is not None
+    assert done.error.kind is Kind.NETWORK
+    assert trial.sent == 2 + TRIES
+    assert list((tmp_path / "state" / "chelonia" / "uploads").iterdir())
+
+    done = await trial.put()
+    assert (done.error, done.size, trial.sent, trial.moved) == (None, len(DATA), 2, len(DATA))
+    assert trial.said == ["/big: 2.0 KiB of 3.5 KiB had arrived; the upload goes on"]
+    looked = await trial.there()
+    assert looked.attributes.size == len(DATA)
+    assert looked.attributes.modified_ns == os.stat(trial.path).st_mtime_ns
+    assert await trial.open_uploads() == 0
+    assert not list((tmp_path / "state" / "chelonia" / "uploads").iterdir())
+
+
+async def test_a_file_that_changed_since_begins_anew(trial: Trial) -> None:
+    trial.fake.store.faults = [Fault(), *BROKEN]
+    await trial.put()
+    trial.path.write_bytes(DATA[::-1])
+    os.utime(trial.path, (1, 1))
+    assert (await trial.put()).error is None
+    assert (trial.sent, trial.said) == (4, [])
+
+
+async def test_an_upload_that_the_cluster_gave_up_begins_anew(trial: Trial) -> None:
+    trial.fake.store.faults = [Fault(), *BROKEN]
+    await trial.put()
+    trial.files = OneUsersFiles(trial.fake)
+    trial.fake.store.blobs.clear()
+    assert (await trial.put()).error is None
+    assert (trial.sent, trial.moved) == (4, len(DATA))
+
+
+async def test_a_file_that_changes_while_it_is_sent_gets_no_name(trial: Trial) -> None:
+    place = trial.files.twin.place
+
+    async def changing(call: Call, asks: Any) -> Any:
+        os.utime(trial.path, (2, 2))
+        return await place(call, asks)
+
+    trial.files.twin.place = changing  # type: ignore[method-assign]
+    done = await trial.put()
+    assert done.error is not None
+    assert "changed while it was sent" in done.error.cause
+    assert not isinstance(await trial.there(), Looked)
+
+
+async def test_a_name_that_is_taken_is_refused_before_a_byte_is_sent(trial: Trial) -> None:
+    trial.fake.add_file("/big", b"other")
+    done = await trial.put()
+    assert done.error is not None
+    assert (done.error.kind, trial.sent) == (Kind.EXISTS, 0)
+    assert (await trial.put(force=True)).error is None
+
+
+async def test_where_no_note_can_be_written_it_is_an_upload_all_the_same(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert (await trial.put()).error is None
+
+
+async def test_what_went_in_parts_is_compared_by_the_checksum_of_its_parts(trial: Trial) -> None:
+    await trial.put()
+    states = {"size": str(len(DATA)), "etag": (await trial.there()).attributes.etag}
+    entry = DirectoryEntry("big", "", {"entry": {"type": "file"}, "states": states})
+    assert await compare(trial.path, entry, checksum=True) is Verdict.RETIMED
+    trial.path.write_bytes(DATA[::-1])
+    assert await compare(trial.path, entry, checksum=True) is Verdict.OTHER
+
+
+def test_parts_are_few_enough() -> None:
+    assert part_bytes(PART_BYTES * 20) == PART_BYTES
+    huge = 5_000 * PART_BYTES * bounds.PARTS_MAX // 1_000
+    assert huge / part_bytes(huge) <= bounds.PARTS_MAX
