@@ -99,6 +99,7 @@ def shared_files() -> list[tuple[str, list[str]]]:
         ("share/chelonia/systemd", found("systemd/*")),
         ("share/chelonia/completion", found("clients/chelonia_clients/completion/*")),
         ("share/man/man1", [write_manual()]),
+        ("share/man/man8", found("docs/man/*.8")),
     ]
 
 

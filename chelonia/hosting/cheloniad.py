@@ -51,7 +51,7 @@ TAKEN: Final = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    options = _parser().parse_args(argv)
+    options = parser_of().parse_args(argv)
     try:
         code: int = options.act(options)
     except CheloniaError as error:
@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser_of() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="cheloniad", description="The Chelonia daemon.")
     parser.add_argument("--version", action="version", version=f"cheloniad {version('chelonia')}")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -98,11 +99,11 @@ def _parser() -> argparse.ArgumentParser:
     dev.set_defaults(act=_dev)
 
     check = verbs.add_parser("check-config", help="read a configuration and the files it names; say all that is wrong")
-    check.add_argument("--config", required=True, type=Path)
+    check.add_argument("--config", required=True, type=Path, help="what to read")
     check.set_defaults(act=_check_config)
 
     show = verbs.add_parser("print-config", help="print a configuration with every key, defaults included")
-    show.add_argument("--config", required=True, type=Path)
+    show.add_argument("--config", required=True, type=Path, help="what to read")
     show.set_defaults(act=_print_config)
 
     cli_init.add_to(verbs)

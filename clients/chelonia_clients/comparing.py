@@ -13,7 +13,6 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia_clients.client import DirectoryEntry
-from chelonia_clients.resuming import part_bytes, parts_etag
 
 TIME_S: Final = 0.002
 """Times this near are the same: they are kept to the millisecond."""
@@ -40,13 +39,8 @@ async def compare(path: Path, entry: DirectoryEntry, *, checksum: bool) -> Verdi
     if timed and not checksum:
         return Verdict.SAME
     states = entry.metadata.get("states", {})
-    etag = states.get("etag", "")
-    if "checksum" in states or not etag.endswith(f"-{-(-entry.size // part_bytes(entry.size))}"):
-        known = states.get("checksum", "")
-        measured = await asyncio.to_thread(measure, path, states.get("checksumType", ""))
-    else:  # sent in parts: it has the checksum of these
-        measured, known = await asyncio.to_thread(parts_etag, path, entry.size), etag
-    if not measured or measured != known:
+    measured = await asyncio.to_thread(measure, path, states.get("checksumType", ""))
+    if not measured or measured != states.get("checksum"):
         return Verdict.OTHER
     return Verdict.SAME if timed else Verdict.RETIMED
 

@@ -10,13 +10,12 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Final
 
-WIDTH, HEIGHT = 900, 420
-LEFT, RIGHT, TOP, BOTTOM = 60, 150, 44, 44
-WHOLE: Final = "#2e7d32"
-COLOURS: Final = ("#b71c1c", "#ef6c00", "#f9a825", "#fdd835", "#c0ca33")
+from chelonia_clients.chart import Band, Chart, svg
+
+WHOLE: Final = "#81c784"
+COLOURS: Final = ("#b71c1c", "#ef6c00", "#f9a825", "#fdd835", "#cddc39")
 """Of files with 0, 1, 2, ... copies left; more are like the last."""
 SUFFIXES: Final = (".csv", ".json", ".svg")
 """Of the names of files that a curve is written to; each says the form."""
@@ -110,65 +109,13 @@ def _thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
 
 def as_svg(curve: Curve) -> str:
     """The figure: whole files at the bottom, above them those with copies missing."""
-    end = max(curve.points[-1].ms, 1)
-    top = max(1, curve.files, *(sum(point.left.values()) for point in curve.points))  # others may be exposed meanwhile
-
-    def x(ms: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * ms / end
-
-    def y(count: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - count / top)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
-        'font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="15">{escape(curve.title)}</text>',
-    ]
-    below = [0.0] * len(curve.points)
-    bands = [("whole", WHOLE, [curve.whole(p) for p in curve.points])]
+    bands = [Band("whole", WHOLE, [curve.whole(point) for point in curve.points])]
     for live in reversed(curve.lives):
         colour = COLOURS[min(live, len(COLOURS) - 1)]
-        bands.append((f"{live} left", colour, [p.left.get(live, 0) for p in curve.points]))
-    for number, (name, colour, counts) in enumerate(bands):
-        above = [low + count for low, count in zip(below, counts, strict=True)]
-        upper = _steps(curve.points, above)
-        lower = _steps(curve.points, below)[::-1]
-        outline = " ".join(f"{x(ms):.1f},{y(count):.1f}" for ms, count in upper + lower)
-        parts.append(f'<polygon points="{outline}" fill="{colour}"/>')
-        at = TOP + 20 * number
-        parts.append(f'<rect x="{WIDTH - RIGHT + 16}" y="{at}" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{WIDTH - RIGHT + 34}" y="{at + 11}">{name}</text>')
-        below = above
-    return "\n".join([*parts, *_axes(curve, end, top), *_marks(curve, end), "</svg>", ""])
+        bands.append(Band(_named(live), colour, [point.left.get(live, 0) for point in curve.points]))
+    note = f"{curve.files} files by the good copies that are left of each"
+    return svg(Chart(curve.title, note, [point.ms for point in curve.points], bands, curve.marks, "Files"))
 
 
-def _steps(points: Sequence[CurvePoint], counts: Sequence[float]) -> list[tuple[float, float]]:
-    out: list[tuple[float, float]] = []
-    for number, (point, count) in enumerate(zip(points, counts, strict=True)):
-        until = points[number + 1].ms if number + 1 < len(points) else point.ms
-        out += [(point.ms, count), (until, count)]
-    return out
-
-
-def _axes(curve: Curve, end: int, top: int) -> list[str]:
-    out = []
-    for number in range(5):
-        at = TOP + (HEIGHT - TOP - BOTTOM) * (1 - number / 4)
-        out.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{top * number / 4:g}</text>')
-    for number in range(7):
-        at = LEFT + (WIDTH - LEFT - RIGHT) * number / 6
-        seconds = f"{end * number / 6000:.3g} s"
-        out.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{seconds}</text>')
-    out.append(f'<text x="{LEFT}" y="{HEIGHT - 8}">{curve.files} files by verified copies left</text>')
-    return out
-
-
-def _marks(curve: Curve, end: int) -> list[str]:
-    out = []
-    for number, (ms, what) in enumerate(curve.marks):
-        at = LEFT + (WIDTH - LEFT - RIGHT) * ms / end
-        line = f'x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"'
-        out.append(f'<line {line} stroke="black" stroke-dasharray="4 3"/>')
-        out.append(f'<text x="{at + 4:.1f}" y="{TOP + 14 + 15 * (number % 4)}">{escape(what)}</text>')
-    return out
+def _named(live: int) -> str:
+    return "no copy left" if not live else "1 copy left" if live == 1 else f"{live} copies left"

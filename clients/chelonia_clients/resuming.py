@@ -59,19 +59,6 @@ def part_bytes(size: int) -> int:
     return max(PART_BYTES, -(-least // MIB) * MIB)
 
 
-def parts_etag(path: Path, size: int) -> str:
-    """The etag of a local file that is sent in parts: what the cluster has in place of a checksum. Raises: OSError."""
-    step, found = part_bytes(size), []
-    with path.open("rb", buffering=0) as file:
-        for start in range(0, size, step):
-            measured, left = hashlib.md5(usedforsecurity=False), min(step, size - start)
-            while left and (chunk := file.read(min(left, bounds.CHUNK_BYTES))):
-                measured.update(chunk)
-                left -= len(chunk)
-            found.append(measured.digest())
-    return f"{hashlib.md5(b''.join(found), usedforsecurity=False).hexdigest()}-{len(found)}"
-
-
 def notes_directory(environ: Mapping[str, str]) -> Path:
     """Where notes of uploads are kept."""
     state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/")) / ".local" / "state"

@@ -20,6 +20,9 @@ FREE_WARN: Final = 0.15
 """Share of free space at which one should act."""
 FREE_BAD: Final = 0.05
 """Share of free space at which one has to."""
+KNOWN_MS: Final = 3_600_000
+"""Nodes that run for less tell nothing of how fast space fills."""
+_IN: Final = re.compile(r'^chelonia_data_bytes_(total|created)\{direction="in"\} ([0-9.e+]+)$', re.MULTILINE)
 _DAYS: Final = re.compile(r'^chelonia_certificate_days_left\{what="([^"]*)"\} (-?[0-9.e+]+)$', re.MULTILINE)
 
 
@@ -41,6 +44,14 @@ class HealthPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """File bytes that a node has taken in `ms` milliseconds, those of copies too: since the first came."""
+
+    size: float
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What was asked of a cluster.
 
@@ -49,6 +60,7 @@ class Seen:
         jobs: of the nodes that answer; mute: why the others do not, by URL.
         days: until the first certificate of a node ends, by URL of the node, where that is told.
         waiting: services that wait to be approved.
+        arrived: by each node that tells it.
     """
 
     health: HealthSummary
@@ -60,12 +72,30 @@ class Seen:
     mute: Mapping[str, CheloniaError] = field(default_factory=dict)
     days: Mapping[str, float] = field(default_factory=dict)
     waiting: Sequence[str] = ()
+    arrived: Sequence[Arrival] = ()
 
 
 def days_left(metrics: str) -> float | None:
     """Days until the first certificate of a node ends, from its metrics; None where they do not tell."""
     found = [float(value) for _, value in _DAYS.findall(metrics)]
     return min(found, default=None)
+
+
+def arrived(metrics: str, now_ms: int) -> Arrival | None:
+    """What a node has taken, from its metrics; None where they do not tell."""
+    found = {name: float(value) for name, value in _IN.findall(metrics)}
+    if len(found) < 2:
+        return None
+    return Arrival(found["total"], max(now_ms - found["created"] * 1000, 1))
+
+
+def full_in_ms(seen: Seen) -> int:
+    """Until space is full if bytes go on to come as they did, and none goes; -1 when too little is known."""
+    free, total = space(seen.nodes)
+    known = [each for each in seen.arrived if each.ms >= KNOWN_MS]
+    rate = sum(each.size / each.ms for each in known)
+    told = len(known) == len(seen.arrived) and not seen.mute
+    return int(free / rate) if total and rate and told else -1
 
 
 def judge(seen: Seen) -> list[HealthPoint]:

@@ -20,7 +20,7 @@ from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.errors import Kind
-from chelonia.hosting.cheloniad import _parser as cheloniad_parser
+from chelonia.hosting.cheloniad import parser_of as cheloniad_parser
 from chelonia.hosting.config import parse_config
 from chelonia_clients.arguments import GLOBAL
 from chelonia_clients.verbs.finding import find_verb

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.hosting.manual import page as daemons_page
 from chelonia_clients.manual import page
 from chelonia_clients.verbs.table import VERBS
 
@@ -22,6 +23,16 @@ def test_the_manual_page_has_every_verb_and_reads_without_a_warning() -> None:
         assert f".SS {verb.name}\n" in text
         for flag in verb.flags:
             assert flag.name.replace("-", r"\-") in text
+    reads_well(text)
+
+
+def test_the_daemons_manual_page_is_that_of_its_command_line() -> None:
+    kept = (ROOT / "docs" / "man" / "cheloniad.8").read_text()
+    assert kept == daemons_page(), "run: .venv/bin/python -m chelonia.hosting.manual docs/man/cheloniad.8"
+    reads_well(kept)
+
+
+def reads_well(text: str) -> None:
     if shutil.which("groff"):
         ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=text, text=True, capture_output=True, check=True)
         assert ran.stderr == ""
@@ -35,7 +46,7 @@ def test_the_wheel_has_what_users_and_operators_need(tmp_path: Path) -> None:
     names = {name.partition(".data/data/")[2] for name in zipfile.ZipFile(wheel).namelist()}
     for wanted in ("conf/librarian.toml", "systemd/chelonia@.service", "prometheus/alerts.yml", "completion/_chelonia"):
         assert f"share/chelonia/{wanted}" in names
-    assert "share/man/man1/chelonia.1" in names
+    assert {"share/man/man1/chelonia.1", "share/man/man8/cheloniad.8"} <= names
 
 
 @pytest.mark.long
@@ -49,9 +60,13 @@ def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> Non
     for command in ("chelonia", "cheloniad"):
         script = [sys.executable, "-I", str(root / "usr" / "bin" / command), "--version"]
         assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.startswith(command)
+    conf = root / "usr" / "share" / "doc" / "chelonia" / "conf" / "shepherd.toml"
+    shown = [sys.executable, "-I", str(root / "usr" / "bin" / "cheloniad"), "print-config", "--config", str(conf)]
+    assert "[shepherd]" in subprocess.run(shown, capture_output=True, text=True, check=True).stdout
     for wanted in (
         "lib/systemd/system/chelonia@.service",
         "share/man/man1/chelonia.1.gz",
+        "share/man/man8/cheloniad.8.gz",
         "share/doc/chelonia/copyright",
     ):
         assert (root / "usr" / wanted).is_file()

@@ -146,7 +146,7 @@ class Names:
         out = []
         for entry in entries:
             own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
-            out.append(view.shown(entry, needed, view.merged_locations(own, self._present)))
+            out.append(view.shown(entry, needed, view.weakest_locations(own, self._present)))
         return tuple(out)
 
     async def _blobs_shown(self, call: Call, file: StoredObject) -> tuple[BlobId, ...]:

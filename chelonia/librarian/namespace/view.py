@@ -1,9 +1,9 @@
 """What readers see of an entry: the stored layout's own records hidden, its replicas as they are now.
 
 Pure. `put`, `pending`, `uploads` and `summaries` are never shown, `blobs`, `content`, `locks` and `tally` only to a
-filter that names them; names in `entries` are bare, and a file's `locations` is that of its blobs, every verified copy
-`offline` while its Shepherd is away. An upload that is not complete is nothing at all. Blobs are read only when
-somebody asks for `locations`.
+filter that names them; names in `entries` are bare. A file's `locations` is that of its blob, of several the one that
+is worst off, every verified copy `offline` while its Shepherd is away. An upload that is not complete is nothing at
+all. Blobs are read only when somebody asks for `locations`.
 """
 
 from __future__ import annotations
@@ -69,11 +69,20 @@ def shown(entry: StoredObject, needed: Filter, locations: Mapping[str, str]) -> 
     return StoredObject(entry.id, entry.version, picked, counts)
 
 
-def merged_locations(blobs: Iterable[StoredObject], present: Present) -> dict[str, str]:
-    """The locations of all blobs of a file; a verified one is `offline` where its Shepherd is away."""
-    merged: dict[str, str] = {}
-    for blob in blobs:
-        for key, state in sorted(blob.sections.get(LOCATIONS, {}).items()):
-            away = state in _VERIFIED and not present(parse_location(key).shepherd)
-            merged[key] = ReplicaState.OFFLINE.value if away else state
-    return merged
+def locations_of(blob: StoredObject, present: Present) -> dict[str, str]:
+    """The locations of a blob; a verified one is `offline` where its Shepherd is away."""
+    found: dict[str, str] = {}
+    for key, state in sorted(blob.sections.get(LOCATIONS, {}).items()):
+        away = state in _VERIFIED and not present(parse_location(key).shepherd)
+        found[key] = ReplicaState.OFFLINE.value if away else state
+    return found
+
+
+def weakest_locations(blobs: Iterable[StoredObject], present: Present) -> dict[str, str]:
+    """The locations of the blob that is worst off: a file is as safe as that one."""
+    return min((locations_of(blob, present) for blob in blobs), key=_live, default={})
+
+
+def _live(locations: Mapping[str, str]) -> tuple[int, int]:
+    states = list(locations.values())
+    return states.count(ReplicaState.ALIVE.value), states.count(ReplicaState.OFFLINE.value)

@@ -17,7 +17,7 @@ from chelonia_clients.output import human_size
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import ask_all, parted
 from chelonia_clients.verbs.heal import dangers
-from chelonia_clients.verdict import Level, Seen, days_left, judge, space
+from chelonia_clients.verdict import Level, Seen, arrived, days_left, full_in_ms, judge, space
 
 EVERY_MS: Final = 2_000
 """How often `admin top` looks."""
@@ -61,9 +61,11 @@ async def look(administrator: Administrator) -> Seen:
         told, silent = {}, {}
     away = {node.shepherd for node in nodes if node.state != "alive"}
     urls = administrator.node_urls([record for record in records if record.service_id not in away])
+    now = administrator.clock.now_ms()
     answers = await asyncio.gather(*(_node(administrator, url) for url in urls))
     waiting = [record.service_id for record in records if not (record.approved or record.forgotten)]
     jobs = {found.process: found for found, _ in answers if isinstance(found, NodeJobs)}
+    facts = {url: (days_left(told), arrived(told, now)) for url, (_, told) in zip(urls, answers, strict=True)}
     return Seen(
         health,
         healing,
@@ -72,22 +74,23 @@ async def look(administrator: Administrator) -> Seen:
         silent,
         tuple(jobs.values()),
         {url: found for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, CheloniaError)},
-        {url: days for url, (_, days) in zip(urls, answers, strict=True) if days is not None},
+        {url: days for url, (days, _) in facts.items() if days is not None},
         waiting,
+        [taken for _, taken in facts.values() if taken is not None],
     )
 
 
-async def _node(administrator: Administrator, url: str) -> tuple[NodeJobs | CheloniaError, float | None]:
-    """The jobs of a node, or why it does not answer; and the days its first certificate has left."""
+async def _node(administrator: Administrator, url: str) -> tuple[NodeJobs | CheloniaError, str]:
+    """The jobs of a node, or why it does not answer; and its metrics, "" where it tells none."""
     try:
         jobs = await administrator.jobs(url)
     except CheloniaError as error:
-        return error, None
+        return error, ""
     try:
         answer = await administrator.http.request(Sending("GET", f"{url}/metrics", read_idle_ms=JOBS_MS))
     except CheloniaError:
-        return jobs, None
-    return jobs, days_left(answer.body.decode("utf-8", "replace")) if answer.status == 200 else None
+        return jobs, ""
+    return jobs, answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
 
 
 # --- telling ---
@@ -144,6 +147,7 @@ def _result(session: Session, seen: Seen, states: dict[str, int], drill: str) ->
         points=[{"level": point.level.name, "what": point.what, "cure": point.cure} for point in points],
         free_bytes=free,
         total_bytes=total,
+        full_in_ms=full_in_ms(seen),
         certificate_days=dict(seen.days),
         leader=health.leader,
         is_leader=health.is_leader,
@@ -186,7 +190,23 @@ def _space(seen: Seen) -> str:
     free, total = space(seen.nodes)
     if not total:
         return "not known"
-    return f"{human_size(free)} of {human_size(total)} free ({free * 100 // total} %), each copy counted"
+    return f"{human_size(free)} of {human_size(total)} free ({free * 100 // total} %), each copy counted; {_full(seen)}"
+
+
+def _full(seen: Seen) -> str:
+    """When space is full, as far as that is recorded: each node counts what it takes since it started."""
+    left_ms = full_in_ms(seen)
+    if left_ms >= 0:
+        since = min(each.ms for each in seen.arrived)
+        return f"full in about {_long(left_ms)}, if as much comes as in the last {_long(since)} and none goes"
+    if not any(each.size for each in seen.arrived):
+        return "when it will be full is not known: nothing has come since the nodes started"
+    return "when it will be full is not known yet: some nodes are silent, or run for less than an hour"
+
+
+def _long(ms: float) -> str:
+    days, hours = ms / 86_400_000, ms / 3_600_000
+    return f"{days:.0f} days" if days >= 2 else f"{hours:.0f} hours" if hours >= 2 else f"{ms / 60_000:.0f} minutes"
 
 
 def _certificates(seen: Seen) -> str:

@@ -18,7 +18,7 @@ from chelonia.core.cluster.healing import Exposed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.hosting.metrics import Metrics
-from chelonia_clients import connect, curve
+from chelonia_clients import chart, connect, curve
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.curve import Curve, CurvePoint
 from chelonia_clients.output import Output
@@ -242,7 +242,9 @@ def test_a_curve_stays_in_its_figure_when_more_files_are_exposed_than_the_drill_
     )
     corners = [corner.split(",") for shape in figure.iter() for corner in shape.get("points", "").split()]
     assert corners
-    assert min(float(y) for _, y in corners) >= curve.TOP
+    [frame] = [shape for shape in figure.iter() if shape.tag.endswith("rect") and shape.get("fill") == "white"]
+    assert min(float(y) for _, y in corners) >= 44
+    assert max(float(y) for _, y in corners) <= float(frame.get("height", "0")) - chart.BOTTOM
 
 
 async def test_metrics_tell_of_a_drill() -> None:

@@ -11,7 +11,8 @@ from chelonia.core.cluster.drills import Drill, DrillStatus
 from chelonia.core.cluster.healing import HealControl, HealStatus
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import Kind
-from chelonia.core.ports.librarian import HealthSummary, ServiceRecord
+from chelonia.core.ids import Dn, Ms, ServiceId
+from chelonia.core.ports.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia_clients import connect
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, administrator_on
@@ -106,6 +107,30 @@ def test_admin_status_tells_the_position(
         "too few copies     0",
         "repair             1 queued, 2 copying, 3 erasing",
     ]
+
+
+def test_admin_top_looks_again_until_its_time_is_over(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hurt(Healthy):
+        looks = 0
+
+        async def heal_status(self, call: Call) -> HealStatus:
+            self.looks += 1
+            return HealStatus("", True, HealControl(0, 1), (), *[0] * 10, lost=2 if self.looks == 1 else 0)
+
+        async def nodes(self, call: Call) -> tuple[object, ...]:
+            full = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s"), "alive", Ms(0), 1, 25, 100, 7)
+            return (full, NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s"), "offline", Ms(0)))
+
+    hurt = Hurt()
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, hurt))
+    ran = chelonia("admin", "top", "--for", "5s")
+    assert (ran.code, hurt.looks) == (0, 4), "every two seconds"
+    assert "BAD: 2 files have no good copy" in ran.out
+    assert sum("https://s2/Shepherd is offline" in line for line in ran.lines) == 4 + 3
+    bars = [line for line in ran.lines if line.endswith("7 replicas  https://s1/Shepherd")]
+    assert bars == ["###############       75%  alive               7 replicas  https://s1/Shepherd"] * 4
 
 
 def test_a_missing_parent_mentions_what_makes_it(chelonia: Command) -> None:

@@ -18,8 +18,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Files, Look, Looked, Part, Placed, Uploads
 from chelonia.hosting.transfer.upload import TRIES
 from chelonia_clients import resuming, transfers
-from chelonia_clients.client import Client, DirectoryEntry
-from chelonia_clients.comparing import Verdict, compare
+from chelonia_clients.client import Client
 from chelonia_clients.resuming import PART_BYTES, part_bytes
 from chelonia_clients.transfers import TransferResult, TreeOptions, put_file
 from tests.support.bartender import FakeBartender, Fault
@@ -161,15 +160,6 @@ async def test_where_no_note_can_be_written_it_is_an_upload_all_the_same(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert (await trial.put()).error is None
-
-
-async def test_what_went_in_parts_is_compared_by_the_checksum_of_its_parts(trial: Trial) -> None:
-    await trial.put()
-    states = {"size": str(len(DATA)), "etag": (await trial.there()).attributes.etag}
-    entry = DirectoryEntry("big", "", {"entry": {"type": "file"}, "states": states})
-    assert await compare(trial.path, entry, checksum=True) is Verdict.RETIMED
-    trial.path.write_bytes(DATA[::-1])
-    assert await compare(trial.path, entry, checksum=True) is Verdict.OTHER
 
 
 def test_parts_are_few_enough() -> None:

@@ -13,7 +13,7 @@ from chelonia.core.ports.ahash import AHashStatus, Position, ReplicaView
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
 from chelonia_clients.verbs.status import verdict_lines
-from chelonia_clients.verdict import Seen, days_left, judge
+from chelonia_clients.verdict import Arrival, Seen, arrived, days_left, full_in_ms, judge
 from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE
 
 HEALTH = HealthSummary("https://l/Librarian", True, Position("c", 1, 2), 0, 0, 0, 0)
@@ -69,6 +69,23 @@ def test_each_trouble_has_its_cure(seen: Seen, level: str, said: str, cure: str)
 def test_the_worst_stands_first() -> None:
     seen = replace(WELL, healing=replace(WHOLE, lost=1), waiting=("a",), days={"u": 2.0})
     assert verdict_lines(seen)[0] == "BAD: 1 files have no good copy, and 2 more"
+
+
+def test_when_space_is_full_is_told_from_what_has_come_since_the_nodes_started() -> None:
+    lines = [
+        "# HELP x",
+        'chelonia_data_bytes_total{direction="in"} 1.0e+03',
+        'chelonia_data_bytes_total{direction="out"} 9.0',
+        'chelonia_data_bytes_created{direction="in"} 1.7e+09',
+    ]
+    found = arrived("\n".join(lines), 1_700_000_000_000 + 7_200_000)
+    assert found == Arrival(1000.0, 7_200_000.0)
+    assert arrived("", 1) is None
+    day = Arrival(20.0, 86_400_000)
+    assert full_in_ms(replace(WELL, arrived=(day, day))) == 2 * 86_400_000, "80 bytes are free, 40 come in a day"
+    assert full_in_ms(replace(WELL, arrived=(day, Arrival(20.0, 60_000)))) == -1, "too little is known of one"
+    assert full_in_ms(replace(WELL, arrived=(day,), mute={"https://s1": AWAY})) == -1
+    assert full_in_ms(WELL) == -1
 
 
 def test_days_are_read_from_metrics() -> None:

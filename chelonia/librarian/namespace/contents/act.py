@@ -141,7 +141,7 @@ class Contents:
         until = min(end, found[-1].end) if page.more and len(found) == len(page.items) else end
         ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in found)]
         blobs = await self._records.get(call, ids, view.BLOBS_LINKED.needed)
-        places = [Placement(blob_of(blob), view.merged_locations((blob,), self._present)) for blob in blobs]
+        places = [Placement(blob_of(blob), view.locations_of(blob, self._present)) for blob in blobs]
         return ExtentPage(content_etag(file), size, until, tuple(found), tuple(places))
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:

@@ -22,6 +22,7 @@ from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
 from chelonia.librarian.metadata.blobs import NewBlob
 from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
+from chelonia.librarian.namespace import view
 from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent
 from chelonia.librarian.recovery import invariants
@@ -219,8 +220,20 @@ async def test_extents_are_told_with_the_places_of_their_blobs() -> None:
         assert (page.size, page.until, len(page.blobs)) == (27, 21, 2)
         assert all(set(place.locations.values()) == {"alive"} for place in page.blobs)
         (shown,) = await b.service.get(BARTENDER, (file,))
-        assert len(shown.sections["locations"]) == 6
+        assert len(shown.sections["locations"]) == 2
         assert "content" not in shown.sections
+
+
+def test_a_file_of_several_blobs_is_shown_as_safe_as_the_one_that_is_worst_off() -> None:
+    def blob(name: str, *states: str) -> StoredObject:
+        places = {f"https://s{n}/Shepherd {name}": state for n, state in enumerate(states, 1)}
+        return StoredObject(ObjectId(f"blob:{name}"), 1, {"locations": places})
+
+    well, hurt = blob("a", "alive", "alive"), blob("b", "alive", "invalid")
+    assert list(view.weakest_locations((well, hurt, well), lambda _: True).values()) == ["alive", "invalid"]
+    assert list(view.weakest_locations((well, blob("c")), lambda _: True)) == []
+    away = view.weakest_locations((well, hurt), lambda shepherd: shepherd != "https://s1/Shepherd")
+    assert list(away.values()) == ["offline", "invalid"]
 
 
 async def test_all_blobs_of_a_file_want_what_it_wants() -> None:
