@@ -116,12 +116,12 @@ class Experiment:
         return [
             ("replicas wanted", str(WANTED), "40"),
             ("fewest alive after the kill", str(low), "32"),
-            ("loss noticed after", _s(seen["S3's replicas OFFLINE"] - killed), "under 15 s"),
+            ("loss noticed after", _s(seen["S3's copies are seen to be away"] - killed), "under 15 s"),
             ("40 alive again after", _s(seen["40 alive again without S3"] - killed), "about 60 s"),
             ("its own forecast / the real time from then on", beside, "no forecast"),
-            ("most ALIVE + THIRDWHEEL after its return", str(peak), "over 40"),
+            ("most copies after its return", str(peak), "over 40"),
             ("exactly 40 again after its return in", _s(seen["exactly 40 again"] - returned), "about 75 s"),
-            ("damage INVALID after", _s(seen["the damage is seen: INVALID"] - damaged), "not measured"),
+            ("damage noticed after", _s(seen["the damage is seen"] - damaged), "not measured"),
             ("damage replaced after", _s(seen["replaced: 40 sound replicas"] - damaged), "not measured"),
         ]
 

@@ -121,7 +121,7 @@ async def _survive(view: View, cluster: Cluster) -> Outage:
 async def _kill_and_return(experiment: Experiment, cluster: Cluster, administrator: Administrator) -> None:
     experiment.mark("S3 killed (kill -9)")
     cluster.kill_shepherd(2)
-    await experiment.until("S3's replicas OFFLINE", lambda s: s.offline > 0)
+    await experiment.until("S3's copies are seen to be away", lambda s: s.offline > 0)
     await experiment.ask_forecast(administrator)
     await experiment.until("40 alive again without S3", lambda s: s.alive == WANTED and s.creating == 0)
     await experiment.linger(1.5)
@@ -143,7 +143,7 @@ async def _damage(experiment: Experiment, cluster: Cluster, client: Client) -> N
         scrub = asyncio.ensure_future(
             administrator.shepherd(ServiceId(service)).scrub(Call(), (ReferenceId(reference),))
         )
-        await experiment.until("the damage is seen: INVALID", lambda s: s.invalid > 0)
+        await experiment.until("the damage is seen", lambda s: s.invalid > 0)
         await scrub
     await experiment.until(
         "replaced: 40 sound replicas", lambda s: s.alive == WANTED and s.invalid == 0 and s.creating == 0
