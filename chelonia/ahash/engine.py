@@ -184,6 +184,9 @@ class TransactDraft:
                 return self.is_empty(object_id, condition.section)
             case ConditionType.VERSION:
                 return self._open(object_id).base == int(condition.value)
+            case ConditionType.AT_MOST:
+                stored = self.value(object_id, condition.section, condition.property)
+                return (0 if stored is None else parse_integer(stored, object_id)) <= int(condition.value)
 
     def value(self, object_id: ObjectId, section: str, prop: str) -> str | None:
         """The value of a property, None when unset."""
@@ -352,5 +355,7 @@ def _check_condition(condition: Condition, op: str) -> None:
         case ConditionType.EMPTY:
             check_text(condition.section, bounds.NAME_BYTES_MAX, f"{op}: a section")
         case _:
+            if condition.type is ConditionType.AT_MOST:
+                parse_integer(condition.value, "at most")
             check_text(condition.section, bounds.NAME_BYTES_MAX, f"{op}: a section")
             check_text(condition.property, bounds.PROPERTY_BYTES_MAX, f"{op}: a property")

@@ -142,6 +142,12 @@ COMPACT_USER_CALLS_MAX: Final = 64
 
 ACCESS_KEYS_MAX: Final = 10_000
 """Access keys of a cluster: all are read where they are listed."""
+QUOTAS_MAX: Final = 10_000
+"""Quotas of a cluster: each Librarian remembers all, and all are told in one answer."""
+QUOTAS_RECOUNTED: Final = 1_000
+"""Quotas that one transact has counted anew."""
+QUOTA_DN_BYTES_MAX: Final = 2_000
+"""A DN that has a quota: it is part of a property's name."""
 ACCESS_KEYS_KNOWN_MAX: Final = 10_000
 """Access keys that a front end remembers, those that there are not included."""
 ACCESS_KEY_CACHE_MS: Final = 5_000

@@ -58,6 +58,7 @@ class Kind(enum.Enum):
     BUSY = "busy"
     PRECONDITION = "precondition"
     LOCKED = "locked"
+    OTHER_TREE = "other-tree"
 
 
 class ExitCode(enum.IntEnum):
@@ -137,6 +138,7 @@ TABLE: dict[Kind, Meaning] = {
     Kind.BUSY: Meaning(503, _S, "SlowDown", errno.EBUSY, _X.NETWORK, retryable=True),
     Kind.PRECONDITION: Meaning(412, _C, "PreconditionFailed", errno.ESTALE, _X.CONFLICT),
     Kind.LOCKED: Meaning(423, _C, "OperationAborted", errno.EBUSY, _X.CONFLICT),
+    Kind.OTHER_TREE: Meaning(409, _C, "InvalidRequest", errno.EXDEV, _X.CONFLICT),
 }
 
 

@@ -108,5 +108,8 @@ made by; section `shepherds`: which have told what they know (`told`), and which
 OVERWRITTEN_OBJECT = ObjectId("sys:overwritten")
 """While a rebuild goes on, and as long as a Shepherd is missing in it: section `formerly`, the blobs that newer bytes
 of their file (value) have replaced, and blobs and entries that were deleted (value `deleted`)."""
+QUOTAS_OBJECT = ObjectId("sys:quotas")
+"""Quotas: `tally` names each with its bounds and counters; its version changes with every change of them."""
+QUOTA_PREFIX = "sys:quota:"
 CLUSTER_OBJECT = ObjectId("sys:cluster")
 """Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

@@ -173,6 +173,9 @@ LIBRARIAN: Final = table(
     row(Librarian.access_keys, _B),
     row(Librarian.keep_access_key, _B, retry=_KEYED),
     row(Librarian.drop_access_key, _B, retry=_KEYED),
+    row(Librarian.quotas, _B, _A),
+    row(Librarian.set_quota, _A),
+    row(Librarian.recount_quotas, _A),
     row(Librarian.recall, _B),
     row(Librarian.heartbeat, *EVERYONE),  # an unknown identity is recorded as waiting for approval
     row(Librarian.hearing, _L, _A),

@@ -30,6 +30,7 @@ from chelonia.core.timing.jobs import BUSY, IDLE, Job, Jobs, Next, Wait, every
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.drills.act import LibrarianDrills
 from chelonia.librarian.leadership import operator_controls as steering
+from chelonia.librarian.leadership.counting import Counting
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.leadership.summarising import Summarising
@@ -91,6 +92,7 @@ class Healer:
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
         self._summarising = Summarising(on, self._leading)
+        self._counting = Counting(on, self._leading)
         self._questions = OpenQuestions(on, self._leading)
         self.life = NodeLife(records, nodes, world)
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
@@ -266,6 +268,7 @@ class Healer:
         yield self._leaders("drill", self._drilling.step, tick, ended=self._drilling.leave)
         yield self._leaders("sweep", self._expiring.sweep, seldom)
         yield self._leaders("summarise", self._summarising.step, seldom, ended=self._summarising.leave)
+        yield self._leaders("count quotas", self._counting.step, tick)
         yield Job("ask to compare", every(seldom, self._questions.step), Wait(seldom), held=self._in_rebuild)
         if self._snapshotting is not None:
             yield self._leaders("snapshot", self._snapshotting.step, seldom)

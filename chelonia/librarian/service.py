@@ -115,6 +115,7 @@ class LibrarianService:
         await self._ensure_root(parts.names, call)
         await parts.nodes.bootstrap(call, self._world.settings.bootstrap)
         await parts.nodes.refresh(call)
+        await parts.names.quotas.table(call)
         marker = await parts.records.one(call, REBUILD_OBJECT)
         parts.records.remembers_deleted = remembers(marker)
         if under_way(marker):
@@ -283,6 +284,10 @@ class LibrarianService:
     keep_access_key = _in(lambda parts: parts.keys.keep)
     drop_access_key = _in(lambda parts: parts.keys.drop)
 
+    quotas = _in(lambda parts: parts.names.quotas.told)
+    set_quota = _in(lambda parts: parts.names.quotas.set)
+    recount_quotas = _in(lambda parts: parts.names.quotas.recount)
+
     async def recall(self, call: Call) -> str | None:
         """The memo of an operation that applied under this request key, or None."""
         outcome = await self._parts.records.recall(call)
@@ -375,7 +380,10 @@ class LibrarianService:
         if under_way(await self._parts.records.one(call.strongly(), REBUILD_OBJECT)):
             cause = "a rebuild is under way; repair when `chelonia admin rebuild` has ended"
             raise CheloniaError(Kind.CONFLICT, "fsck", cause=cause)
-        return await self._parts.fsck.mend(call, findings)
+        mended = await self._parts.fsck.mend(call, findings)
+        if any(each.done for each in mended):  # what has become of names and sizes, nobody has counted
+            await self._parts.names.quotas.recount(call)
+        return mended
 
 
 class _Parts:

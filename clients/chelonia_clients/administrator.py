@@ -16,8 +16,9 @@ import msgspec
 
 from chelonia.core.cluster.drills import DrillOrder, DrillStatus
 from chelonia.core.cluster.healing import ForgetPage, HealOrder, HealStatus
+from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.ids import Dn, Guid, Ms, ServiceId
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.ports.shepherd import Shepherd
@@ -102,6 +103,18 @@ class Administrator:
     async def heal_order(self, order: HealOrder) -> HealStatus:
         """Pause, resume or limit healing, for all Librarians. Raises: as `nodes`, and BAD_REQUEST."""
         return await self.librarian.heal_order(new_call(), order)
+
+    async def quotas(self) -> tuple[QuotaUse, ...]:
+        """All quotas, with what is used. Raises: as `nodes`."""
+        return await self.librarian.quotas(new_call(), Dn(""), Guid(""))
+
+    async def set_quota(self, quota: Quota) -> QuotaUse:
+        """Set a quota, or remove one, which bounds nothing. Raises: as `nodes`, and BAD_REQUEST, NOT_FOUND."""
+        return await self.librarian.set_quota(new_call(), quota)
+
+    async def recount_quotas(self) -> None:
+        """Have all that quotas count counted anew. Raises: as `nodes`."""
+        await self.librarian.recount_quotas(new_call())
 
     async def drill(self, order: DrillOrder) -> DrillStatus:
         """Begin a drill, say whether one may begin, or call it off. Raises: as `nodes`, and CONFLICT, BAD_REQUEST."""

@@ -90,6 +90,14 @@ def parse_size(text: str, flag: str) -> int:
     return size
 
 
+def parse_count(text: str, flag: str) -> int:
+    """A number like `100`, `100k` or `2M`, by thousands. Raises: UsageError."""
+    match = re.fullmatch(r"([0-9]{1,12})([kKM]?)", text)
+    if match is None:
+        raise UsageError(f"{flag} takes a number like 100, 100k or 2M, not {text!r}")
+    return int(match[1]) * {"": 1, "K": 1_000, "M": 1_000_000}[match[2].upper()]
+
+
 def _amount(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)(?:i?B)?", text)
     return int(match[1]) * _UNIT_BYTES[match[2]] if match else -1

@@ -35,7 +35,7 @@ from chelonia.core.ports.bartender import (
     Outcome,
     UndeleteRequest,
 )
-from chelonia.core.ports.files import Files
+from chelonia.core.ports.files import Files, Space
 from chelonia.core.rights.scopes import ADDING, READING, Share, Shared
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
@@ -255,6 +255,11 @@ class Client:
         assert self.files is not None, "this client was made without the port Files"
         actions = (*READING, *ADDING) if upload else READING
         return await self.files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
+
+    async def space(self, ln: str = "/") -> Space:
+        """How much there is to store in, and the quotas that bind you below a name. Raises: BAD_NAME."""
+        assert self.files is not None, "this client was made without the port Files"
+        return await self.files.space(new_call(), parse_ln(ln))
 
     async def policy(self, ln: str, identity: str, change: Callable[[str], str]) -> str:
         """Rewrite one identity's action list through `change` (old list in, new list out); return the new list.

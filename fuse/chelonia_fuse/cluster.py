@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, BlobId
+from chelonia.core.ids import BlobId
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import (
@@ -109,9 +109,9 @@ class MountedCluster:
         """A page of a collection. Raises: NOT_FOUND, DENIED, ..."""
         return await _in_time(self.files.list(new_call(), Listing(place, after)), "list", place)
 
-    async def space(self) -> Space:
-        """How much there is to store in."""
-        return await _in_time(self.files.space(new_call()), "statfs", LogicalName(ROOT, ()))
+    async def space(self, top: LogicalName) -> Space:
+        """How much there is to store in, and the quotas that bind below a collection."""
+        return await _in_time(self.files.space(new_call(), top), "statfs", top)
 
     async def change(self, change: Change) -> Done:
         """Apply one change. Raises: what it says."""

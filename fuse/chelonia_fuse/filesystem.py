@@ -232,9 +232,8 @@ class FileSystem:
         _learn(inode, done)
 
     async def space(self) -> tuple[int, int]:
-        """Bytes in all, and free: of files, of which each takes as much as its copies."""
-        told = await self._cluster.space()
-        return told.total // self._cluster.wanted, told.free // self._cluster.wanted
+        """Bytes of files in all, and free: each takes as much as its copies; the narrowest quota may leave less."""
+        return (await self._cluster.space(self.inodes.place(self.inodes.root))).of_files(self._cluster.wanted)
 
     # --- attributes -------------------------------------------------------------------------------------------------
 

@@ -518,6 +518,7 @@ BAD_ELEMENTS = {
     "amount": (Element(ObjectId("a"), ChangeType.ADD, "s", "p", "many"), Kind.BAD_REQUEST),
     "large amount": (Element(ObjectId("a"), ChangeType.ADD, "s", "p", str(2**63)), Kind.BAD_REQUEST),
     "version": (check("a", Condition(ConditionType.VERSION, value="v1")), Kind.BAD_REQUEST),
+    "at most": (check("a", Condition(ConditionType.AT_MOST, "s", "p", "few")), Kind.BAD_REQUEST),
     "condition without property": (check("a", is_set("s", "")), Kind.BAD_REQUEST),
     "condition with NUL": (check("a", empty("s\0")), Kind.BAD_REQUEST),
 }

@@ -35,6 +35,7 @@ from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, ContentId, Dn, Guid, Ms
 from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
 from chelonia.core.ports.files import (
     ANY,
+    TOP,
     Arrived,
     Attributes,
     Change,
@@ -182,7 +183,7 @@ class MemoryFiles:
         after = page[-1] if len(numbers) > len(page) else 0
         return PartPage(told, after, found.change.place, found.owner, found.within)
 
-    async def space(self, call: Call) -> Space:
+    async def space(self, call: Call, place: LogicalName = TOP) -> Space:
         used = sum(node.attributes.size for node in self.nodes.values())
         return Space(1 << 40, (1 << 40) - used)
 

@@ -15,16 +15,17 @@ from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_tr
 from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import FoundEntry, Judge, existing
+from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
+from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.summaries import MARK_LOCKS, MARK_USER
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Ms, ObjectId
+from chelonia.core.ids import BlobId, Guid, Ms, ObjectId
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName, entry_name
 from chelonia.core.ports.files import Listed, Listing, Look, Looked, Named, Want
@@ -87,6 +88,15 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
     now = ports.clock.now_ms()
     entries = tuple([readable.named(leaf) if leaf.summary else _named(walk, ask, leaf, now) for leaf in told])
     return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]))
+
+
+async def quotas(ports: Ports, turn: ElementCall, ask: Look) -> tuple[QuotaUse, ...]:
+    """The quotas that count what the caller writes below an entry: of one that he may not read, or that is not there,
+    only his own."""
+    (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
+    there = walked.complete and is_visible(walked.last)
+    readable = there and Judge(turn.user, "space").may(Action.READ, existing(ask.place, walked))
+    return await ports.librarian.quotas(turn.service, turn.user.dn, Guid(walked.last.id) if readable else Guid(""))
 
 
 def _named(walk: RecursiveWalk, ask: Listing, leaf: Leaf, now: Ms) -> Named:

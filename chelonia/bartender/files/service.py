@@ -21,6 +21,7 @@ from chelonia.core.contents.parts import PartPage, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, check_ln
 from chelonia.core.ports.files import (
+    TOP,
     Change,
     Done,
     Drop,
@@ -108,12 +109,15 @@ class FilesService:
             raise answer.error("parts")
         return answer
 
-    async def space(self, call: Call) -> Space:
-        """How much there is to store in."""
+    async def space(self, call: Call, place: LogicalName = TOP) -> Space:
+        """How much there is to store in, and the quotas that bind the caller."""
+        (quotas,) = await self._answered(call, "space", partial(reading.quotas, self._ports), (Look(place),))
+        if isinstance(quotas, Failure):
+            raise quotas.error("space")
         nodes = await self._ports.shepherds.nodes(self._own(call))
         there = [node for node in nodes if node.state != "waiting"]
         free = sum(node.free_bytes for node in there if node.state == NODE_ALIVE and node.accepting)
-        return Space(sum(node.total_bytes for node in there), free)
+        return Space(sum(node.total_bytes for node in there), free, quotas)
 
     def _own(self, call: Call) -> Call:
         settings = self._ports.settings

@@ -36,7 +36,7 @@ class ChangeType(enum.Enum):
 
 
 class ConditionType(enum.Enum):
-    """What must hold of the element's object. `EMPTY` and `VERSION` exist in `transact` only."""
+    """What must hold of the element's object. `EMPTY`, `VERSION` and `AT_MOST` exist in `transact` only."""
 
     IS = "is"
     ISNOT = "isnot"
@@ -47,6 +47,8 @@ class ConditionType(enum.Enum):
     """The section holds no property."""
     VERSION = "version"
     """The object's hidden version equals the integer `value` (0: the object does not exist)."""
+    AT_MOST = "at most"
+    """The integer that the property holds (unset counts as 0) is no larger than the integer `value`."""
 
 
 @dataclass(frozen=True, slots=True)

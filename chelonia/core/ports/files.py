@@ -18,16 +18,18 @@ from typing import Final, Protocol
 import msgspec
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.quotas import QuotaUse, narrowest
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import PartPage, UploadId, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid
+from chelonia.core.ids import ROOT, BlobId, Dn, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.scopes import Share, Shared
 
+TOP: Final = LogicalName(ROOT, ())
 UNSET: Final = -1
 """An attribute that nobody has set: the door that shows it chooses (a mount: 0644, 0755, its own user)."""
 
@@ -489,10 +491,23 @@ class UploadParts:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes of all Shepherds together: what they have, and what is free. A file takes as much as all its copies."""
+    """Bytes of all Shepherds together: what they have, and what is free. A file takes as much as all its copies.
+
+    `quotas`: those that count what the caller writes below the place asked about; of files' bytes, not their copies'.
+    """
 
     total: int
     free: int
+    quotas: tuple[QuotaUse, ...] = ()
+
+    def of_files(self, copies: int) -> tuple[int, int]:
+        """Bytes of files, kept in so many copies, that fit in all and still: as the narrowest quota has it, where that
+        is less."""
+        total, free = self.total // copies, self.free // copies
+        use = narrowest(self.quotas)
+        if use is None or use.bytes_left >= free:
+            return total, free
+        return use.bytes + use.bytes_left, use.bytes_left
 
 
 class Files(Protocol):
@@ -543,6 +558,7 @@ class Files(Protocol):
         """
         ...
 
-    async def space(self, call: Call) -> Space:
-        """How much there is to store in; a little old."""
+    async def space(self, call: Call, place: LogicalName = TOP) -> Space:
+        """How much there is to store in, a little old; and the quotas that bind the caller below a collection (of one
+        that he may not read, only his own)."""
         ...

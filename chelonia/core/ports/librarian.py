@@ -20,6 +20,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import DrillOrder, DrillStatus
 from chelonia.core.cluster.healing import ForgetPage, HealingWord, HealOrder, HealStatus
 from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaState
 from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.contents.extents import ExtentPage
@@ -714,6 +715,20 @@ class Librarian(Protocol):
         Asked of a Shepherd that is forgotten, it goes through what was written of it since.
         Raises: NOT_FOUND; CONFLICT while it is alive.
         """
+        ...
+
+    async def quotas(self, call: Call, owner: Dn, within: Guid) -> tuple[QuotaUse, ...]:
+        """The quotas that count what `owner` writes into the collection `within` ("" of either: leave it out), with
+        what is used; of neither: all, ordered."""
+        ...
+
+    async def set_quota(self, call: Call, quota: Quota) -> QuotaUse:
+        """Set a quota, or remove one, which bounds nothing. Administrators only. What is there already is counted
+        soon. Raises: BAD_REQUEST, NOT_FOUND, NOT_A_COLLECTION, TOO_LARGE (so many are kept)."""
+        ...
+
+    async def recount_quotas(self, call: Call) -> None:
+        """Have all that quotas count counted anew, soon, and what differs set right. Administrators only."""
         ...
 
     async def heal_status(self, call: Call) -> HealStatus:

@@ -22,7 +22,7 @@ from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
-from chelonia.core.ports.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.ports.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Unmet, Walk, WalkOutcome
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.core.timing.pacing import Backoff
@@ -62,11 +62,13 @@ class LibrarianIdentity:
 @dataclass(frozen=True, slots=True)
 class PlannedTransact:
     """A decided transact, the note that a retry of the request will be answered from, and what it is counted by where
-    its job writes for several reasons."""
+    its job writes for several reasons. `unmet`: is shown the condition that did not hold, before all is built again; it
+    may raise the error that it means."""
 
     elements: Sequence[Element]
     memo: str = ""
     cause: str = ""
+    unmet: Callable[[Call, Unmet], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,8 @@ class Records:
             if outcome.unmet is not None and outcome.unmet.change_id == EXPECT:
                 cause = "what the decision was based on has changed; try again"
                 raise CheloniaError(Kind.CONFLICT, cause=cause)
+            if outcome.unmet is not None and draft.unmet is not None:
+                await draft.unmet(call, outcome.unmet)
         raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")
 
     def _saw(self, position: Position) -> None:

@@ -61,11 +61,10 @@ from chelonia.librarian.metadata.elements import drop, expectations, is_, put, u
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import summaries, trash, tree, view
 from chelonia.librarian.namespace.parts.decide import Opened, give_up
+from chelonia.librarian.namespace.quotas.act import Quotas, ancestors
 from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
 from chelonia.librarian.world import World
 
-ANCESTORS_MAX = 10_000
-"""Collections above one collection that a cycle check will look at: far above any sane tree, and bounded."""
 SWEEP_PAGE = 500
 """Expired reservations removed in one transact."""
 
@@ -77,6 +76,7 @@ class Names:
         self._records = records
         self._world = world
         self._present = present
+        self.quotas = Quotas(records, world)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Names:
             slot = await self.slot(call, request.parent, request.name) if request.parent else None
             if slot is None:
                 await self._absent(call, ROOT)
-            return self.draft(tree.make_entry(request, guid, slot, self._now()), guid, fresh(guid))
+            return await self.draft(call, tree.make_entry(request, guid, slot, self._now()), guid, fresh(guid))
 
         return Guid((await self._records.apply(call, build)).memo)
 
@@ -204,7 +204,9 @@ class Names:
         async def build() -> PlannedTransact:
             child = await self._records.one(call, entry_id(request.child))
             doomed = await self._doomed(call, child, ((request.parent, request.name),))
-            draft = self.draft(tree.unlink(request, doomed, self._now(), self._keep_ms), request.child, child)
+            draft = await self.draft(
+                call, tree.unlink(request, doomed, self._now(), self._keep_ms), request.child, child
+            )
             if tree.type_of(child) == TYPE_COLLECTION and len(tree.names_of(child)) <= 1:
                 await self._emptied(call, child)
             return draft
@@ -219,7 +221,7 @@ class Names:
             tree.check_removable(entry, "delete")
             doomed = await self._doomed(call, entry)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
-            return self.draft(elements, request.guid, entry)
+            return await self.draft(call, elements, request.guid, entry)
 
         await self._records.apply(call, build)
 
@@ -229,7 +231,7 @@ class Names:
         async def build() -> PlannedTransact:
             trashed = await self._records.one(call, entry_id(request.guid))
             slot = await self.slot(call, request.parent, request.name)
-            return self.draft(tree.undelete(request, trashed, slot, self._now()), request.guid, trashed)
+            return await self.draft(call, tree.undelete(request, trashed, slot, self._now()), request.guid, trashed)
 
         await self._records.apply(call, build)
 
@@ -257,7 +259,7 @@ class Names:
             await self._emptied(call, entry)
             doomed = await self._doomed(call, entry)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now(), self._keep_ms)
-            return self.draft(elements, request.guid)
+            return await self.draft(call, elements, request.guid)
 
         await self._records.apply(call, build)
 
@@ -314,10 +316,10 @@ class Names:
             view = await self._move_view(call, request)
             changed = (view.child, view.there.entry) if view.there is not None else (view.child,)
             if request.over == Over.EXCHANGE.value and view.there is not None:
-                return self.draft(tree.exchange(request, view), request.child, *changed)
+                return await self.draft(call, tree.exchange(request, view), request.child, *changed)
             if view.there is not None and tree.type_of(view.there.entry) == TYPE_COLLECTION:
                 await self._emptied(call, view.there.entry)
-            return self.draft(tree.move(request, view, self._now(), self._keep_ms), request.child, *changed)
+            return await self.draft(call, tree.move(request, view, self._now(), self._keep_ms), request.child, *changed)
 
         await self._records.apply(call, build)
 
@@ -330,9 +332,9 @@ class Names:
         above: frozenset[Guid] = frozenset()
         above_source: frozenset[Guid] = frozenset()
         if tree.type_of(child) == TYPE_COLLECTION:
-            above = await self._ancestors(call, request.target_parent)
+            above = await ancestors(self._records, call, request.target_parent)
         if request.over == Over.EXCHANGE.value:
-            above_source = await self._ancestors(call, request.source_parent)
+            above_source = await ancestors(self._records, call, request.source_parent)
         check_name(request.target_name)
         names = tree.slot_filter(dict.fromkeys((request.source_name, request.target_name)))
         ids = (entry_id(request.source_parent), entry_id(request.target_parent))
@@ -359,25 +361,12 @@ class Names:
         entry = await self._records.one(call, entry_id(target.child))
         return await self._doomed(call, entry, ((request.target_parent, request.target_name),))
 
-    async def _ancestors(self, call: Call, start: Guid) -> frozenset[Guid]:
-        """Every collection above `start`, itself included, through all parents."""
-        seen: dict[Guid, None] = {start: None}
-        level = [start]
-        while level:
-            if len(seen) > ANCESTORS_MAX:
-                raise CheloniaError(Kind.TOO_LARGE, "move", start, f"more than {ANCESTORS_MAX} collections above it")
-            found = await self._records.get(call, [entry_id(guid) for guid in level], (Needed("parents"),))
-            above = dict.fromkeys(parent for entry in found for parent, _ in tree.names_of(entry))
-            level = [guid for guid in above if guid not in seen]
-            seen.update(dict.fromkeys(level))
-        return frozenset(seen)
-
     async def change_entry(self, call: Call, request: ChangeEntry) -> None:
         """Change several properties of one entry at once."""
 
         async def build() -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid), (*SUMMARISED, Needed("tally", "changed")))
-            return self.draft(tree.change_entry(request, entry, self._now()), request.guid, entry)
+            return await self.draft(call, tree.change_entry(request, entry, self._now()), request.guid, entry)
 
         await self._records.apply(call, build)
 
@@ -389,7 +378,9 @@ class Names:
             nonlocal content
             file = await self._records.one(call, entry_id(request.guid), SUMMARISED)
             content = content_of(file)
-            return self.draft(tree.set_wanted(request, file, await self.blobs(call, file)), request.guid, file)
+            return await self.draft(
+                call, tree.set_wanted(request, file, await self.blobs(call, file)), request.guid, file
+            )
 
         await self._records.apply(call, build)
         return content
@@ -433,7 +424,7 @@ class Names:
             now = entry.value(request.section, request.property)
             if (word == "add" and now) or (word == "setifvalue" and now != value):
                 return PlannedTransact((), memo="condition failed")
-            return self.draft(elements, done, entry)
+            return await self.draft(call, elements, done, entry)
 
         return (await self._records.apply(call, build)).memo
 
@@ -463,11 +454,15 @@ class Names:
         """The blob objects of a file, in order."""
         return await self._records.get(call, [blob_object(blob) for blob in tree.blobs_of(file)])
 
-    def draft(self, elements: Sequence[Element], memo: str, *changed: StoredObject) -> PlannedTransact:
-        """A transact with what follows from it for collections and summaries. `changed`: the entries it changes, each
-        read with `SUMMARISED`."""
+    async def draft(
+        self, call: Call, elements: Sequence[Element], memo: str, *changed: StoredObject
+    ) -> PlannedTransact:
+        """A transact with what follows from it for collections, summaries and quotas. `changed`: the entries it
+        changes, each read with `SUMMARISED`."""
         stamp = f"{self._now()} {self._world.ids.uuid()[:8]}"
-        return PlannedTransact(summaries.kept(elements, stamp, changed), memo)
+        counted = await self.quotas.counted(call, elements, changed)
+        kept = summaries.kept(elements, stamp, changed)
+        return PlannedTransact([*kept, *counted], memo, unmet=self.quotas.unmet)
 
     @property
     def _keep_ms(self) -> int:

@@ -47,12 +47,12 @@ def touched(elements: Sequence[Element], file: ObjectId) -> bool:
 def _summaries(elements: Sequence[Element], file: StoredObject) -> list[Element]:
     if not touched(elements, file.id):
         return []
-    after = _after(elements, file)
+    later = after(elements, file)
     before = names_of(file) if type_of(file) == TYPE_FILE else ()
-    names = names_of(after) if type_of(after) == TYPE_FILE else ()
+    names = names_of(later) if type_of(later) == TYPE_FILE else ()
     if not before and not names:
         return []
-    summary = summary_of(after)
+    summary = summary_of(later)
     out = [check(file.id, version(file.version))] if file.version else []
     out += [drop(ObjectId(parent), SECTION, name) for parent, name in before if (parent, name) not in names]
     if summary:
@@ -60,8 +60,8 @@ def _summaries(elements: Sequence[Element], file: StoredObject) -> list[Element]
     return out + (dropped(file) if len(before) <= NAMES_MAX else [])
 
 
-def _after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
-    """The file once these elements are carried out."""
+def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
+    """The entry once these elements are carried out."""
     sections = {section: dict(properties) for section, properties in file.sections.items()}
     for element in _made(elements):
         if element.object != file.id:

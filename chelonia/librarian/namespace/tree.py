@@ -280,6 +280,7 @@ def undelete(request: Undelete, trashed: StoredObject, slot: Slot, now: Ms) -> l
     elements = [*expectations(request.expect), *take_name(slot, trashed.value("entry", "owner"), now)]
     elements.append(put(slot.parent.id, "entries", key_for(slot.name, kind), trashed.id))
     elements.append(put(trashed.id, "entry", "type", kind, version(trashed.version)))
+    elements += [add(TREE_OBJECT, "epoch", "tree", 1)] if kind == TYPE_COLLECTION else []  # it may lie elsewhere now
     elements += [drop(trashed.id, "trashed", prop) for prop in sorted(trashed.sections.get("trashed", {}))]
     name = f"{slot.parent.id}/{slot.name}"
     elements += [drop(trashed.id, "parents", pair) for pair in trashed.sections.get("parents", {}) if pair != name]

@@ -28,6 +28,8 @@ TAIL: Final = b"</D:multistatus>\n"
 
 Property = tuple[str, str]
 """(namespace, local name)."""
+QUOTAS: Final[tuple[Property, ...]] = ((DAV, "quota-available-bytes"), (DAV, "quota-used-bytes"))
+"""Told where they are asked for by name only. Source: RFC 4331."""
 
 
 @dataclass(frozen=True, slots=True)

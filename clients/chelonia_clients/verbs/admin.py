@@ -16,6 +16,7 @@ from chelonia_clients.verbs.drill import drill
 from chelonia_clients.verbs.fsck import fsck
 from chelonia_clients.verbs.heal import heal
 from chelonia_clients.verbs.jobs import jobs
+from chelonia_clients.verbs.quota import admin_quota
 from chelonia_clients.verbs.s3 import s3_keys
 
 
@@ -57,6 +58,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_ahash.replace(session, replica, dn, address)
         case ("s3", *words):
             await s3_keys(session, arguments, words)
+        case ("quota" | "quotas", *words):
+            await admin_quota(session, arguments, words)
         case ("jobs",):
             await jobs(session)
         case ("scrub",):

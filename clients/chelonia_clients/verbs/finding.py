@@ -21,7 +21,7 @@ ORIGINAL: Final[dict[str, Verb]] = {
 
 WHOLE: Final[dict[str, Verb]] = {
     "mkdir": table.MAKE_COLLECTION, "rmdir": table.UNMAKE_COLLECTION, "unmake": table.UNMAKE_COLLECTION,
-    "unmount": table.UNMAKE_MOUNT,
+    "unmount": table.UNMAKE_MOUNT, "df": table.QUOTA,
 }  # fmt: skip
 """Other words for verbs, as people type them."""
 
@@ -32,7 +32,7 @@ FOREIGN: Final[dict[str, str]] = {
     "copy": "cp", "rename": "mv", "dir": "ls", "upload": "put", "download": "get", "chmod": "policy", "chown": "policy",
     "acl": "policy", "setfacl": "policy", "getfacl": "policy", "mirror": "sync", "rsync": "sync", "config": "setup",
     "configure": "setup", "login": "setup", "init": "setup", "restore": "undelete", "check": "diff",
-    "df": "admin status", "top": "admin top", "health": "admin status",
+    "top": "admin top", "health": "admin status",
     "del": "rm", "delete": "rm", "remove": "rm",
     "erase": "rm", "info": "stat", "touch": "put", "man": "help", "symlink": "ln", "link": "ln",
 }  # fmt: skip

@@ -55,7 +55,7 @@ class FsckTally:
 
 async def fsck(session: Session, arguments: Arguments, path: str) -> None:
     """Check what is below `path`, everything when it is ""; `--repair` mends what is safe to mend."""
-    below = await _guid_of(session, path) if path else Guid("")
+    below = await guid_of(session, path) if path else Guid("")
     repair = arguments.has("--repair")
     tally = await _pass(session, below, repair=repair)
     mended, passes = tally.mended, 1
@@ -67,11 +67,14 @@ async def fsck(session: Session, arguments: Arguments, path: str) -> None:
         session.out.exit_code = session.out.exit_code or FINDINGS_LEFT
 
 
-async def _guid_of(session: Session, path: str) -> Guid:
+async def guid_of(session: Session, path: str, op: str = "fsck") -> Guid:
+    """The entry that a Logical Name leads to. Raises: NOT_FOUND."""
     ln = parse_ln(session.ln(path))
     [walk] = await session.administrator().librarian.traverse(new_call(), (ln,))
     if not walk.complete or not walk.last.exists:
-        raise CheloniaError(Kind.NOT_FOUND, "fsck", path, "no such name; without one everything is checked")
+        raise CheloniaError(
+            Kind.NOT_FOUND, op, path, "no such name" + "; without one everything is checked" * (op == "fsck")
+        )
     return walk.guid
 
 

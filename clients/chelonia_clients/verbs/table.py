@@ -96,6 +96,10 @@ FIND = Verb(
      Flag("--older", "modified more than TIME ago", "", "TIME"), NUL, FORMAT), False,
     ("find /data --name '*.root' --larger 1G", "find /data --older 30d -0 | xargs -0 chelonia rm"), "all",
 )  # fmt: skip
+QUOTA = Verb(
+    "quota", "[-h] [<LN> ...]", "the quotas that bind you below a collection (/), and what is used (also: df)",
+    "verbs.quota:quota", (0, -1), (HUMAN,), False, ("quota -h", "quota -h /atlas"), "all",
+)  # fmt: skip
 TREE = Verb(
     "tree", "[-h] [<LN> ...]", "draw what is below collections", f"{_TREES}:tree", (0, -1), (HUMAN,), False,
     ("tree /data",), "all",
@@ -237,13 +241,15 @@ ADMIN = Verb(
     "ahash replace <id> <DN> <host:port> | jobs | "
     "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
     "quarantine discard <id> <reference>...|all | quarantine readmit <id> | "
-    "s3 key create <DN> [--for TIME] [--note TEXT] | s3 key list | s3 key revoke <id>",
+    "s3 key create <DN> [--for TIME] [--note TEXT] | s3 key list | s3 key revoke <id> | "
+    "quota set <whose> [--bytes SIZE] [--files N] | quota list | quota remove <whose> | quota recount",
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--watch", "heal status: look until all is whole"),
      Flag("--copies", "heal rate: repair copies one node sends, and takes, at once", "", "N"),
      Flag("--within", "drill: how soon all has to be whole again, 5m by default", "", "TIME"),
-     Flag("--files", "drill: files that may be exposed, 1000 by default", "", "N"),
+     Flag("--files", "drill: files that may be exposed, 1000 by default; quota: files, like 100k, or none", "", "N"),
+     Flag("--bytes", "quota: bytes, like 500M or 10G, or none", "", "SIZE"),
      Flag("--one-left", "drill: files that may be left with one copy, 0 by default", "", "N"),
      Flag("--curve", "drill: write the recovery curve to FILE.csv, .json or .svg (may be repeated)", "", "FILE"),
      Flag("--dry-run", "drill: only say whether it may begin"), Flag("--yes", "drill: begin without being asked"),
@@ -275,8 +281,8 @@ VERSION = Verb("version", "", "print the version", f"{_ABOUT}:version", (0, 0))
 HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), False, ("help put",))
 
 VERBS: tuple[Verb, ...] = (
-    LS, LIST, STAT, TREE, FIND, DU, WATCH, DIFF, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, SYNC, CP, CAT, MV, MOVE,
-    LN, RM, DELETE, UNDELETE, UNLINK, SHARE, MODIFY, POLICY, MOUNT, UMOUNT, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS,
+    LS, LIST, STAT, TREE, FIND, DU, QUOTA, WATCH, DIFF, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, SYNC, CP, CAT, MV,
+    MOVE, LN, RM, DELETE, UNDELETE, UNLINK, SHARE, MODIFY, POLICY, MOUNT, UMOUNT, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS,
     REMOVE_CREDENTIALS, WHOAMI, SETUP, DOCTOR, S3, ADMIN, COMPLETION, VERSION, HELP,
 )  # fmt: skip
 """In the order in which `help` shows them."""

@@ -29,6 +29,13 @@ CONDITIONS = st.one_of(
     ),
     st.builds(Condition, st.just(ConditionType.EMPTY), st.sampled_from(SECTIONS)),
     st.builds(Condition, st.just(ConditionType.VERSION), value=st.sampled_from(["0", "1", "2", "3"])),
+    st.builds(
+        Condition,
+        st.just(ConditionType.AT_MOST),
+        st.sampled_from(SECTIONS),
+        st.sampled_from(PROPERTIES),
+        st.sampled_from(["-3", "0", "1"]),
+    ),
 )
 ELEMENTS = st.builds(
     Element,
@@ -52,6 +59,7 @@ def holds(model: Model, element: Element, condition: Condition) -> bool:
         ConditionType.UNSET: value is None,
         ConditionType.EMPTY: condition.section not in sections,
         ConditionType.VERSION: str(version) == condition.value,
+        ConditionType.AT_MOST: condition.type is ConditionType.AT_MOST and int(value or "0") <= int(condition.value),
     }[condition.type]
 
 

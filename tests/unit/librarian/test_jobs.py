@@ -13,10 +13,11 @@ from tests.support.paper import Paper, paper
 
 NAMES = (
     "lead", "listen", "detect", "repair", "trim", "erase", "forget", "notify leader", "renew claims", "survey",
-    "balance", "drill", "sweep", "summarise", "ask to compare",
+    "balance", "drill", "sweep", "summarise", "count quotas", "ask to compare",
 )  # fmt: skip
 UNNEEDED = (
-    "trim", "erase", "forget", "notify leader", "survey", "balance", "drill", "sweep", "summarise", "ask to compare",
+    "trim", "erase", "forget", "notify leader", "survey", "balance", "drill", "sweep", "summarise", "count quotas",
+    "ask to compare",
 )  # fmt: skip
 """Copies are made without these."""
 

@@ -27,16 +27,31 @@ async def propfind(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     want = Want.USER if asked.everything or any(space != dav.DAV for space, _ in asked.properties) else Want.NOTHING
     want |= Want.LOCKS if asked.everything or (dav.DAV, "lockdiscovery") in asked.properties else Want.NOTHING
     there = await look(parts, exchange.call, exchange.place, want)
-    return HttpResponse(207, _XML, _responses(parts, exchange, asked, (there, want, depth == "1")))
+    live = {**locks.properties(there.locks), **await _quotas(parts, exchange, asked, there)}
+    return HttpResponse(207, _XML, _responses(parts, exchange, asked, (there, want, depth == "1"), live))
+
+
+async def _quotas(
+    parts: DoorParts, exchange: Exchange, asked: dav.PropfindRequest, there: Looked
+) -> Mapping[dav.Property, str]:
+    """The quota properties of a collection, where they are asked for by name (RFC 4331, section 2)."""
+    if there.attributes.type != TYPE_COLLECTION or not any(each in asked.properties for each in dav.QUOTAS):
+        return {}
+    total, free = (await parts.files.space(exchange.call, exchange.place)).of_files(parts.copies)
+    return dict(zip(dav.QUOTAS, (str(free), str(total - free)), strict=True))
 
 
 async def _responses(
-    parts: DoorParts, exchange: Exchange, asked: dav.PropfindRequest, top: tuple[Looked, Want, bool]
+    parts: DoorParts,
+    exchange: Exchange,
+    asked: dav.PropfindRequest,
+    top: tuple[Looked, Want, bool],
+    live: Mapping[dav.Property, str],
 ) -> AsyncIterator[bytes]:
     there, want, inside = top
     is_collection, path = there.attributes.type == TYPE_COLLECTION, exchange.place.parts
     own = dav.href_of(path, collection=is_collection) or "/"
-    yield dav.HEAD + dav.response(own, there.attributes, there.user, asked, locks.properties(there.locks))
+    yield dav.HEAD + dav.response(own, there.attributes, there.user, asked, live)
     deep = tuple(lock for lock in there.locks if lock.deep)
     after, more = "", inside and is_collection
     while more:

@@ -60,11 +60,11 @@ class Contents:
                 slot = await self._names.slot(call, begin.parent, begin.name)
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
-                return self._names.draft(made, guid, fresh(guid))
+                return await self._names.draft(call, made, guid, fresh(guid))
             held = await self._held(call, request, await self._records.one(call, entry_id(guid)))
             new = self._new(request, guid, decide.wanted_of(held.file, begin))
             spliced = decide.splice(request, held, new, content, self._world.clock.now_ms())
-            return self._names.draft(spliced, guid, held.file)
+            return await self._names.draft(call, spliced, guid, held.file)
 
         done = Guid((await self._records.apply(call, build)).memo)
         for piece in request.pieces:

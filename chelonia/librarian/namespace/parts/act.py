@@ -171,12 +171,12 @@ class PartUploads:
                 file = await self._records.one(call, entry_id(begin.replaces))
                 over = Overwritten(file, await self._names.blobs(call, file))
                 elements = decide.seal_over(request, upload, chosen, over, self._now())
-                return self._names.draft(elements, begin.replaces, file)
+                return await self._names.draft(call, elements, begin.replaces, file)
             used = (await self._records.one(call, entry_id(upload.file), tree.ENTRY)).exists
             guid = Guid(self._world.ids.uuid()) if used else upload.file
             slot = await self._names.slot(call, begin.parent, begin.name)
             elements = decide.seal_new(request, upload, chosen, slot=slot, guid=guid, now=self._now())
-            return self._names.draft(elements, guid, fresh(guid))
+            return await self._names.draft(call, elements, guid, fresh(guid))
 
         done = await self._records.apply(call, build)
         return Guid("") if changed else Guid(done.memo)

@@ -60,6 +60,8 @@ class FileUploads:
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:
         """Make the ids of an upload and, when it is named, reserve its name."""
         tree.check_wanted(request.wanted)
+        if not request.replaces:
+            await self._names.quotas.check_room(call, request.owner, request.ln, request.size)
         if not request.named:
             return self._begun(request, request.replaces or self._guid(), BlobId(self._world.ids.uuid()))
         guid, blob = self._guid(), BlobId(self._world.ids.uuid())
@@ -120,8 +122,12 @@ class FileUploads:
             uploads.check_pending(pending, slot)
             memo = f"{new.facts.guid} {new.facts.blob}"
             if over is None:
-                return self._names.draft(uploads.commit_new(pending, slot, new, self._now()), memo, pending.entry)
-            return self._names.draft(uploads.commit_over(pending, slot, over, new, self._now()), memo, over.file)
+                return await self._names.draft(
+                    call, uploads.commit_new(pending, slot, new, self._now()), memo, pending.entry
+                )
+            return await self._names.draft(
+                call, uploads.commit_over(pending, slot, over, new, self._now()), memo, over.file
+            )
 
         memo = (await self._records.apply(call, build)).memo
         await self.rechecking.written(receipts)
@@ -163,12 +169,14 @@ class FileUploads:
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now())
                 elements = expectations(begin.expect) + elements + await self._overtaken(call, begin)
-                return self._names.draft(elements, memo, over.file)
+                return await self._names.draft(call, elements, memo, over.file)
             # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
             slot = uploads.free_slot(begin) if first else await self._names.slot(call, begin.parent, begin.name)
             if not slot.child:
                 await self._check_unused(call, new, first)
-            return self._names.draft(uploads.commit_file(request, slot, new, self._now()), memo, fresh(guid))
+            return await self._names.draft(
+                call, uploads.commit_file(request, slot, new, self._now()), memo, fresh(guid)
+            )
 
         first = (await self._records.apply(call, build)).memo
         await self.rechecking.written(request.receipts)

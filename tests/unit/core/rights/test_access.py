@@ -25,6 +25,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "undelete": {B}, "trash": {B, A}, "rebuild": {A},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "changeEntry": {B}, "below": {B, A}, "recall": {B},
         "accessKey": {B}, "accessKeys": {B}, "keepAccessKey": {B}, "dropAccessKey": {B},
+        "quotas": {B, A}, "setQuota": {A}, "recountQuotas": {A},
         "hearing": {L, A}, "consider": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A},
         "approve": {A}, "maintenance": {A}, "drain": {A}, "forget": {A},
         "drill": {L, A}, "drillStatus": {L, A},

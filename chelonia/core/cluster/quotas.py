@@ -1,0 +1,63 @@
+"""Quotas: a bound on what a user has, or on what a collection and all below it hold; and how much that is. Pure.
+
+Bytes are those that files have, not those of their copies. What is in the trash does not count.
+Reasoning: docs/design/027-quotas.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chelonia.core.ids import Dn, Guid
+
+UNBOUNDED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One quota: of a `user`, or of the `tree` that begins at a collection; the other is "".
+
+    `bytes`, `files`: the most that may be there, -1: any number.
+    """
+
+    user: Dn = Dn("")
+    tree: Guid = Guid("")
+    bytes: int = UNBOUNDED
+    files: int = UNBOUNDED
+
+    @property
+    def bounds_nothing(self) -> bool:
+        """Whether there is no bound in it: setting it removes the quota."""
+        return self.bytes < 0 and self.files < 0
+
+    @property
+    def of(self) -> str:
+        """Whose it is: a DN or a GUID."""
+        return self.user or self.tree
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """A quota and what is used of it. While not `counted`, what was there before it was set is still being counted:
+    `bytes` and `files` are what was added since, and nothing is refused. `name`: a DN, or the Logical Name of the tree.
+    """
+
+    quota: Quota
+    bytes: int
+    files: int
+    counted: bool
+    name: str = ""
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes that may be added, -1: any number; 0 also where no file may be added."""
+        if 0 <= self.quota.files <= self.files and self.counted:
+            return 0
+        return -1 if self.quota.bytes < 0 else max(self.quota.bytes - self.bytes, 0)
+
+
+def narrowest(uses: Iterable[QuotaUse]) -> QuotaUse | None:
+    """The quota of which the fewest bytes are left, None where none bounds bytes."""
+    bound = [use for use in uses if use.bytes_left >= 0]
+    return min(bound, key=lambda use: use.bytes_left, default=None)

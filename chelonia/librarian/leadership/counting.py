@@ -1,0 +1,189 @@
+"""Counting what was there before a quota was set, or counting again: the repair leader, while everything goes on.
+
+From the transact on that names a counter as `counting`, every change adds to it and notes once what its file counted
+before. This pass reads all entries, and adds up those of which nothing is noted, and what is noted of the others: that
+is what was there at that transact, and the counter has what has changed since. One transact then joins the two.
+Invariants: it only reads until then; broken off, it begins again, for what is noted stays true.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from chelonia.core import bounds
+from chelonia.core.ids import QUOTAS_OBJECT, ObjectId, is_uuid
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.librarian.context import LibrarianContext
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata.elements import add, erase, put
+from chelonia.librarian.namespace.quotas import decide
+from chelonia.librarian.namespace.quotas.act import Quotas, changed
+from chelonia.librarian.namespace.quotas.decide import Account, Change, Held, Table, counter_object, log_object
+
+_LOG = logging.getLogger(__name__)
+_HELD = (Needed("entry"), Needed("parents"), Needed("states", "size"))
+
+
+class Seen:
+    """The files that were counted, in order: 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._ids = bytearray()
+
+    def add(self, file: ObjectId) -> None:
+        """Note one more; ids come in order."""
+        self._ids += _short(file)
+
+    def has(self, file: str) -> bool:
+        """Whether a file was counted."""
+        short = _short(file)
+        at = bisect_left(self, short)
+        return at < len(self) and self[at] == short
+
+    def __len__(self) -> int:
+        return len(self._ids) // 16
+
+    def __getitem__(self, at: int) -> bytes:
+        return bytes(self._ids[at * 16 : at * 16 + 16])
+
+
+def _short(file: str) -> bytes:
+    return bytes.fromhex(file.replace("-", ""))
+
+
+@dataclass(slots=True)
+class Total:
+    """What was there when a counter was named."""
+
+    bytes: int = 0
+    files: int = 0
+    seen: Seen = field(default_factory=Seen)
+
+    def add(self, size: int) -> None:
+        """One more file."""
+        self.bytes += size
+        self.files += 1
+
+
+class Counting:
+    """One Librarian's pass over all entries."""
+
+    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+        self._on = context
+        self._leading = leading
+        self._quotas = Quotas(context.records, context.world)
+
+    async def step(self) -> None:
+        """Count, where something is to be counted."""
+        table = await self._quotas.table(self._on.call)
+        totals = {account.counting: Total() for account in table.accounts.values() if account.counting}
+        if not totals or not await self._entries(totals):
+            return
+        for counter, total in totals.items():
+            await self._noted(counter, total)
+        for counter, total in totals.items():
+            await self._join(counter, total)
+
+    async def _entries(self, totals: Mapping[str, Total]) -> bool:
+        """Add up all files that nothing is noted of; whether it came to the end."""
+        after, more = "", True
+        while more:
+            if not self._leading.now:
+                return False
+            page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
+            while not await self._page([each for each in page.ids if is_uuid(each)], totals):
+                pass
+            after, more = page.ids[-1] if page.ids else "", page.more
+            if more:
+                await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
+        return True
+
+    async def _page(self, ids: Sequence[ObjectId], totals: Mapping[str, Total]) -> bool:
+        """Add up a page; False, and nothing, when collections were moved or quotas set meanwhile."""
+        records, call = self._on.records, self._on.call
+        table = await self._quotas.table(call)
+        entries = await records.get(call, ids, _HELD)
+        found = [(entry.id, side) for entry in entries if (side := decide.held(entry)) is not None]
+        counts = [pair for file, side in found for pair in await self._counts(table, file, side, totals)]
+        noted = {
+            counter: await self._noted_of(counter, [file for c, file in counts if c == counter]) for counter in totals
+        }
+        if await self._quotas.table(call) != table:
+            return False
+        sizes = {file: side.bytes for file, side in found}
+        for counter, file in counts:
+            if file not in noted[counter]:
+                totals[counter].add(sizes[file])
+                totals[counter].seen.add(file)
+        return True
+
+    async def _counts(
+        self, table: Table, file: ObjectId, side: Held, totals: Mapping[str, Total]
+    ) -> list[tuple[str, ObjectId]]:
+        trees = await self._quotas.trees(self._on.call, table, side.parents)
+        logged = decide.to_log((Change(file, side, None),), table, trees)
+        return [(counter, file) for counter, _ in logged if counter in totals]
+
+    async def _noted_of(self, counter: str, files: Sequence[ObjectId]) -> set[str]:
+        """Of these files, those of which something is noted."""
+        out = set[str]()
+        for start in range(0, len(files), bounds.FILTER_MAX):
+            needed = tuple(Needed("named", file) for file in files[start : start + bounds.FILTER_MAX])
+            out |= (
+                (await self._on.records.one(self._on.call, log_object(counter), needed))
+                .sections.get("named", {})
+                .keys()
+            )
+        return out
+
+    async def _noted(self, counter: str, total: Total) -> None:
+        """Add what is noted of files, unless they were counted before it was."""
+        after, more = "", True
+        while more:
+            page = await self._on.records.scan(
+                self._on.call, log_object(counter), "named", after, bounds.PAGE_ENTRIES_MAX
+            )
+            for file, value in page.items:
+                size = decide.parse_logged(value)
+                if size is not None and not total.seen.has(file):
+                    total.add(size)
+            after, more = page.items[-1][0] if page.items else "", page.more
+
+    async def _join(self, counter: str, total: Total) -> None:
+        """The counter counts from now on; of one that was counted again, what differs is told."""
+        while self._leading.now:
+            table = await self._quotas.table(self._on.call)
+            account = next((a for a in table.accounts.values() if a.counting == counter), None)
+            if account is None:
+                return
+            elements = [
+                *changed(table),
+                put(QUOTAS_OBJECT, "tally", account.key, replace(account, counter=counter, counting="").record),
+                add(counter_object(counter), "tally", "bytes", total.bytes),
+                add(counter_object(counter), "tally", "files", total.files),
+            ]
+            differs = await self._differs(account, total)
+            elements += [erase(counter_object(account.counter))] if account.counter else []
+            if await self._leading.apply(elements):
+                if differs:
+                    _LOG.warning("quota-wrong: that of %s said %s; it is set right", account.quota.of, differs)
+                _LOG.info("the quota of %s counts: %d files were there", account.quota.of, total.files)
+                await self._quotas.clear_log(self._on.call, counter)
+                return
+
+    async def _differs(self, account: Account, total: Total) -> str:
+        """What a counter says wrongly, in words; "" when it is right. Both were read at one moment."""
+        if not account.counter:
+            return ""
+        ids = [counter_object(each) for each in (account.counter, account.counting)]
+        old, new = await self._on.records.get(self._on.call, ids, (Needed("tally"),))
+        said = [_number(old, prop) for prop in ("bytes", "files")]
+        true = [_number(new, "bytes") + total.bytes, _number(new, "files") + total.files]
+        return "" if said == true else f"{said[0]} bytes and {said[1]} files, not {true[0]} and {true[1]}"
+
+
+def _number(counter: StoredObject, prop: str) -> int:
+    return int(counter.value("tally", prop, "0"))

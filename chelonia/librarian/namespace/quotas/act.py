@@ -1,0 +1,282 @@
+"""Quotas carried out: the table of all quotas as one Librarian knows it, what counts for which, and setting them.
+
+What is remembered is never trusted: each transact that counts rests on the version of the table and on the tree epoch
+that it was built with, and whoever finds one changed reads anew. So nobody has to be told of a new quota, and where
+there are none a change costs one condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.cluster.quotas import Quota, QuotaUse
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import QUOTAS_OBJECT, ROOT, TREE_OBJECT, Dn, Guid, ObjectId, RequestKey, parse_guid
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.ahash import Element, Unmet, Walk
+from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.librarian.metadata.elements import add, check, drop, erase, is_, put, version
+from chelonia.librarian.metadata.records import PlannedTransact, Records
+from chelonia.librarian.namespace import tree
+from chelonia.librarian.namespace.quotas import decide
+from chelonia.librarian.namespace.quotas.decide import Account, Change, Held, Table, Trees
+from chelonia.librarian.world import World
+
+ANCESTORS_MAX: Final = 10_000
+"""Collections above one collection that are looked at: far above any sane tree, and bounded."""
+KNOWN_MAX: Final = 100_000
+"""Collections of which is remembered which quotas they lie in."""
+_COUNTERS: Final = (Needed("tally"),)
+
+
+async def ancestors(records: Records, call: Call, start: Guid) -> frozenset[Guid]:
+    """Every collection above `start`, itself included, through all parents. Raises: TOO_LARGE."""
+    seen: dict[Guid, None] = {start: None}
+    level = [start]
+    while level:
+        if len(seen) > ANCESTORS_MAX:
+            raise CheloniaError(Kind.TOO_LARGE, "move", start, f"more than {ANCESTORS_MAX} collections above it")
+        ids = [ObjectId(parse_guid(guid)) for guid in level]
+        found = await records.get(call, ids, (Needed("parents"),))
+        above = dict.fromkeys(parent for entry in found for parent, _ in tree.names_of(entry))
+        level = [guid for guid in above if guid not in seen]
+        seen.update(dict.fromkeys(level))
+    return frozenset(seen)
+
+
+class Quotas:
+    """The quotas as one Librarian knows them."""
+
+    def __init__(self, records: Records, world: World) -> None:
+        self._records = records
+        self._world = world
+        self._table: Table | None = None
+        self._above: dict[Guid, frozenset[Guid]] = {}
+
+    # --- counting what changes --------------------------------------------------------------------------------------
+
+    async def counted(self, call: Call, elements: Sequence[Element], changed: Sequence[StoredObject]) -> list[Element]:
+        """What a transact has to bring along for quotas. `changed`: the entries it changes, as read."""
+        changes, moves = decide.changes_of(elements, changed), decide.moves_of(elements, changed)
+        if not changes and not moves:
+            return []
+        table, above = self._table or await self.table(call), self._above
+        out = decide.resting(table)
+        if table.trees:
+            for collection, before, later in moves:
+                trees = await self._trees(call, table, above, before | later)
+                if _joined(trees, before) != _joined(trees, later):
+                    out.append(decide.stays_empty(collection))
+        if table.accounts and changes:
+            trees = await self._trees(call, table, above, decide.parents_of(changes))
+            out += decide.counted(table, changes, trees)
+            out += await self._logged(call, changes, table, trees)
+        return out
+
+    async def _logged(self, call: Call, changes: Sequence[Change], table: Table, trees: Trees) -> list[Element]:
+        known = {}
+        for counter, change in decide.to_log(changes, table, trees):
+            obj = decide.log_object(counter)
+            found = await self._records.one(call, obj, (Needed("named", change.file),))
+            known[counter, change.file] = found.value("named", change.file)
+        return decide.logged(changes, table, trees, known)
+
+    async def unmet(self, call: Call, unmet: Unmet) -> None:
+        """See why a transact that counts was refused: what was remembered is read anew. Raises: QUOTA, OTHER_TREE."""
+        if unmet.change_id == decide.TABLE:
+            await self.table(call)
+        elif unmet.change_id == decide.BORDER:
+            raise decide.other_tree(unmet.condition_id)
+        elif unmet.change_id.startswith(decide.OVER):
+            account = (await self.table(call)).accounts.get(unmet.change_id.removeprefix(decide.OVER))
+            if account is not None:
+                raise decide.refused((await self.uses(call, (account,)))[0], unmet.condition_id)
+
+    async def table(self, call: Call) -> Table:
+        """All quotas as they are now."""
+        head, epoch = await self._records.get(call, (QUOTAS_OBJECT, TREE_OBJECT), (Needed("quotas"), Needed("epoch")))
+        known = self._table or Table()
+        accounts = known.accounts
+        if head.version != known.version:
+            accounts = await self._accounts(call)
+        found = Table(head.version, accounts, epoch.value("epoch", "tree"))
+        if found != self._table:
+            self._table, self._above = found, {}
+        return found
+
+    async def _accounts(self, call: Call) -> dict[str, Account]:
+        out, after, more = dict[str, Account](), "", True
+        while more:
+            page = await self._records.scan(call, QUOTAS_OBJECT, "tally", after, bounds.PAGE_ENTRIES_MAX)
+            out.update((key, decide.parse_account(key, value)) for key, value in page.items)
+            after, more = page.items[-1][0] if page.items else "", page.more
+        return out
+
+    async def trees(self, call: Call, table: Table, parents: Iterable[Guid]) -> Trees:
+        """For collections: which of them and of those above have a quota."""
+        return await self._trees(call, table, self._above if table is self._table else {}, parents)
+
+    async def _trees(
+        self, call: Call, table: Table, above: dict[Guid, frozenset[Guid]], parents: Iterable[Guid]
+    ) -> Trees:
+        """`above`: what is known of the epoch of `table`, and is added to."""
+        if not table.trees:
+            return {}
+        out = {}
+        for parent in sorted(parents):
+            if parent not in above:
+                if len(above) >= KNOWN_MAX:
+                    above.clear()
+                above[parent] = table.trees & await ancestors(self._records, call, parent)
+            out[parent] = above[parent]
+        return out
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    async def uses(self, call: Call, accounts: Sequence[Account]) -> tuple[QuotaUse, ...]:
+        """Quotas with what is used of them."""
+        ids = [decide.counter_object(account.counter or account.counting) for account in accounts]
+        out = []
+        for account, counter in zip(accounts, await self._records.get(call, ids, _COUNTERS), strict=True):
+            size, files = (int(counter.value("tally", prop, "0")) for prop in ("bytes", "files"))
+            name = account.quota.user or await self._name(call, account.quota.tree)
+            out.append(QuotaUse(account.quota, size, files, bool(account.counter), name))
+        return tuple(out)
+
+    async def _name(self, call: Call, guid: Guid) -> str:
+        """A Logical Name of a collection; from its GUID where it has none up to the root."""
+        parts, at = list[str](), guid
+        while at != ROOT and len(parts) < bounds.LN_DEPTH_MAX:
+            names = tree.names_of(await self._records.one(call, ObjectId(at), (Needed("parents"),)))
+            if not names:
+                break
+            at, name = names[0]
+            parts.insert(0, name)
+        return str(LogicalName(at, tuple(parts)))
+
+    async def told(self, call: Call, owner: Dn, within: Guid) -> tuple[QuotaUse, ...]:
+        """The quotas that count what `owner` writes into the collection `within`; of neither: all, in order."""
+        table = await self.table(call)
+        accounts = [table.accounts[key] for key in sorted(table.accounts)]
+        if owner or within:
+            accounts = await self._binding(call, table, Held(owner, 0, frozenset((within,) if within else ())))
+        return await self.uses(call, accounts)
+
+    async def _binding(self, call: Call, table: Table, side: Held) -> list[Account]:
+        return decide.accounts_of(table, side, await self.trees(call, table, side.parents))
+
+    async def check_room(self, call: Call, owner: Dn, name: LogicalName, size: int) -> None:
+        """Refuse bytes for a new file before they are sent, as things stand. Raises: QUOTA."""
+        table = self._table or await self.table(call)
+        if not table.accounts:
+            return
+        parents = frozenset[Guid]()
+        if table.trees:
+            steps = tuple((part + "/",) for part in name.parts[:-1])
+            (walked,) = await self._records.walk(call, (Walk(ObjectId(name.start), steps),), (Needed("entry"),))
+            parents = frozenset((Guid(walked.last.id),))
+        for use in await self.uses(call, await self._binding(call, table, Held(owner, 0, parents))):
+            if use.counted and (use.bytes_left == 0 or 0 <= use.bytes_left < size):
+                raise decide.refused(use, f", and this takes {size} bytes more" if size > 0 else "")
+
+    # --- setting ----------------------------------------------------------------------------------------------------
+
+    async def set(self, call: Call, quota: Quota) -> QuotaUse:
+        """Set a quota, or remove one (no bound). What is there is counted soon.
+
+        Raises: BAD_REQUEST, NOT_FOUND (no such collection, no quota to remove), TOO_LARGE.
+        """
+        check_quota(quota)
+        key, fresh = decide.account_key(quota), self._world.ids.uuid()
+        account = Account(quota)
+
+        async def build() -> PlannedTransact:
+            nonlocal account
+            table = await self.table(call)
+            known = table.accounts.get(key)
+            elements = changed(table)
+            if quota.bounds_nothing:
+                if known is None:
+                    raise CheloniaError(Kind.NOT_FOUND, "quota", quota.of, "it has no quota")
+                counters = [each for each in (known.counter, known.counting) if each]
+                account = Account(quota, known.counter, known.counting)
+                gone = [erase(decide.counter_object(each)) for each in counters]
+                return PlannedTransact([*elements, drop(QUOTAS_OBJECT, "tally", key), *gone], memo=key)
+            if known is None and len(table.accounts) >= bounds.QUOTAS_MAX:
+                cause = f"{bounds.QUOTAS_MAX} quotas are kept: remove some"
+                raise CheloniaError(Kind.TOO_LARGE, "quota", cause=cause)
+            account = Account(quota, known.counter, known.counting) if known else Account(quota, "", fresh)
+            elements += await self._collection(call, quota.tree)
+            return PlannedTransact([*elements, put(QUOTAS_OBJECT, "tally", key, account.record)], memo=key)
+
+        await self._records.apply(call, build)
+        if quota.bounds_nothing:
+            await self.clear_log(call, account.counting)
+            return QuotaUse(quota, 0, 0, counted=True)
+        await self.table(call)
+        return (await self.uses(call, (account,)))[0]
+
+    async def _collection(self, call: Call, guid: Guid) -> list[Element]:
+        if not guid:
+            return []
+        entry = await self._records.one(call, ObjectId(parse_guid(guid)), tree.ENTRY)
+        if not tree.visible(entry):
+            raise CheloniaError(Kind.NOT_FOUND, "quota", guid, "no such collection")
+        if tree.type_of(entry) != TYPE_COLLECTION:
+            cause = f"it is a {tree.type_of(entry)}; a quota is a collection's, or a user's"
+            raise CheloniaError(Kind.NOT_A_COLLECTION, "quota", guid, cause)
+        return [check(entry.id, is_("entry", "type", TYPE_COLLECTION))]
+
+    async def recount(self, call: Call) -> None:
+        """Have everything counted anew; until that is done, what is known counts."""
+
+        async def build() -> PlannedTransact:
+            table = await self.table(call)
+            again = [a for a in table.accounts.values() if not a.counting][: bounds.QUOTAS_RECOUNTED]
+            elements = [
+                put(QUOTAS_OBJECT, "tally", a.key, Account(a.quota, a.counter, self._world.ids.uuid()).record)
+                for a in again
+            ]
+            return PlannedTransact([*changed(table), *elements] if elements else ())
+
+        while await self._unqueued(call):
+            await self._records.apply(call.keyed(RequestKey("")), build)
+
+    async def _unqueued(self, call: Call) -> bool:
+        return any(not account.counting for account in (await self.table(call)).accounts.values())
+
+    async def clear_log(self, call: Call, counter: str) -> None:
+        """Forget what was noted while a counter was being counted."""
+        obj = decide.log_object(counter)
+        while counter:
+            page = await self._records.scan(call, obj, "named", "", bounds.DELETE_WIDE_MAX)
+            if not page.items:
+                return
+            await self._records.attempt(
+                call.keyed(RequestKey("")), PlannedTransact([drop(obj, "named", file) for file, _ in page.items])
+            )
+
+
+def changed(table: Table) -> list[Element]:
+    """Change the version of the table, if it is as it was read."""
+    return [add(QUOTAS_OBJECT, "quotas", "number", 1, version(table.version))]
+
+
+def check_quota(quota: Quota) -> None:
+    """Refuse what is no quota. Raises: BAD_REQUEST."""
+    if bool(quota.user) == bool(quota.tree):
+        raise CheloniaError(Kind.BAD_REQUEST, "quota", cause="a quota is either a user's or a collection's")
+    if not (-1 <= quota.bytes <= bounds.FILE_BYTES_MAX and -1 <= quota.files <= bounds.FILE_BYTES_MAX):
+        cause = f"bounds are -1 (none) to {bounds.FILE_BYTES_MAX}"
+        raise CheloniaError(Kind.BAD_REQUEST, "quota", quota.of, cause)
+    if len(quota.user.encode("utf-8", "surrogatepass")) > bounds.QUOTA_DN_BYTES_MAX:
+        cause = f"a DN has at most {bounds.QUOTA_DN_BYTES_MAX} bytes here"
+        raise CheloniaError(Kind.BAD_REQUEST, "quota", quota.user[:80], cause)
+
+
+def _joined(trees: Trees, parents: Iterable[Guid]) -> frozenset[Guid]:
+    return frozenset(tree for parent in parents for tree in trees[parent])

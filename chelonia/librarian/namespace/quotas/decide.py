@@ -1,0 +1,257 @@
+"""Quotas as pure decisions: what a transact adds to the counters of the quotas that its files count for.
+
+A decision of the namespace knows nothing of quotas: here its elements are carried out on the files as they were read,
+and what they have more or less is added to counters in the same transact. Counters are added to and compared, never
+written, so any number of writers under one quota get by without a conflict.
+
+Invariants: every such transact rests on the table of quotas as it is now (its version), and, where a collection has a
+quota, on the tree epoch: so it counts for all quotas that there are, and for no other. A file counts while it has a
+name: for its owner, and once for every collection with a quota above any of its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core.cluster.quotas import Quota, QuotaUse
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import QUOTA_PREFIX, QUOTAS_OBJECT, TREE_OBJECT, Dn, Guid, ObjectId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.librarian.metadata.elements import as_read, check, put, version
+from chelonia.librarian.namespace.summaries import after
+from chelonia.librarian.namespace.tree import names_of, type_of
+
+TABLE: Final = "quotas"
+"""Change id of the element that rests on the table and the tree epoch: unmet means that both are to be read again."""
+OVER: Final = "quota "
+"""What the change id of an element begins with that rests on a quota having room; its account follows."""
+BORDER: Final = "quota border"
+"""Change id of the element that rests on a collection being empty."""
+_USER, _TREE = "user ", "tree "
+_NONE: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A quota as it is stored. `counter`: what is used, and refused by; `counting`: the counter that will be, while
+    what was there before is still being counted. "" where there is none."""
+
+    quota: Quota
+    counter: str = ""
+    counting: str = ""
+
+    @property
+    def key(self) -> str:
+        """The property of the table."""
+        return account_key(self.quota)
+
+    @property
+    def record(self) -> str:
+        """The value in the table."""
+        return f"{self.counter or _NONE} {self.counting or _NONE} {self.quota.bytes} {self.quota.files}"
+
+
+def account_key(quota: Quota) -> str:
+    """The property of a quota in the table."""
+    return _USER + quota.user if quota.user else _TREE + quota.tree
+
+
+def parse_account(key: str, value: str) -> Account:
+    """Read a quota. Raises: ValueError for what is none."""
+    counter, counting, size, files = value.split(" ")
+    kind, _, of = key.partition(" ")
+    user, tree = (of, "") if kind + " " == _USER else ("", of)
+    quota = Quota(Dn(user), Guid(tree), int(size), int(files))
+    if account_key(quota) != key or not of:
+        raise ValueError(f"no quota: {key} {value}")
+    return Account(quota, *("" if each == _NONE else each for each in (counter, counting)))
+
+
+def counter_object(counter: str) -> ObjectId:
+    """The A-Hash object of a counter: section `tally`, `bytes` and `files`."""
+    return ObjectId(QUOTA_PREFIX + counter)
+
+
+def log_object(counter: str) -> ObjectId:
+    """While a counter is being counted: section `named`, what each file that has changed since was before."""
+    return ObjectId(f"{QUOTA_PREFIX}{counter}:before")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All quotas, of one version (0: there have never been any); `epoch`: of the tree, as read before the trees that
+    collections lie in."""
+
+    version: int = 0
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    epoch: str = ""
+
+    @property
+    def trees(self) -> frozenset[Guid]:
+        """The collections that have a quota."""
+        return frozenset(account.quota.tree for account in self.accounts.values() if account.quota.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one file counts: bytes, of whom, and in which collections its names are."""
+
+    owner: Dn
+    bytes: int
+    parents: frozenset[Guid]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a transact does to one file; None: it is not there, or has no name."""
+
+    file: ObjectId
+    before: Held | None
+    after: Held | None
+
+
+Trees = Mapping[Guid, frozenset[Guid]]
+"""Of a collection: itself and those above it that have a quota."""
+
+
+def held(entry: StoredObject) -> Held | None:
+    """What an entry counts, None for what counts nothing."""
+    parents = frozenset(parent for parent, _ in names_of(entry))
+    if type_of(entry) != TYPE_FILE or not parents:
+        return None
+    size = entry.value("states", "size")
+    return Held(Dn(entry.value("entry", "owner")), int(size) if size.isdecimal() else 0, parents)
+
+
+def changes_of(elements: Sequence[Element], entries: Iterable[StoredObject]) -> list[Change]:
+    """What a transact changes that counts. `entries`: those that it changes, as read; version 0: it is made."""
+    found = (Change(entry.id, held(entry), held(after(elements, entry))) for entry in entries)
+    return [change for change in found if change.before != change.after]
+
+
+def moves_of(
+    elements: Sequence[Element], entries: Iterable[StoredObject]
+) -> list[tuple[ObjectId, frozenset[Guid], frozenset[Guid]]]:
+    """The collections that a transact gives other parents: those before and after."""
+    out = []
+    for entry in entries:
+        if type_of(entry) == TYPE_COLLECTION and entry.version:
+            now = after(elements, entry)
+            before, later = (frozenset(parent for parent, _ in names_of(each)) for each in (entry, now))
+            if type_of(now) == TYPE_COLLECTION and before != later:
+                out.append((entry.id, before, later))
+    return out
+
+
+def parents_of(changes: Iterable[Change]) -> frozenset[Guid]:
+    """All collections that names of changed files are in."""
+    sides = [side for change in changes for side in (change.before, change.after) if side is not None]
+    return frozenset(parent for side in sides for parent in side.parents)
+
+
+def accounts_of(table: Table, side: Held | None, trees: Trees) -> list[Account]:
+    """The quotas that a file counts for, in order of their keys."""
+    if side is None:
+        return []
+    keys = {_USER + side.owner}
+    for parent in side.parents:
+        keys |= {_TREE + tree for tree in trees.get(parent, ())}
+    return [table.accounts[key] for key in sorted(keys) if key in table.accounts]
+
+
+def resting(table: Table) -> list[Element]:
+    """What a transact that counts rests on."""
+    elements = [check(QUOTAS_OBJECT, version(table.version), change_id=TABLE)]
+    if table.trees:
+        elements.append(check(TREE_OBJECT, as_read("epoch", "tree", table.epoch), change_id=TABLE))
+    return elements
+
+
+def counted(table: Table, changes: Sequence[Change], trees: Trees) -> list[Element]:
+    """What the changes add to the counters, on condition that there is room for it."""
+    size, files = dict[str, int](), dict[str, int]()
+    for change in changes:
+        for side, sign in ((change.before, -1), (change.after, 1)):
+            for account in accounts_of(table, side, trees):
+                assert side is not None
+                size[account.key] = size.get(account.key, 0) + sign * side.bytes
+                files[account.key] = files.get(account.key, 0) + sign
+    elements: list[Element] = []
+    for key in sorted(size):
+        account = table.accounts[key]
+        for prop, added, most in (
+            ("bytes", size[key], account.quota.bytes),
+            ("files", files[key], account.quota.files),
+        ):
+            if added and account.counter:
+                elements.append(_added(account.counter, prop, added, most, OVER + key))
+            if added and account.counting:
+                elements.append(_added(account.counting, prop, added))
+    return elements
+
+
+def _added(counter: str, prop: str, added: int, most: int = -1, change_id: str = "") -> Element:
+    more = f", and this takes {added} {prop} more"
+    room = (
+        (Condition(ConditionType.AT_MOST, "tally", prop, str(most - added), more),) if added > 0 and most >= 0 else ()
+    )
+    return Element(counter_object(counter), ChangeType.ADD, "tally", prop, str(added), room, change_id)
+
+
+def logged(
+    changes: Sequence[Change], table: Table, trees: Trees, known: Mapping[tuple[str, ObjectId], str]
+) -> list[Element]:
+    """What is written of files that change while a counter is being counted: what they counted before.
+
+    Args: `known`: what is written of them, by counter and file; "" where nothing is.
+    """
+    elements = []
+    for counter, change in to_log(changes, table, trees):
+        if not known[counter, change.file]:
+            was = any(a.counting == counter for a in accounts_of(table, change.before, trees))
+            value = str(change.before.bytes) if was and change.before is not None else _NONE
+            obj = log_object(counter)
+            elements.append(put(obj, "named", change.file, value, as_read("named", change.file, "")))
+    return elements
+
+
+def to_log(changes: Sequence[Change], table: Table, trees: Trees) -> list[tuple[str, Change]]:
+    """Which changes have to be noted for which counter that is being counted."""
+    out = []
+    for change in changes:
+        sides = [a for side in (change.before, change.after) for a in accounts_of(table, side, trees)]
+        out += [(counter, change) for counter in dict.fromkeys(a.counting for a in sides if a.counting)]
+    return out
+
+
+def parse_logged(value: str) -> int | None:
+    """Bytes that a file counted before, None where it did not count."""
+    return int(value) if value.isdecimal() else None
+
+
+def stays_empty(collection: ObjectId) -> Element:
+    """A collection that goes to where other quotas count has nothing in it."""
+    nothing = Condition(ConditionType.EMPTY, "entries", id=collection)
+    return check(collection, nothing, change_id=BORDER)
+
+
+def refused(use: QuotaUse, added: str = "") -> CheloniaError:
+    """The error of what does not fit any more."""
+    quota, parts = use.quota, []
+    if quota.bytes >= 0:
+        parts.append(f"{use.bytes} of {quota.bytes} bytes")
+    if quota.files >= 0:
+        parts.append(f"{use.files} of {quota.files} files")
+    told = f"the quota of {use.name} is used up: {' and '.join(parts)} are in use{added}"
+    cause = f"{told}; remove some, or ask an administrator for more"
+    return CheloniaError(Kind.QUOTA, subject=use.name, cause=cause)
+
+
+def other_tree(collection: str) -> CheloniaError:
+    """The error of a move that would take much along from one quota to another."""
+    cause = "other quotas count where it would go: move the files in it, or make it empty first"
+    return CheloniaError(Kind.OTHER_TREE, "move", collection, cause)

@@ -1,0 +1,115 @@
+"""Quotas: `quota` shows what binds you and what is used; `admin quota` sets, lists, removes and counts them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chelonia.core.cluster.quotas import UNBOUNDED, Quota, QuotaUse
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Dn, Guid
+from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_size
+from chelonia_clients.output import human_size, table
+from chelonia_clients.session import REMOTE, Session
+from chelonia_clients.verbs.fsck import guid_of
+
+
+async def quota(session: Session, arguments: Arguments) -> None:
+    """The verb `quota`."""
+    for operand in arguments.operands or ("/",):
+        ln = session.ln(operand)
+        try:
+            space = await session.client().space(ln)
+        except CheloniaError as error:
+            session.out.failure(error, ln=ln)
+            continue
+        if space.quotas:
+            _show(session, space.quotas, human=arguments.has("--human"), ln=ln)
+        else:
+            total, free = space.of_files(1)
+            session.out.say(f"no quota binds you below {ln}; {human_size(free)} of {human_size(total)} are free")
+            session.out.tell("that is for all copies of all files, on all Shepherds")
+            session.out.result(ln=ln, total=total, free=free)
+
+
+async def admin_quota(session: Session, arguments: Arguments, words: Sequence[str]) -> None:
+    """`admin quota ...`."""
+    administrator = session.administrator()
+    match tuple(words):
+        case ("list",):
+            uses = await administrator.quotas()
+            if not uses:
+                session.out.tell("there are no quotas; `admin quota set <DN or LN> --bytes 10G` sets one")
+            _show(session, uses, human=True)
+        case ("set", name):
+            if not (arguments.has("--bytes") or arguments.has("--files")):
+                raise UsageError("admin quota set takes --bytes SIZE, --files N, or both")
+            wanted = await _named(session, name)
+            known = {use.quota.of: use.quota for use in await administrator.quotas()}.get(wanted.of, wanted)
+            use = await administrator.set_quota(_bounded(known, arguments))
+            session.out.say(f"{use.name}: {_told(use.quota)}")
+            if not use.counted:
+                session.out.tell("what is there already is being counted; until then nothing is refused")
+            session.out.result(**_facts(use))
+        case ("remove", name):
+            wanted = await _named(session, name)
+            await administrator.set_quota(wanted)
+            session.out.say(f"{name} has no quota any more")
+            session.out.result(**_facts(QuotaUse(wanted, 0, 0, counted=True, name=name)))
+        case ("recount",):
+            await administrator.recount_quotas()
+            session.out.say("all is counted anew; what is found wrong is set right, and stands in a Librarian's log")
+            session.out.result(status="counting")
+        case words:
+            raise UsageError(f"admin quota does not know {' '.join(words)!r}; it has set, list, remove and recount")
+
+
+async def _named(session: Session, name: str) -> Quota:
+    """Whose: a DN has `=` in its first part, or no slash (ANONYMOUS); what else begins with one is a collection's."""
+    first = name.removeprefix("/").partition("/")[0]
+    if not name.startswith(("/", *REMOTE)) or (name.startswith("/") and "=" in first):
+        return Quota(user=Dn(name))
+    return Quota(tree=Guid(await guid_of(session, name, "quota")))
+
+
+def _bounded(known: Quota, arguments: Arguments) -> Quota:
+    if arguments.has("--bytes"):
+        text = arguments.value("--bytes")
+        known = replace(known, bytes=UNBOUNDED if text == "none" else parse_size(text, "--bytes"))
+    if arguments.has("--files"):
+        text = arguments.value("--files")
+        known = replace(known, files=UNBOUNDED if text == "none" else parse_count(text, "--files"))
+    return known
+
+
+def _told(quota: Quota) -> str:
+    size = f"{human_size(quota.bytes)}" if quota.bytes >= 0 else ""
+    files = f"{quota.files} files" if quota.files >= 0 else ""
+    return " and ".join(part for part in (size, files) if part) or "no quota"
+
+
+def _show(session: Session, uses: Sequence[QuotaUse], *, human: bool, ln: str = "") -> None:
+    rows: list[tuple[str, ...]] = [("BYTES", "OF", "FILES", "OF", "", "QUOTA")]
+    for use in uses:
+        size = human_size if human else str
+        most = size(use.quota.bytes) if use.quota.bytes >= 0 else "-"
+        files = str(use.quota.files) if use.quota.files >= 0 else "-"
+        state = "" if use.counted else "counting"
+        rows.append((size(use.bytes), most, str(use.files), files, state, use.name))
+        session.out.result(**({"ln": ln} if ln else {}), **_facts(use))
+    for line in table(rows, right=frozenset((0, 1, 2, 3))) if uses else ():
+        session.out.say(line)
+
+
+def _facts(use: QuotaUse) -> dict[str, object]:
+    """For programs; -1: no bound."""
+    return {
+        "user": use.quota.user,
+        "tree": use.name if use.quota.tree else "",
+        "guid": use.quota.tree,
+        "bytes": use.bytes,
+        "bytes_max": use.quota.bytes,
+        "files": use.files,
+        "files_max": use.quota.files,
+        "counted": use.counted,
+    }

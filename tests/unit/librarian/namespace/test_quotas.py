@@ -1,0 +1,316 @@
+"""Quotas at the Librarian: what counts for which, exact under many writers, and counted while all goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chelonia.core.cluster.quotas import Quota, QuotaUse, narrowest
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKey
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
+from chelonia.librarian.metadata.elements import add
+from chelonia.librarian.namespace.quotas.decide import Account, counter_object, parse_account
+from chelonia.librarian.settings import LibrarianSettings
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, BARTENDER, JOE, Bench, spliced
+from tests.support.paper import paper
+from tests.unit.librarian.namespace.test_parts import filled, seal
+
+KEPT = replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=3_600_000)
+OTHER = Dn("/CN=other")
+SIZE = 7
+"""Bytes of every file of the bench."""
+
+
+def of_joe(size: int = -1, files: int = -1) -> Quota:
+    return Quota(JOE, Guid(""), size, files)
+
+
+def of_tree(tree: Guid, size: int = -1, files: int = -1) -> Quota:
+    return Quota(Dn(""), tree, size, files)
+
+
+async def used(b: Bench, owner: Dn = JOE, within: str = "") -> tuple[int, int]:
+    """Bytes and files of the only quota that is told."""
+    [use] = await b.service.quotas(BARTENDER, owner, Guid(within))
+    return use.bytes, use.files
+
+
+async def set_and_counted(b: Bench, quota: Quota) -> QuotaUse:
+    """Set a quota, and wait until what is there is counted."""
+    await b.service.set_quota(ADMIN, quota)
+    return await counted(b, quota)
+
+
+async def counted(b: Bench, quota: Quota) -> QuotaUse:
+    while True:
+        [use] = await b.service.quotas(BARTENDER, quota.user, quota.tree)
+        if use.counted:
+            return use
+        await asyncio.sleep(0.05)
+
+
+async def refused(doing: Awaitable[Any], kind: Kind = Kind.QUOTA) -> str:
+    with pytest.raises(CheloniaError) as caught:
+        await doing
+    assert caught.value.kind is kind
+    return caught.value.cause
+
+
+def play(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with paper(shepherds=3, settings=KEPT) as p:
+            await scenario(p.b)
+
+    run_virtual(whole())
+
+
+def test_a_file_counts_for_its_owner_while_it_has_a_name() -> None:
+    async def scenario(b: Bench) -> None:
+        await b.file("before")
+        await b.file("of another", owner=OTHER)
+        assert await set_and_counted(b, of_joe(100, 10)) == QuotaUse(of_joe(100, 10), SIZE, 1, counted=True, name=JOE)
+        data = await b.collection("data")
+        guid, _ = await b.file("f", data)
+        assert await used(b) == (2 * SIZE, 2)
+        await b.service.move(BARTENDER, MoveEntry(guid, data, "f", ROOT, "g", keep=False))
+        await b.service.move(BARTENDER, MoveEntry(guid, ROOT, "g", data, "link", keep=True))
+        assert await used(b) == (2 * SIZE, 2), "names cost nothing"
+        await b.service.unlink(BARTENDER, Unlink(ROOT, "g", guid))
+        assert await used(b) == (2 * SIZE, 2)
+        await b.service.delete(BARTENDER, Delete(guid))
+        assert await used(b) == (SIZE, 1), "what is in the trash does not count"
+        await b.service.undelete(BARTENDER, Undelete(guid, data, "back"))
+        assert await used(b) == (2 * SIZE, 2)
+
+    play(scenario)
+
+
+def test_what_does_not_fit_is_refused_with_the_quota_and_what_is_used() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(2 * SIZE))
+        await b.file("a")
+        guid, _ = await b.file("b")
+        cause = await refused(b.file("c"))
+        assert cause.startswith(f"the quota of {JOE} is used up: 14 of 14 bytes are in use")
+        await b.file("of another", owner=OTHER)
+        await b.file("b", replaces=guid)
+        assert await used(b) == (14, 2), "an overwrite by as much takes nothing"
+        assert "this takes 7 bytes more" in await refused(spliced(b, "b", guid, SIZE))
+        await spliced(b, "b", guid, size=3)
+        assert await used(b) == (10, 2), "a truncation gives back"
+        await spliced(b, "b", guid, 0)
+        assert await used(b) == (14, 2)
+
+    play(scenario)
+
+
+def test_files_are_bound_too_and_undelete_needs_room() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(files=1))
+        guid, _ = await b.file("a")
+        assert "1 of 1 files" in await refused(b.file("b"))
+        await b.service.delete(BARTENDER, Delete(guid))
+        await b.file("b")
+        assert "1 of 1 files" in await refused(b.service.undelete(BARTENDER, Undelete(guid, ROOT, "a")))
+
+    play(scenario)
+
+
+def test_a_size_is_refused_before_the_bytes_are_sent() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(100))
+        await b.service.begin_put(BARTENDER, b.begin("a", size=100))
+        assert "this takes 101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("a", size=101)))
+        data = await b.collection("data")
+        await set_and_counted(b, of_tree(data, 50))
+        await b.service.begin_put(BARTENDER, b.begin("a", size=60))
+        await refused(b.service.begin_put(BARTENDER, b.begin("a", data, size=60)))
+
+    play(scenario)
+
+
+def test_the_parts_of_an_upload_count_once_it_is_sealed() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(20))
+        upload, order = await filled(b, 1, 2)
+        assert await used(b) == (0, 0)
+        await seal(b, upload, order)
+        assert await used(b) == (14, 1)
+        upload, order = await filled(b, 1, 2, 3)
+        await refused(seal(b, upload, order, name="g"))
+
+    play(scenario)
+
+
+def test_a_tree_counts_what_lies_below_it_once() -> None:
+    async def scenario(b: Bench) -> None:
+        atlas = await b.collection("atlas")
+        run = await b.collection("run", atlas)
+        other = await b.collection("other")
+        await b.file("there before", run)
+        assert (await set_and_counted(b, of_tree(atlas, 21))).bytes == SIZE
+        guid, _ = await b.file("f", run, owner=OTHER)
+        await b.service.move(BARTENDER, MoveEntry(guid, run, "f", atlas, "second name", keep=True))
+        assert await used(b, Dn(""), run) == (14, 2)
+        assert (await b.service.quotas(BARTENDER, Dn(""), other)) == ()
+        outside, _ = await b.file("g", other)
+        await b.service.move(BARTENDER, MoveEntry(outside, other, "g", atlas, "g", keep=False))
+        assert await used(b, Dn(""), run) == (21, 3)
+        assert "the quota of /atlas is used up" in await refused(b.file("too much", run))
+        late, _ = await b.file("h", other)
+        await refused(b.service.move(BARTENDER, MoveEntry(late, other, "h", run, "h", keep=False)))
+        await b.service.move(BARTENDER, MoveEntry(outside, atlas, "g", ROOT, "g", keep=False))
+        assert await used(b, Dn(""), run) == (14, 2)
+
+    play(scenario)
+
+
+def test_a_collection_crosses_to_other_quotas_only_when_it_is_empty() -> None:
+    async def scenario(b: Bench) -> None:
+        atlas, run = await b.collection("atlas"), await b.collection("run")
+        await set_and_counted(b, of_tree(atlas, 100))
+        await b.file("f", run)
+        into = MoveEntry(run, ROOT, "run", atlas, "run", keep=False)
+        assert "other quotas count" in await refused(b.service.move(BARTENDER, into), Kind.OTHER_TREE)
+        empty = await b.collection("empty")
+        await b.service.move(BARTENDER, MoveEntry(empty, ROOT, "empty", atlas, "empty", keep=False))
+        await b.file("in it", empty)
+        assert await used(b, Dn(""), atlas) == (SIZE, 1)
+        inner = await b.collection("inner", atlas)
+        await b.service.move(BARTENDER, MoveEntry(empty, atlas, "empty", inner, "empty", keep=False))
+        await b.file("more", empty)
+        assert await used(b, Dn(""), atlas) == (2 * SIZE, 2), "within a tree it goes where it likes"
+
+    play(scenario)
+
+
+def test_a_collection_that_is_undeleted_elsewhere_counts_there() -> None:
+    async def scenario(b: Bench) -> None:
+        atlas, run = await b.collection("atlas"), await b.collection("run")
+        await set_and_counted(b, of_tree(atlas, 100))
+        guid, _ = await b.file("f", run)
+        await b.service.unlink(BARTENDER, Unlink(run, "f", guid))
+        await b.service.unmake(BARTENDER, Unmake(run))
+        await b.service.undelete(BARTENDER, Undelete(run, atlas, "run"))
+        await b.file("g", run)
+        assert await used(b, Dn(""), atlas) == (SIZE, 1)
+
+    play(scenario)
+
+
+def test_many_writers_fill_a_quota_to_the_byte_and_no_further() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(20 * SIZE + 3))
+        done = await asyncio.gather(*(b.file(f"f{n}") for n in range(30)), return_exceptions=True)
+        kinds = [one.kind for one in done if isinstance(one, CheloniaError)]
+        assert kinds == [Kind.QUOTA] * 10, "nobody lost for want of tries"
+        assert await used(b) == (20 * SIZE, 20)
+
+    play(scenario)
+
+
+def test_counting_is_exact_while_files_come_and_go() -> None:
+    async def scenario(b: Bench) -> None:
+        files = [(f"f{n}", *(await b.file(f"f{n}"))) for n in range(40)]
+        await b.service.set_quota(ADMIN, of_joe(1000))
+
+        async def change(number: int, name: str, guid: Guid) -> None:
+            if number % 4 == 0:
+                await b.service.delete(BARTENDER, Delete(guid))
+            elif number % 4 == 1:
+                await spliced(b, name, guid, SIZE)
+            elif number % 4 == 2:
+                await b.file(f"{name} too")
+
+        for number, (name, guid, _) in enumerate(files):
+            await change(number, name, guid)
+            await asyncio.sleep(0.05)
+        use = await counted(b, of_joe())
+        assert (use.bytes, use.files) == (50 * SIZE, 40)
+        assert not [o for o in (await b.ahash.objects(LIBRARIAN)).ids if str(o).endswith(":before")]
+
+    play(scenario)
+
+
+@pytest.mark.expect_log("quota-wrong: that of /CN=joe said 19 bytes and 2 files, not 14 and 2")
+def test_a_counter_that_is_wrong_is_set_right_by_counting_again() -> None:
+    async def scenario(b: Bench) -> None:
+        await b.file("f")
+        await set_and_counted(b, of_joe(1000))
+        [(key, value)] = (await b.ahash.scan(LIBRARIAN, QUOTAS_OBJECT, "tally")).items
+        counter = counter_object(parse_account(key, value).counter)
+        wrong: tuple[Element, ...] = (add(counter, "tally", "bytes", 5),)
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), wrong)
+        assert await used(b) == (SIZE + 5, 1)
+        await b.service.recount_quotas(ADMIN)
+        for number in range(5):
+            await b.file(f"meanwhile {number}")
+            await asyncio.sleep(1)
+        assert await used(b) == (6 * SIZE, 6)
+        assert not (await b.stored(counter)).exists
+
+    play(scenario)
+
+
+def test_without_quotas_a_change_costs_one_condition_and_is_never_stale() -> None:
+    async def scenario(b: Bench) -> None:
+        await b.file("f")
+        assert not (await b.stored(QUOTAS_OBJECT)).exists
+        await set_and_counted(b, of_joe(1000))
+        assert (await b.service.set_quota(ADMIN, of_joe())).counted
+        assert await b.service.quotas(BARTENDER, Dn(""), Guid("")) == ()
+        ids = (await b.ahash.objects(LIBRARIAN)).ids
+        assert [o for o in ids if str(o).startswith("sys:quota")] == [QUOTAS_OBJECT]
+        await b.file("g")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("quota", "kind"),
+    [
+        (Quota(), Kind.BAD_REQUEST),
+        (Quota(JOE, ROOT, 1), Kind.BAD_REQUEST),
+        (of_joe(-2), Kind.BAD_REQUEST),
+        (Quota(Dn("x" * 3000), Guid(""), 1), Kind.BAD_REQUEST),
+        (of_tree(Guid("00000000-0000-4000-8000-000000000999"), 1), Kind.NOT_FOUND),
+        (of_joe(), Kind.NOT_FOUND),
+    ],
+)
+def test_what_is_no_quota_is_refused(quota: Quota, kind: Kind) -> None:
+    async def scenario(b: Bench) -> None:
+        await refused(b.service.set_quota(ADMIN, quota), kind)
+
+    play(scenario)
+
+
+def test_a_quota_is_an_administrators_to_set() -> None:
+    async def scenario(b: Bench) -> None:
+        await refused(b.service.set_quota(BARTENDER, of_joe(1)), Kind.DENIED)
+
+    play(scenario)
+
+
+def test_an_account_reads_as_it_is_written() -> None:
+    account = Account(Quota(Dn("/CN=a b"), Guid(""), 5, -1), "", "c")
+    assert parse_account(account.key, account.record) == account
+    assert (account.key, account.record) == ("user /CN=a b", "- c 5 -1")
+    with pytest.raises(ValueError, match="no quota"):
+        parse_account("what /CN=x", account.record)
+
+
+def test_the_narrowest_is_the_one_with_least_left() -> None:
+    wide, close = QuotaUse(of_joe(100), 10, 1, counted=True), QuotaUse(of_tree(ROOT, 50), 45, 1, counted=True)
+    full = QuotaUse(of_joe(files=1), 10, 1, counted=True)
+    assert narrowest((wide, close)) == close
+    assert narrowest((wide, close, full)) == full
+    assert narrowest((replace(full, files=0),)) is None
+    assert ObjectId("sys:quotas") == QUOTAS_OBJECT
