@@ -93,12 +93,18 @@ class Trial:
     async def whole(self) -> None:
         """Wait until every replica of the A-Hash follows and every Shepherd is there."""
 
+        seen: list[object] = []
+
         async def follows() -> bool:
             async with self.cluster.ports("admin") as ports:
                 status = await ports.ahash.status(Call().strongly())
+                seen[:] = [status.replicas]
                 return all(view.role in ("master", "follower") and view.lag >= 0 for view in status.replicas)
 
-        await poll_async(follows, WHOLE_S, tolerate=Away, what="every replica of the A-Hash follows")
+        try:
+            await poll_async(follows, WHOLE_S, tolerate=Away, what="every replica of the A-Hash follows")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {seen}") from error
         await self.cluster.until_alive(deadline=WHOLE_S)
         await self.cluster.until_serving(*self.cluster.shepherd_names, deadline=WHOLE_S)
 

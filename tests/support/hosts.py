@@ -1,9 +1,10 @@
 """Hosts as network namespaces of this machine, each with /etc and /var/lib of its own, on one switch; daemons without
 root; and a person at each prompt who types what a document says.
 
-What a host changes below /etc, /usr/local/bin, /usr/lib/sysusers.d and /var/lib is in its own mount namespace and is
-gone with it. systemd does not run there: `systemctl enable --now` starts what the unit file says, as the account it
-says, and the harness restarts it as the unit would. `cut` drops packets (nft), it closes nothing.
+A host begins without what this machine may have of grids and of Chelonia. What it changes below /etc, /usr/local/bin,
+/usr/lib/sysusers.d and /var/lib is in its own mount namespace and is gone with it. systemd does not run there:
+`systemctl enable --now` starts what the unit file says, as the account it says, and the harness restarts it as the unit
+would. `cut` drops packets (nft), it closes nothing.
 """
 
 import asyncio
@@ -323,7 +324,7 @@ for folder in {overlaid}; do
     mkdir -p $over/upper $over/work
     mount -t overlay overlay -o lowerdir=$folder,upperdir=$over/upper,workdir=$over/work $folder
 done
-rm -f /etc/hosts
+rm -rf /etc/hosts /etc/chelonia /etc/grid-security /var/lib/chelonia
 """
 
 
