@@ -16,7 +16,7 @@ INSTALL_INPUTS := setup.py pyproject.toml constraints.txt scripts/install script
 
 SEEDS ?= 1..200
 ARGS ?=
-# Processes that run tests, a file at a time, and one of them all real clusters. 0: all in one process.
+# Processes that run tests, a file at a time; the first begins with the real clusters. 0: all in one process.
 JOBS ?= 2
 
 .DEFAULT_GOAL := help

@@ -24,11 +24,11 @@ KINDS = {"contract", "sim", "cluster", "conform"}
 # On a machine that is busy a test on daemons may take several times what it usually does.
 ON_DAEMONS, ON_DAEMONS_S = {"cluster", "conform"}, 300
 
-# Folders whose tests start daemons: one process runs them all, so that no two clusters stand in each other's way.
+# Folders whose tests start daemons: the first process begins with them, and the others end with them.
 DAEMONS = {"cluster", "conform", "history"}
 
 # The simulator's seeds where nobody asks for others: a smoke, not a campaign.
-SMOKE_SEEDS = "1..20"
+SMOKE_SEEDS = "1..12"
 
 # How much of a failure's message is repeated at the end of the output.
 WHY_CHARS_MAX = 3000
@@ -65,14 +65,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """A file at a time on each core, and all real clusters on one: they would get in each other's way."""
+    """A file at a time on each core; real clusters, which mostly wait, beside what computes while there is some."""
     return _ByFile(config, log)
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return "clusters" if path.split("/")[1] in DAEMONS else path
+        return nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: Any) -> None:
+        first = node is self.nodes[0]
+        wanted = (path for path in self.workqueue if (path.split("/")[1] in DAEMONS) is first)
+        self.workqueue.move_to_end(next(wanted, next(iter(self.workqueue))), last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

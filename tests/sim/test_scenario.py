@@ -28,6 +28,9 @@ from tests.sim.virtual_loop import ENDLESS_S, Deadlock, Endless, run_virtual, th
 
 ROOT = Path(__file__).parents[2]
 
+NEWEST = 12
+"""So many of the seeds that found something run every time."""
+
 
 @pytest.fixture(autouse=True)
 def _no_logs() -> Iterator[None]:
@@ -48,13 +51,13 @@ def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed
     assert run_virtual(churn(seed)).acknowledged >= 4, "the storm was so bad that too little was tested"
 
 
-@pytest.mark.parametrize("seed", range(1, 61))
+@pytest.mark.parametrize("seed", range(1, 31))
 def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=swarm`."""
     run_virtual(swarm(seed))
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_a_copy_that_is_slowed_down_in_mid_way_is_not_begun_anew(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=slow`."""
     assert run_virtual(slow_copy(seed)).copy_ms > 20 * 1_000 * SIZE / AT_FIRST_BYTES_PER_S
@@ -65,7 +68,10 @@ def test_a_copy_may_take_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run_virtual(slow_copy(1, 100)).copy_ms > 24 * 3_600_000
 
 
-@pytest.mark.parametrize(("name", "seed", "found"), REGRESSIONS)
+@pytest.mark.parametrize(
+    ("name", "seed", "found"),
+    [*(pytest.param(*old, marks=pytest.mark.long) for old in REGRESSIONS[:-NEWEST]), *REGRESSIONS[-NEWEST:]],
+)
 def test_what_was_found_once_is_not_found_again(name: str, seed: int, found: str) -> None:
     """Each of these seeds has shown a bug."""
     assert found
@@ -76,14 +82,14 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureF
     """What has passed with this code is not run again, unless it is asked for."""
     ledger = tmp_path / "sim" / "ledger.jsonl"
     common = ["--jobs", "1", "--ledger", str(ledger)]
-    assert campaign.main(["1..2", "churn", *common]) == 0
-    assert "2 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+    assert campaign.main(["1", "churn", *common]) == 0
+    assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     with ledger.open("a") as file:
         file.write('{"scenario": "churn", "se')  # the process was killed here
-    assert campaign.main(["1..3", "churn", *common]) == 0
-    assert "1 passed, 0 failed, 2 skipped" in capsys.readouterr().out
-    assert campaign.main(["1..2", "churn", "--again", *common]) == 0
-    assert "2 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+    assert campaign.main(["1..2", "churn", *common]) == 0
+    assert "1 passed, 0 failed, 1 skipped" in capsys.readouterr().out
+    assert campaign.main(["1", "churn", "--again", *common]) == 0
+    assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     runs = campaign.read(ledger)
     assert [(run.scenario, run.seed, run.result) for run in runs[:2]] == [
         ("churn", 1, "passed"),
