@@ -91,10 +91,7 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureF
     assert campaign.main(["1", "churn", "--again", *common]) == 0
     assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     runs = campaign.read(ledger)
-    assert [(run.scenario, run.seed, run.result) for run in runs[:2]] == [
-        ("churn", 1, "passed"),
-        ("churn", 2, "passed"),
-    ]
+    assert [(run.scenario, run.seed, run.result) for run in runs] == [("churn", 1, "passed")] * 2  # one was cut off
     assert all(run.seconds > 0 and run.revision == campaign.revision() for run in runs)
 
 
