@@ -111,9 +111,10 @@ def test_checksums_trail_a_stream_and_come_back(s3: Any, bucket: str, algorithm:
 
 
 def test_listings_by_prefix_delimiter_and_page(s3: Any, bucket: str) -> None:
-    keys = sorted(["a/1", "a/2", "a-b", "a.b/1", "b", "c/d/e", "c/d/f", "z/", "ü/x"], key=str.encode)
-    for key in keys:
-        s3.put_object(Bucket=bucket, Key=key, Body=b"")
+    apart = ["a", "a//3", "b/", "c//d/e", "c//d/f", "ü//y"]
+    keys = sorted(["a/1", "a/2", "a-b", "a.b/1", "b", "c/d/e", "c/d/f", "z/", "ü/x", *apart], key=str.encode)
+    for key in sorted(keys, key=apart.__contains__):
+        s3.put_object(Bucket=bucket, Key=key, Body=b"x" if key == "b/" else b"")
 
     def listed(operation: str, size: int, **asked: Any) -> list[str]:
         pages = s3.get_paginator(operation).paginate(Bucket=bucket, PaginationConfig={"PageSize": size}, **asked)
@@ -130,12 +131,36 @@ def test_listings_by_prefix_delimiter_and_page(s3: Any, bucket: str) -> None:
     for operation in ("list_objects_v2", "list_objects"):
         for size in (1, 3, 1000):
             assert listed(operation, size) == keys
-            assert listed(operation, size, Delimiter="/") == ["a-b", "a.b/", "a/", "b", "c/", "z/", "ü/"]
-            assert listed(operation, size, Prefix="c/", Delimiter="/") == ["c/d/"]
-            assert listed(operation, size, Prefix="a", Delimiter="b") == ["a-b", "a.b", "a/1", "a/2"]
+            assert listed(operation, size, Delimiter="/") == ["a", "a-b", "a.b/", "a/", "b", "b/", "c/", "z/", "ü/"]
+            assert listed(operation, size, Prefix="c/", Delimiter="/") == ["c//", "c/d/"]
+            assert listed(operation, size, Prefix="a", Delimiter="b") == ["a", "a-b", "a.b", "a//3", "a/1", "a/2"]
             assert listed(operation, size, Prefix="c/d/") == ["c/d/e", "c/d/f"]
     assert listed("list_objects_v2", 2, StartAfter="a/1") == keys[keys.index("a/2") :]
     assert listed("list_objects_v2", 1000, Prefix="none") == []
+
+
+def test_a_key_is_any_text(cluster: Cluster, s3: Any, bucket: str) -> None:
+    keys = ["n/a", "n", "n/a/b", "d/", "/lead", "a//b", ".", "../x", "\x01\x7f\x80", " ", "※keys/=n", "é." * 300]
+    for key in keys:
+        s3.put_object(Bucket=bucket, Key=key, Body=key.encode(), Metadata={"nr": str(keys.index(key))})
+    for key in keys:
+        got = s3.get_object(Bucket=bucket, Key=key)
+        assert (got["Body"].read(), got["Metadata"]) == (key.encode(), {"nr": str(keys.index(key))})
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]] == sorted(keys, key=str.encode)
+    s3.copy_object(Bucket=bucket, Key="a//c", CopySource={"Bucket": bucket, "Key": "a//b"})
+    assert cluster.request("GET", f"{cluster.files_url}/{bucket}/%E2%80%BBkeys/=a.~.~c").body == b"a//b"
+    assert refused(s3.put_object, Bucket=bucket, Key="n", Body=b"", IfNoneMatch="*") == (412, "PreconditionFailed")
+    assert refused(s3.put_object, Bucket=bucket, Key="k" * 1025, Body=b"") == (400, "KeyTooLongError")
+    upload = {"Bucket": bucket, "Key": "a//b"} | {
+        "UploadId": s3.create_multipart_upload(Bucket=bucket, Key="a//b")["UploadId"]
+    }
+    assert [each["Key"] for each in s3.list_multipart_uploads(Bucket=bucket, Prefix="a/")["Uploads"]] == ["a//b"]
+    parts = [{"PartNumber": 1, "ETag": s3.upload_part(PartNumber=1, Body=b"part", **upload)["ETag"]}]
+    s3.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+    assert s3.get_object(Bucket=bucket, Key="a//b")["Body"].read() == b"part"
+    for key in (*keys, "a//c"):
+        s3.delete_object(Bucket=bucket, Key=key)
+    assert cluster.request("GET", f"{cluster.files_url}/{bucket}/%E2%80%BBkeys").status == 404
 
 
 def test_an_object_of_parts_is_seen_when_it_is_complete(s3: Any, bucket: str) -> None:

@@ -1,7 +1,7 @@
 """What a request is about: bucket and key, in path style or by virtual host, and which of them are lawful. Pure.
 
-A bucket is a collection right below the configured one; a key is the path of a file below its bucket. Keys are taken
-that are Logical Names as every door has them; others are refused with the clause they break.
+A bucket is a collection right below the configured one; a key is the path of a file below its bucket, or is kept apart
+(`wire.s3.apart`) where it is no path or the path is taken.
 Source: "Bucket naming rules" and "Object key names", Amazon S3 User Guide.
 """
 
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from chelonia.core import bounds
-from chelonia.core.errors import CheloniaError
-from chelonia.core.names import LogicalName, check_name
+from chelonia.core.names import LogicalName
+from chelonia.wire.s3 import apart
 from chelonia.wire.s3.errors import S3Error
 
 KEY_BYTES_MAX: Final = 1024
@@ -66,17 +65,20 @@ def check_bucket(name: str) -> str:
     return name
 
 
-def place_of(bucket: LogicalName, key: str) -> LogicalName:
-    """The entry of a key in a bucket. Raises: S3Error naming the clause that the key breaks."""
+def check_key(key: str) -> str:
+    """Return a key. Raises: S3Error when it is too long."""
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise S3Error("KeyTooLongError", f"Your key is too long: at most {KEY_BYTES_MAX} bytes", key[:80])
-    parts = key.split("/")
-    try:
-        for part in parts:
-            check_name(part)
-    except CheloniaError as error:
-        cause = f"this key cannot be a name here: between slashes, {error.cause}"
-        raise S3Error("InvalidObjectName", cause, ascii(key[:80])) from error
-    if len(bucket.parts) + len(parts) > bounds.LN_DEPTH_MAX:
-        raise S3Error("InvalidObjectName", f"a key has at most {bounds.LN_DEPTH_MAX} levels", key[:80])
-    return LogicalName(bucket.start, (*bucket.parts, *parts))
+    return key
+
+
+def home_of(bucket: LogicalName, key: str) -> LogicalName | None:
+    """The entry that every door calls by a key, with a slash at its end or without; None: the key is no name."""
+    if not apart.is_name(key, len(bucket.parts)):
+        return None
+    return LogicalName(bucket.start, (*bucket.parts, *key.removesuffix("/").split("/")))
+
+
+def apart_of(bucket: LogicalName, key: str) -> LogicalName:
+    """The entry of a key that is kept apart."""
+    return LogicalName(bucket.start, (*bucket.parts, *apart.path_of(key)))

@@ -56,8 +56,9 @@ async def settle(parts: S3Parts, ask: Ask, place: LogicalName, there: Looked, gr
 
 async def _there(parts: S3Parts, ask: Ask) -> tuple[Looked, LogicalName]:
     if ask.target.key:
-        return await found(parts, ask, Want.POLICY), ask.place
-    there = await check_bucket(parts, ask)
-    if there is None:
+        ask, there = await found(parts, ask, Want.POLICY)
+        return there, ask.place
+    bucket = await check_bucket(parts, ask)
+    if bucket is None:
         raise S3Error("AccessDenied", "Access Denied")
-    return there, ask.bucket
+    return bucket, ask.bucket

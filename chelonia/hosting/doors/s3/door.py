@@ -22,7 +22,7 @@ from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import errors, sigv4
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.keys import Target, target_of
+from chelonia.wire.s3.keys import Target, check_key, target_of
 from chelonia.wire.s3.operations import OTHER, operation_of
 
 log = logging.getLogger("chelonia.s3")
@@ -81,6 +81,7 @@ class S3Door:
         try:
             signable = signable_of(request)
             target = target_of(signable.path, request.headers.get("Host", ""), self._parts.domain)
+            check_key(target.key)
             query = dict(sigv4.query_fields(signable.query))
             copies = "x-amz-copy-source" in request.headers
             name, subresource = operation_of(request.method, target, query, copies=copies)

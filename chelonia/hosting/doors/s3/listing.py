@@ -1,11 +1,12 @@
 """Listings by the S3 door: keys in byte order, by prefix, delimiter and page, and bulk deletions.
 
 A collection shows as a key that ends in a slash, unless it is implied: there only for the sake of the keys below it.
-What the caller may not read below a bucket is left out.
+What the caller may not read below a bucket is left out. Keys that are kept apart come from a listing of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from dataclasses import replace
@@ -13,12 +14,12 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Failure, Listing, Named, Remove
+from chelonia.core.ports.files import Attributes, Failure, Listing, Look, Named, Remove
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
-from chelonia.hosting.doors.s3.objects import removal
+from chelonia.hosting.doors.s3.objects import GONE, removals
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
-from chelonia.wire.s3 import answers, requests
+from chelonia.wire.s3 import answers, apart, keys, pages, requests
 from chelonia.wire.s3.answers import Asked, Item
 from chelonia.wire.s3.errors import S3Error
 
@@ -86,8 +87,16 @@ def _after(token: str) -> str:
 
 async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str) -> list[Item]:
     """Keys and common prefixes behind a key, in byte order: one more than is asked for, where there are more."""
+    if not asked.limit:
+        return []
+    names, others = await asyncio.gather(_names(parts, ask, asked, after), _kept_apart(parts, ask, asked, after))
+    return pages.merged(names, others, asked.limit + 1) if others else names
+
+
+async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str) -> list[Item]:
+    """The part of a listing that other doors show as it is."""
     items: list[Item] = []
-    more = asked.limit > 0
+    more = not asked.prefix.startswith(apart.RESERVED)
     while more and len(items) <= asked.limit:
         count = min(asked.limit + 1 - len(items), bounds.PAGE_ENTRIES_MAX)
         page = await parts.plain.files.list(
@@ -95,20 +104,50 @@ async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str) -> list[Ite
             Listing(ask.bucket, after, count, below=True, prefix=asked.prefix, delimiter=asked.delimiter),
         )
         shown = [item for item in map(_item, page.entries) if item is not None]
-        shown += [Item(prefix, common=True) for prefix in page.prefixes]
+        shown += [Item(prefix, common=True) for prefix in page.prefixes if not prefix.startswith(apart.RESERVED)]
         items += sorted(shown, key=lambda item: item.key.encode())
         after, more = page.after, bool(page.after)
+        if after.startswith(apart.RESERVED):
+            after = apart.RESERVED + apart.AFTER
+    return items
+
+
+async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str) -> list[Item]:
+    """The part of a listing that is kept apart."""
+    place, prefix = ask.bucket.child(apart.COLLECTION), apart.prefix_of(asked.prefix)
+    items: list[Item] = []
+    behind, more = apart.prefix_of(after), True
+    while more and len(items) <= asked.limit:
+        try:
+            page = await parts.plain.files.list(ask.exchange.call, Listing(place, behind, below=True, prefix=prefix))
+        except CheloniaError as error:
+            if error.kind in (Kind.NOT_FOUND, Kind.DENIED):
+                return []
+            raise
+        known = [(apart.key_of(entry.name), entry.attributes) for entry in page.entries]
+        found = [_file_item(key, each) for key, each in known if key is not None and each.type == TYPE_FILE]
+        items += pages.summed_up(found, asked, items[-1].key if items else after)
+        behind, more = page.after, bool(page.after)
+        if more and items and items[-1].common:
+            behind = max(behind, apart.prefix_of(items[-1].key + apart.AFTER), key=str.encode)
     return items
 
 
 def _item(entry: Named) -> Item | None:
     """What an entry shows as; None: as nothing."""
     known = entry.attributes
+    if entry.name.startswith(apart.RESERVED):
+        return None
     if known.type == TYPE_FILE:
-        return Item(entry.name, False, known.size, known.etag, known.modified_ns, known.owner)
+        return _file_item(entry.name, known)
     if known.type == TYPE_COLLECTION and not known.implied:
         return Item(f"{entry.name}/", False, 0, _EMPTY_ETAG, known.modified_ns, known.owner)
     return None
+
+
+def _file_item(key: str, known: Attributes) -> Item:
+    """What an object shows as."""
+    return Item(key, False, known.size, known.etag, known.modified_ns, known.owner)
 
 
 async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -123,15 +162,20 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> list[tuple[str, CheloniaError | None]]:
-    outcomes: dict[str, CheloniaError | None] = {}
-    changes: dict[str, Remove] = {}
-    for key in names:
+    """What became of keys that were to go."""
+    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket.child(apart.COLLECTION)),))
+    none_apart = isinstance(there, Failure) and there.kind is Kind.NOT_FOUND
+    outcomes: dict[str, CheloniaError | None] = dict.fromkeys(names)
+    changes: list[tuple[str, Remove]] = []
+    for key in outcomes:
         try:
-            changes[key] = removal(ask.bucket, key)
-        except S3Error as error:  # what cannot be a name is not there
-            outcomes[key] = error if error.code == "KeyTooLongError" else None
-    answered = await parts.plain.files.apply(ask.exchange.call, tuple(changes.values()))
-    for key, answer in zip(changes, answered, strict=True):
-        gone = not isinstance(answer, Failure) or answer.kind is Kind.NOT_FOUND
-        outcomes[key] = None if gone else answer.error("DeleteObjects")  # type: ignore[union-attr]
+            found = removals(ask.bucket, keys.check_key(key))
+        except S3Error as error:
+            outcomes[key] = error
+        else:
+            changes += [(key, change) for change in (found[:1] if none_apart else found)]
+    answered = await parts.plain.files.apply(ask.exchange.call, tuple(change for _, change in changes))
+    for (key, _), answer in zip(changes, answered, strict=True):
+        if isinstance(answer, Failure) and answer.kind not in GONE:
+            outcomes[key] = answer.error("DeleteObjects")
     return [(key, outcomes[key]) for key in names]

@@ -7,21 +7,23 @@ the parts' MD5s and how many they are.
 from __future__ import annotations
 
 import hashlib
+import heapq
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.contents.parts import AFTER_KEY, PartPage, UploadId, listing_mark
+from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import ANY, Done, Drop, Open, Part, Placing, Seal, UploadParts, Uploads, Want
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import Exchange, apply
+from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
-from chelonia.wire.s3 import answers, facts, requests
+from chelonia.wire.s3 import answers, apart, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.web.conditions import quoted
 from chelonia.wire.web.ranges import parse_range
@@ -29,28 +31,30 @@ from chelonia.wire.web.ranges import parse_range
 PART_BYTES_MIN: Final = 5 * 1024 * 1024
 """All parts but the last have as many: Amazon's bound."""
 PAGE: Final = 1000
+_APART: Final = "k"
+"""What the name of an upload begins with whose object is to be kept apart."""
 
 
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploads`."""
-    if ask.marks:
-        raise S3Error("InvalidObjectName", "a key that ends in a slash is a collection here and has no bytes")
     kept = facts.facts_from(ask.exchange.request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
-    place, copies, _ = await ready(parts, ask)
-    done = await apply(
-        parts.plain, ask.exchange.call, Open(place, ask.bucket, copies, user=facts.stored(kept), parents=True)
-    )
-    return xml_answer(answers.upload_created(ask.target.bucket, ask.target.key, done.upload))
+    ask, copies, _ = await ready(parts, ask)
+    if ask.marks:
+        ask = ask.at(ask.apart)
+    opened = Open(ask.place, ask.bucket, copies, user=facts.stored(kept), parents=True)
+    done = await apply(parts.plain, ask.exchange.call, opened)
+    told = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
+    return xml_answer(answers.upload_created(ask.target.bucket, ask.target.key, told))
 
 
 async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `uploadId`."""
-    request, number = ask.exchange.request, _number(ask)
+    request, number, ask = ask.exchange.request, _number(ask), _of_upload(ask)
     if request.length < 0:
         raise S3Error("MissingContentLength", "You must provide the Content-Length HTTP header.")
     await _page(parts, ask, limit=1)
     placing = Placing(ask.place, request.length, wanted=parts.plain.copies, parents=True, piece=True, measure_md5=True)
-    _, arrived = await sent(parts.plain, _at(ask), placing)
+    _, arrived = await sent(parts.plain, ask.exchange, placing)
     measured = ask.measured
     done = await _applied(parts, ask, Part(ask.place, _upload(ask), number, arrived))
     if done.etag != measured.etag:
@@ -61,9 +65,9 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `uploadId` and a source."""
-    number, source = _number(ask), source_of(parts, ask)
+    number, ask = _number(ask), _of_upload(ask)
     await _page(parts, ask, limit=1)
-    there = await found(parts, source, Want.SOURCES)
+    source, there = await found(parts, source_of(parts, ask), Want.SOURCES)
     check_source(ask, there)
     size, text = there.attributes.size, ask.header("x-amz-copy-source-range")
     span = ByteRange(0, size)
@@ -82,14 +86,14 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploadId`: the parts are the object from now on, or nothing has changed."""
     order = requests.completion(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
     etag = _etag(order)
-    there = await seen(parts, ask, ask.place)
-    when = await conditions(parts, ask, there)
+    _, there = await seen(parts, ask)
+    when, ask = await conditions(parts, ask, there), _of_upload(ask)
     seal = Seal(ask.place, _upload(ask), order, PART_BYTES_MIN, parents=True, when=when)
     try:
         await _applied(parts, ask, seal)
     except CheloniaError as error:
         # A client that has not heard the answer asks again.
-        again = await seen(parts, ask, ask.place) if error.kind is Kind.NOT_FOUND and when == ANY else None
+        _, again = await seen(parts, ask) if error.kind is Kind.NOT_FOUND and when == ANY else (ask, None)
         if again is None or again.attributes.etag != etag:
             raise _refusal(error, order) from error
     return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag))
@@ -97,16 +101,18 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def abort(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE with `uploadId`."""
+    ask = _of_upload(ask)
     await _applied(parts, ask, Drop(ask.place, _upload(ask)))
     return HttpResponse(204)
 
 
 async def list_parts(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET with `uploadId`."""
-    limit, after = _count(ask, "max-parts"), _count(ask, "part-number-marker", 0)
+    limit, after, ask = _count(ask, "max-parts"), _count(ask, "part-number-marker", 0), _of_upload(ask)
     page = await _page(parts, ask, after, max(limit, 1))
     told = page if limit else PartPage((), 0, page.place, page.owner, page.within)
-    return xml_answer(answers.parts(ask.target.bucket, ask.target.key, _upload(ask), told, (limit, after)))
+    told_id = ask.query.get("uploadId", "")
+    return xml_answer(answers.parts(ask.target.bucket, ask.target.key, told_id, told, (limit, after)))
 
 
 async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -116,27 +122,72 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
     query = ask.query
     prefix, delimiter, limit = query.get("prefix", ""), query.get("delimiter", ""), _count(ask, "max-uploads")
     key, upload = query.get("key-marker", ""), query.get("upload-id-marker", "")
-    after = (listing_mark(key, upload) if upload else f"{key}{AFTER_KEY}") if key else ""
     asked = answers.UploadsAsked(ask.target.bucket, prefix, delimiter, limit, key, upload,
                                  query.get("encoding-type") == "url")  # fmt: skip
     shown: list[answers.UploadShown] = []
-    more = limit > 0
-    while more and len(shown) <= limit:
-        page = await parts.plain.files.uploads(ask.exchange.call, Uploads(ask.bucket, prefix, after, 0))
-        for each in page.uploads:
-            item = answers.upload_shown(each, prefix, delimiter)
-            if not shown or shown[-1] != item or not item.common:
+    if limit:
+        streams = await _named_uploads(parts, ask, asked), await _uploads_apart(parts, ask, asked)
+        for item in heapq.merge(*streams, key=lambda each: (each.key.encode(), each.upload)):
+            if not item.common or not (shown and shown[-1] == item):
                 shown.append(item)
-        after, more = page.after, bool(page.after)
     return xml_answer(answers.uploads(asked, shown[:limit], more=len(shown) > limit))
 
 
-def _at(ask: Ask) -> Exchange:
-    return replace(ask.exchange, place=ask.place)
+async def _named_uploads(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) -> list[answers.UploadShown]:
+    """Open uploads of keys that are names."""
+    key, upload = asked.key, asked.upload
+    follows = listing_mark(key, upload) if upload and not upload.startswith(_APART) else f"{key}{AFTER_KEY}"
+    return await _opened(parts, ask, asked, (asked.prefix, follows if key else ""), _named)
+
+
+async def _uploads_apart(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) -> list[answers.UploadShown]:
+    """Open uploads of keys that are kept apart: of one key they follow the others."""
+    key, upload = "/".join(apart.path_of(asked.key)), asked.upload
+    follows = listing_mark(key, upload.removeprefix(_APART) if upload.startswith(_APART) else "")
+    follows = follows if upload else f"{key}{AFTER_KEY}"
+    prefix = f"{apart.COLLECTION}/{apart.prefix_of(asked.prefix)}"
+    return await _opened(parts, ask, asked, (prefix, follows if asked.key else ""), _kept_apart)
+
+
+def _named(each: PartsUpload) -> PartsUpload | None:
+    return None if each.key.startswith(apart.RESERVED) else each
+
+
+def _kept_apart(each: PartsUpload) -> PartsUpload | None:
+    key = apart.key_of(each.key.removeprefix(f"{apart.COLLECTION}/"))
+    return None if key is None else replace(each, key=key, upload=UploadId(f"{_APART}{each.upload}"))
+
+
+async def _opened(
+    parts: S3Parts,
+    ask: Ask,
+    asked: answers.UploadsAsked,
+    where: tuple[str, str],
+    known: Callable[[PartsUpload], PartsUpload | None],
+) -> list[answers.UploadShown]:
+    """Open uploads as they are shown, one more than is asked for, where there are more; `where`: prefix and mark."""
+    shown: list[answers.UploadShown] = []
+    (prefix, after), more = where, True
+    while more and len(shown) <= asked.limit:
+        page = await parts.plain.files.uploads(ask.exchange.call, Uploads(ask.bucket, prefix, after, 0))
+        for each in filter(None, map(known, page.uploads)):
+            item = answers.upload_shown(each, asked.prefix, asked.delimiter)
+            again = item.common and (item.key.encode() <= asked.key.encode() or (shown and shown[-1] == item))
+            if item.key.startswith(asked.prefix) and not again:
+                shown.append(item)
+        after, more = page.after, bool(page.after)
+    return shown
 
 
 def _upload(ask: Ask) -> UploadId:
-    return UploadId(ask.query.get("uploadId", ""))
+    return UploadId(ask.query.get("uploadId", "").removeprefix(_APART))
+
+
+def _of_upload(ask: Ask) -> Ask:
+    """The same request, about the place that its upload was opened for."""
+    home = keys.home_of(ask.bucket, ask.target.key)
+    is_apart = home is None or ask.query.get("uploadId", "").startswith(_APART)
+    return ask.at(ask.apart if home is None or is_apart else home)
 
 
 def _number(ask: Ask) -> int:

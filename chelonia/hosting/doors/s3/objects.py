@@ -1,7 +1,8 @@
 """Objects by the S3 door: GET and HEAD, PUT, DELETE, copy, tags.
 
-An object is a file; a key that ends in a slash is a collection that was made for its own sake. The etag is the MD5 of
-the body, as clients compare it. Collections above a key come with it and go with the last key in them.
+An object is a file; a key that ends in a slash and has no bytes is a collection that was made for its own sake. The
+etag is the MD5 of the body, as clients compare it. Collections above a key come with it and go with the last key in
+them. Keys that have no place as names are kept apart (`wire.s3.apart`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from chelonia.core.ports.files import (
     ANY,
     Arrived,
     Done,
+    Failure,
     Looked,
     Make,
     Placing,
@@ -32,7 +34,7 @@ from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, kept_sent, sent
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, no_key, seen, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, no_key, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
@@ -44,13 +46,15 @@ from chelonia.wire.web.ranges import unsatisfied_range
 AGAIN_MAX: Final = 8
 """Times that a change is asked for again while others change the same name: the last one written stays."""
 RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
-_BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE)
+_BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE, Kind.EXISTS)
+GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
+"""What a removal fails with where there is nothing to remove."""
 
 
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET or HEAD of an object."""
     request, is_head = ask.exchange.request, ask.exchange.request.method == "HEAD"
-    there = await found(parts, ask, Want.USER if is_head else Want.USER | Want.SOURCES)
+    ask, there = await found(parts, ask, Want.USER if is_head else Want.USER | Want.SOURCES)
     known = there.attributes
     when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
         ask.place, known
@@ -105,31 +109,29 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     if request.length < 0:
         raise S3Error("MissingContentLength", "You must provide the Content-Length HTTP header.")
     kept = facts.facts_from(request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
+    ask, copies, when = await ready(parts, ask)
+    if ask.marks and not request.length:
+        return await _mark(parts, ask, kept, when)
     if ask.marks:
-        return await _mark(parts, ask, kept)
-    place, copies, when = await ready(parts, ask)
-    placing = Placing(place, request.length, wanted=copies, parents=True)
+        ask = ask.at(ask.apart)
+    placing = Placing(ask.place, request.length, wanted=copies, parents=True)
     try:
-        _, arrived = await sent(parts.plain, replace(ask.exchange, place=place), placing)
+        _, arrived = await sent(parts.plain, ask.exchange, placing)
     except CheloniaError as error:
-        if error.kind in _BLOCKED:
-            await _is_blocked(parts, ask, error)
-        raise
+        raise await _raced(parts, ask, error) from error
     measured = ask.measured
     if measured.checksum:
         kept = Facts(kept.headers, kept.user, kept.tags, (measured.checksum, measured.told), measured.etag)
-    write = Write(place, arrived, user=facts.stored(kept), parents=True, when=when, etag=measured.etag)
+    write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, when=when, etag=measured.etag)
     await applied(parts, ask, write)
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind), b"", 0)
 
 
-async def _mark(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
+async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> HttpResponse:
     """Make a collection for its own sake: the object that some clients show as a directory."""
-    if await read_whole(ask.exchange.request, Whole(1)):
-        raise S3Error("InvalidObjectName", "a key that ends in a slash is a collection here and has no bytes")
-    when = await conditions(parts, ask, await seen(parts, ask, ask.place))
+    await read_whole(ask.exchange.request, Whole(1))
     try:
         made = Make(ask.place, TYPE_COLLECTION, user=facts.stored(kept), parents=True, when=when)
         await apply(parts.plain, ask.exchange.call, made)
@@ -140,17 +142,16 @@ async def _mark(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
 
 
-async def ready(parts: S3Parts, ask: Ask) -> tuple[LogicalName, int, When]:
-    """Where a new object goes, how many copies it gets, and what must hold of what is there."""
-    place = ask.place
+async def ready(parts: S3Parts, ask: Ask) -> tuple[Ask, int, When]:
+    """The request with the place of its new object, how many copies that gets, and what must hold of what is there."""
     try:
-        there = await seen(parts, ask, place)
+        ask, there = await seen(parts, ask, writes=True)
     except CheloniaError as error:  # who may write need not be one who may read
         if error.kind is not Kind.DENIED or _conditional(ask):
             raise
-        return place, parts.plain.copies, ANY
+        return ask.at(keys.home_of(ask.bucket, ask.target.key) or ask.apart), parts.plain.copies, ANY
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.plain.copies
-    return place, copies, await conditions(parts, ask, there)
+    return ask, copies, await conditions(parts, ask, there)
 
 
 def _conditional(ask: Ask) -> bool:
@@ -172,59 +173,53 @@ async def applied(parts: S3Parts, ask: Ask, change: Write) -> Done:
         try:
             return await apply(parts.plain, ask.exchange.call, change)
         except CheloniaError as error:
-            if error.kind not in RACES or not left or await _is_blocked(parts, ask, error):
-                raise
+            if error.kind not in RACES or not left:
+                raise await _raced(parts, ask, error) from error
     raise AssertionError("the last try returns or raises")
 
 
-async def _is_blocked(parts: S3Parts, ask: Ask, error: CheloniaError) -> bool:
-    """Whether a name is not to be had for good: a file stands where a collection would have to be.
-
-    Raises: S3Error saying so.
-    """
-    if error.kind is Kind.CONFLICT:
-        return False
-    place = ask.place
-    for depth in range(len(ask.bucket.parts) + 1, len(place.parts) + 1):
-        above = LogicalName(place.start, place.parts[:depth])
-        is_last = depth == len(place.parts)
-        blocking = await seen(parts, ask, above, marks=is_last)
-        if blocking is not None:
-            cause = f"there is {'a collection' if is_last else 'an object'} called {above}: here a name is one of both"
-            raise S3Error("InvalidObjectName", cause)
-    return False
+async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
+    """What a failed write tells: to come again, when the key's place was taken while its bytes were on their way."""
+    if error.kind in _BLOCKED and (await seen(parts, ask, writes=True))[0].place != ask.place:
+        cause = "another request has just made an object whose name is in the way of this one: send it again"
+        return S3Error("ServiceUnavailable", cause)
+    return error
 
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of an object; one that is not there is gone already."""
-    when = When()
+    changes = removals(ask.bucket, ask.target.key)
     if ask.header("If-Match"):
-        when = await conditions(parts, ask, await seen(parts, ask, ask.place))
-    try:
-        await apply(parts.plain, ask.exchange.call, removal(ask.bucket, ask.target.key, when))
-    except CheloniaError as error:
-        if error.kind not in (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION, Kind.BAD_NAME):
-            raise
-        if isinstance(error, S3Error) and error.code == "KeyTooLongError":
-            raise
-        await seen(parts, ask, ask.bucket, marks=True)
+        ask, there = await seen(parts, ask)
+        when = await conditions(parts, ask, there)
+        changes = tuple(replace(change, when=when) for change in changes if change.place == ask.place)
+    answers = await parts.plain.files.apply(ask.exchange.call, changes)
+    for answer in answers:
+        if isinstance(answer, Failure) and answer.kind not in GONE:
+            raise answer.error(ask.operation)
+    if all(isinstance(answer, Failure) for answer in answers):
+        await check_bucket(parts, ask)
     return HttpResponse(204)
 
 
-def removal(bucket: LogicalName, key: str, when: When = ANY) -> Remove:
-    """The change that removes a key. Raises: S3Error when it cannot be a name."""
-    what = Removing.MARK if key.endswith("/") else Removing.KEY
-    return Remove(keys.place_of(bucket, key.removesuffix("/")), what, when)
+def removals(bucket: LogicalName, key: str) -> tuple[Remove, ...]:
+    """The changes that remove a key from where it may be."""
+    home, elsewhere = keys.home_of(bucket, key), Remove(keys.apart_of(bucket, key), Removing.KEY)
+    if home is None:
+        return (elsewhere,)
+    return Remove(home, Removing.MARK if key.endswith("/") else Removing.KEY), elsewhere
 
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `x-amz-copy-source`."""
-    source = source_of(parts, ask)
-    there = await found(parts, source, Want.USER | Want.SOURCES)
+    source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
     check_source(ask, there)
     anew = _anew(ask, there)
     kept = replace_facts(ask, there, anew=anew)
-    place, copies, when = await ready(parts, ask)
+    ask, copies, when = await ready(parts, ask)
+    if ask.marks and ask.place != source.place:
+        ask = ask.at(ask.apart)
+    place = ask.place
     if place == source.place:
         if not anew:
             cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
@@ -247,7 +242,7 @@ def source_of(parts: S3Parts, ask: Ask) -> Ask:
     bucket, key, version = requests.copy_source(ask.header("x-amz-copy-source"))
     if version not in ("", "null"):
         raise S3Error("NotImplemented", "versions are not kept here")
-    return replace(ask, target=Target(bucket, key), bucket=parts.root.child(keys.check_bucket(bucket)))
+    return replace(ask, target=Target(bucket, keys.check_key(key)), bucket=parts.root.child(keys.check_bucket(bucket)))
 
 
 def _anew(ask: Ask, there: Looked) -> bool:
@@ -301,7 +296,7 @@ async def nothing() -> AsyncIterator[bytes]:
 
 async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of an object's tags."""
-    return xml_answer(answers.tags(facts.facts_of((await found(parts, ask, Want.USER)).user).tags))
+    return xml_answer(answers.tags(facts.facts_of((await found(parts, ask, Want.USER))[1].user).tags))
 
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -316,7 +311,7 @@ async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
-    there = await found(parts, ask, Want.USER)
+    ask, there = await found(parts, ask, Want.USER)
     known = facts.facts_of(there.user)
     kept = facts.stored(Facts(known.headers, known.user, tags, known.checksum, known.etag))
     pinned = When(version=there.attributes.version)

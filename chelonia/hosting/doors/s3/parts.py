@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from chelonia.core.errors import Kind
@@ -47,7 +47,8 @@ class S3Parts:
 class Ask:
     """One request, verified as far as it can be before its body has come.
 
-    `exchange`: its body is decoded and measured as it is read; its place is the object's, or the bucket's.
+    `exchange`: its body is decoded and measured as it is read; its place is the bucket's until `seen` has found where
+    the object is, or would be.
     """
 
     exchange: Exchange
@@ -64,13 +65,22 @@ class Ask:
 
     @property
     def place(self) -> LogicalName:
-        """The entry of the key. Raises: S3Error when it cannot be a name."""
-        return keys.place_of(self.bucket, self.target.key.removesuffix("/"))
+        """Where the object is, or would be."""
+        return self.exchange.place
+
+    @property
+    def apart(self) -> LogicalName:
+        """Where the key is, if it is kept apart."""
+        return keys.apart_of(self.bucket, self.target.key)
 
     @property
     def marks(self) -> bool:
-        """Whether the key is that of a collection itself: it ends in a slash."""
-        return self.target.key.endswith("/")
+        """Whether the object is a collection itself: the key ends in a slash, and is not kept apart."""
+        return self.target.key.endswith("/") and self.place != self.apart
+
+    def at(self, place: LogicalName) -> Ask:
+        """The same request, about an object that is there."""
+        return replace(self, exchange=replace(self.exchange, place=place))
 
 
 def xml_answer(body: bytes, status: int = 200) -> HttpResponse:
@@ -79,29 +89,53 @@ def xml_answer(body: bytes, status: int = 200) -> HttpResponse:
 
 
 async def seen(
-    parts: S3Parts, ask: Ask, place: LogicalName, want: Want = Want.NOTHING, *, marks: bool | None = None
-) -> Looked | None:
-    """What has a key, None: nothing. Raises: NoSuchBucket; as `Files.look` fails."""
+    parts: S3Parts, ask: Ask, want: Want = Want.NOTHING, *, writes: bool = False
+) -> tuple[Ask, Looked | None]:
+    """Where a key is, and what has it; None: nothing. `writes`: else say where it can be made, not where it may be.
+
+    A name counts before a key that is kept apart: other doors write names alone. A collection counts after it: it has
+    no bytes. Raises: NoSuchBucket; as `Files.look` fails.
+    """
+    home, apart = keys.home_of(ask.bucket, ask.target.key), ask.apart
+    order = (apart,) if home is None else (apart, home) if ask.target.key.endswith("/") else (home, apart)
     call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
-    asked = (Look(ask.bucket), Look(place, want))
-    bucket, there = await parts.plain.files.look(call, asked)
-    if isinstance(bucket, Failure) and bucket.kind is Kind.NOT_FOUND:
-        raise no_bucket(ask)
-    if isinstance(there, Failure) and there.kind in (Kind.NOT_FOUND, Kind.IN_MOUNTPOINT):
-        return None
-    found = good(there, ask.operation)
-    wanted = TYPE_COLLECTION if (ask.marks if marks is None else marks) else TYPE_FILE
-    if found.attributes.type != wanted or found.attributes.implied:
-        return None
-    return found
+    taken = home is None
+    for place in order:
+        here = ask.at(place)
+        bucket, there = await parts.plain.files.look(call, (Look(ask.bucket), Look(place, want)))
+        if isinstance(bucket, Failure) and bucket.kind is Kind.NOT_FOUND:
+            raise no_bucket(ask)
+        if isinstance(there, Failure) and there.kind in (Kind.NOT_FOUND, Kind.IN_MOUNTPOINT):
+            continue
+        found = good(there, ask.operation)
+        fits = found.attributes.type == (TYPE_COLLECTION if here.marks else TYPE_FILE)
+        if fits and not found.attributes.implied:
+            return here, found
+        taken = taken or not fits
+    if home is None or taken or (writes and await _blocked(parts, ask, home)):
+        return ask.at(apart), None
+    return ask.at(home), None
 
 
-async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> Looked:
-    """What has the key of a request. Raises: NoSuchKey, NoSuchBucket; as `Files.look` fails."""
-    there = await seen(parts, ask, ask.place, want)
+async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
+    """Whether a file stands where a collection above a name would have to be."""
+    above = [LogicalName(home.start, home.parts[:n]) for n in range(len(home.parts) - 1, len(ask.bucket.parts), -1)]
+    for asked in (above[:1], above[1:]):  # as a rule the nearest one is there
+        looks = tuple(Look(place) for place in asked)
+        for answer in await parts.plain.files.look(ask.exchange.call, looks) if looks else ():
+            if isinstance(answer, Looked):
+                return answer.attributes.type == TYPE_FILE
+            if answer.kind is not Kind.NOT_FOUND:
+                return False  # whoever writes is told why
+    return False
+
+
+async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[Ask, Looked]:
+    """Where a key is, and what has it. Raises: NoSuchKey, NoSuchBucket; as `Files.look` fails."""
+    ask, there = await seen(parts, ask, want)
     if there is None:
         raise no_key(ask.target.key)
-    return there
+    return ask, there
 
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:

@@ -1,0 +1,83 @@
+"""Keys that have no place of their own as Logical Names, and where they are kept: apart, in one collection of a bucket.
+
+A key is kept apart when it is no path of lawful names (`a//b`, `dir/` with bytes, `..`, control characters), or when
+its place is taken: `a` beside `a/b`. It is written in lawful names so that their byte order is that of the keys:
+
+    up to %         % and two hexadecimal digits, as in a URL
+    /               .~
+    .               .}  before a character from } on, else as it is
+    U+007F-U+00A0   U+00A0 and two hexadecimal digits
+    any other       as it is
+
+The text is cut into names of `CUT` characters. Each begins with `=`, and all but the last end with `+`.
+Invariants: `key_of` undoes `path_of`; paths order as their keys do; the path of a key begins with `prefix_of` of each
+of its beginnings. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError
+from chelonia.core.names import check_name
+
+RESERVED: Final = "\N{REFERENCE MARK}"
+"""What a bucket has right below it under names that begin so is no key: such keys are kept apart themselves."""
+COLLECTION: Final = f"{RESERVED}keys"
+"""The collection of a bucket that has the keys kept apart."""
+CUT: Final = 63
+"""Characters of one name: at most 252 bytes, and the two marks, of the 255 that a name may have."""
+AFTER: Final = "\U0010ffff"
+"""Behind every character that a key may go on with."""
+_LOW, _HIGH = "%", "\xa0"
+_ESCAPED: Final = re.compile("[\x00-%/\x7f-\xa0]|\\.(?=[}-\U0010ffff])")
+_ESCAPES: Final = re.compile("%([0-9A-F]{2})|\xa0([0-9A-F]{2})|\\.([~}])")
+
+
+def is_name(key: str, depth: int) -> bool:
+    """Whether a key is a path of lawful names, in a bucket that has `depth` names itself."""
+    parts = key.removesuffix("/").split("/")
+    if key.startswith(RESERVED) or depth + len(parts) > bounds.LN_DEPTH_MAX:
+        return False
+    try:
+        for part in parts:
+            check_name(part)
+    except CheloniaError:
+        return False
+    return True
+
+
+def path_of(key: str) -> tuple[str, ...]:
+    """The names below a bucket under which a key is kept apart."""
+    return (COLLECTION, *prefix_of(key).split("/"))
+
+
+def prefix_of(beginning: str) -> str:
+    """What the paths below `COLLECTION` begin with, of all keys that begin so."""
+    text = _ESCAPED.sub(_escape, beginning)
+    names = [f"={text[at : at + CUT]}" for at in range(0, len(text), CUT)]
+    return "+/".join(names)
+
+
+def key_of(path: str) -> str | None:
+    """The key that a path below `COLLECTION` is of; None: nobody keeps a key so."""
+    names = path.split("/")
+    text = "".join(name[1:].removesuffix("+") if at < len(names) - 1 else name[1:] for at, name in enumerate(names))
+    key = _ESCAPES.sub(_unescape, text)
+    return key if key and prefix_of(key) == path else None
+
+
+def _escape(found: re.Match[str]) -> str:
+    char = found[0]
+    if char == "/":
+        return ".~"
+    if char == ".":
+        return ".}"
+    return f"{_LOW if char <= _LOW else _HIGH}{ord(char):02X}"
+
+
+def _unescape(found: re.Match[str]) -> str:
+    low, high, dot = found.groups()
+    return {"~": "/", "}": "."}[dot] if dot else chr(int(low or high, 16))

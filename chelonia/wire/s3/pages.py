@@ -1,0 +1,29 @@
+"""Pages of a listing, made of keys in order: what a delimiter sums up, and two listings as one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chelonia.wire.s3.answers import Asked, Item
+
+
+def summed_up(items: Iterable[Item], asked: Asked, after: str) -> list[Item]:
+    """What of keys in order is shown behind `after`: each with the prefix, or what those with the delimiter share."""
+    shown: list[Item] = []
+    for item in items:
+        if not item.key.startswith(asked.prefix):
+            continue
+        end = item.key.find(asked.delimiter, len(asked.prefix)) if asked.delimiter else -1
+        told = Item(item.key[: end + len(asked.delimiter)], common=True) if end >= 0 else item
+        if told.key.encode() > (shown[-1].key if shown else after).encode():
+            shown.append(told)
+    return shown
+
+
+def merged(first: Iterable[Item], second: Iterable[Item], limit: int) -> list[Item]:
+    """At most `limit` items of two listings in byte order. A key of both is the first's, but for a collection."""
+    found: dict[str, Item] = {}
+    for item in (*first, *second):
+        if item.key not in found or item.key.endswith("/"):
+            found[item.key] = item
+    return sorted(found.values(), key=lambda item: item.key.encode())[:limit]
