@@ -19,6 +19,8 @@ from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
 from chelonia.core import bounds, status
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Receipt
+from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import StoredObject, Triple
@@ -56,6 +58,7 @@ class AnswerRoom:
     elements: int = bounds.XML_ELEMENTS_MAX
     characters: int = bounds.SOAP_BODY_BYTES_MAX
     unread: int = bounds.READ_BYTES_MAX
+    carried: int = bounds.INLINE_CALL_BYTES_MAX
 
     def take(self, entries: int, triples: Iterable[Triple]) -> None:
         """Take room for that many entries with all these triples. Raises: TOO_LARGE; from then on there is none."""
@@ -74,6 +77,12 @@ class AnswerRoom:
         self.unread -= characters
         self.check()
 
+    def carry(self, size: int) -> bool:
+        """Take room for so many bytes of a file, if it is there."""
+        fits = size <= self.carried
+        self.carried -= size if fits else 0
+        return fits
+
     def check(self) -> None:
         """Raises: TOO_LARGE when nothing more fits, or is read."""
         if self.unread < 0:
@@ -86,13 +95,23 @@ class AnswerRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """Small bytes on stable storage: as their upload was begun, its ids, and who holds them."""
+
+    begin: BeginPut
+    begun: Begun
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ElementCall:
     """One element being served: the user's call, and the Bartender's own with the element's request key; `room` is
-    shared by all elements of the call."""
+    shared by all elements of the call; `stored`: the bytes of this element that an earlier try has stored."""
 
     user: Call
     service: Call
     room: AnswerRoom = field(default_factory=AnswerRoom)
+    stored: list[Stored] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +223,7 @@ async def _serve(
     settings, call = ports.settings, turn.user
     key = element_key(call, operation.name, index, operation.subject(request))
     service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(key)
-    turn = replace(turn, service=service)
+    turn = replace(turn, service=service, stored=[])
     try:
         turn.room.check()
         return await _attempt(ports, operation, turn, request), None

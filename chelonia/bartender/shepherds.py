@@ -22,7 +22,15 @@ from chelonia.core.cluster.replicas import Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.ports.librarian import Librarian, NodeView
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
+from chelonia.core.ports.shepherd import (
+    PROTOCOL_HTTP,
+    Directory,
+    GetRequest,
+    Purpose,
+    PutRequest,
+    Shepherd,
+    TurlOutcome,
+)
 from chelonia.core.timing.clock import Clock, Ids, within
 from chelonia.core.timing.racing import Race, many
 
@@ -110,13 +118,17 @@ class Shepherds:
                 f"{len(chosen)} Shepherds can take it now, {at_least} are needed; start or approve more, or free space"
             )
             raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
-        return tuple(sorted(chosen, key=lambda node: self._is_silent(node.shepherd)))
+        return tuple(sorted(chosen, key=lambda node: self.is_silent(node.shepherd)))
 
     async def _chosen(self, call: Call, demand: Demand) -> tuple[NodeView, ...]:
         by_id = {node.shepherd: node for node in await self.nodes(call)}
         return tuple(by_id[shepherd] for shepherd in self._fleet.choose(demand, self._ids.uniform))
 
-    def _is_silent(self, shepherd: ServiceId) -> bool:
+    def port(self, shepherd: ServiceId) -> Shepherd:
+        """The control port of a Shepherd."""
+        return self._directory.shepherd(shepherd)
+
+    def is_silent(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd has lately let somebody wait in vain."""
         return self._clock.monotonic_ms() < self._silent.get(shepherd, 0)
 
@@ -129,7 +141,7 @@ class Shepherds:
         kinds: list[str] = []
         for patience_ms in (2 * self._settings.hedge_ms, self._settings.shepherd_timeout_ms):
             refused: list[NodeView] = []
-            candidates = sorted(candidates, key=lambda node: self._is_silent(node.shepherd))
+            candidates = sorted(candidates, key=lambda node: self.is_silent(node.shepherd))
             turl = await self._upload_turl(call, plan, _Pool(list(candidates), refused, patience_ms, kinds))
             if turl:
                 return turl
@@ -183,17 +195,17 @@ class Shepherds:
         Returns: the first Shepherd's answer and up to `fallback_turls` more that came soon enough.
         Raises: NO_REPLICA when no Shepherd gives one.
         """
-        order = await self._nearest(call, locations)
+        order = await self.nearest(call, locations)
         width = 1 + self._settings.fallback_turls
-        order.sort(key=lambda location: self._is_silent(location.shepherd))
-        talking = sum(not self._is_silent(location.shepherd) for location in order)
+        order.sort(key=lambda location: self.is_silent(location.shepherd))
+        talking = sum(not self.is_silent(location.shepherd) for location in order)
         reads = [partial(self._read, call, location, dn) for location in order]
         answers = tuple(answer for answer in await self._soon(reads, min(talking or width, width)) if answer.turl)
         if answers:
             return answers[:width]
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
 
-    async def _nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
+    async def nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
         """Live Shepherds first, those that share most of this node's domain before others; by chance among equals."""
         nodes = {node.shepherd: node for node in await self.nodes(call)}
         home = self._settings.domain
@@ -214,11 +226,11 @@ class Shepherds:
         """
         request = self._put_request(plan, first.dn)
         needed, wanted = plan.durable - 1, plan.durable - 1 + plan.spares
-        waiting, given = sorted(pool.nodes, key=lambda node: self._is_silent(node.shepherd)), dict[ServiceId, str]()
-        more = max(needed, min(wanted, sum(not self._is_silent(node.shepherd) for node in waiting)))
+        waiting, given = sorted(pool.nodes, key=lambda node: self.is_silent(node.shepherd)), dict[ServiceId, str]()
+        more = max(needed, min(wanted, sum(not self.is_silent(node.shepherd) for node in waiting)))
         async with Race[NodeView, TurlOutcome](self._clock) as race:
             while len(given) < wanted and (race.running or waiting):
-                for node in _taken(waiting, more):
+                for node in taken(waiting, more):
                     race.begin(node, self._put(call, node, request, pool))
                 ended = await race.ended(self._settings.hedge_ms)
                 turl = ended[1].result().turl if ended else ""
@@ -227,7 +239,7 @@ class Shepherds:
                 elif ended:
                     pool.nodes.remove(ended[0])
                 more = many(silent=ended is None, of_use=bool(turl))
-                spent = not waiting or self._is_silent(waiting[0].shepherd)
+                spent = not waiting or self.is_silent(waiting[0].shepherd)
                 if len(given) >= needed and spent and not (ended and race.running):
                     break
         return [given[node.shepherd] for node in pool.nodes if node.shepherd in given][:wanted]
@@ -262,19 +274,27 @@ class Shepherds:
         patience_ms: int = 0,
     ) -> TurlOutcome:
         """One Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
+        try:
+            (answer,) = await self.heard(shepherd, ask, patience_ms)
+        except CheloniaError as error:
+            return TurlOutcome("", error=str(error), kind=error.kind.value)
+        if not answer.turl:
+            _log.info("shepherd passed over shepherd=%s error=%s", shepherd, answer.error)
+        return answer
+
+    async def heard(self, shepherd: ServiceId, ask: Callable[[], Coroutine[Any, Any, T]], patience_ms: int = 0) -> T:
+        """One Shepherd's answer within the timeout. Raises: what it raises, NETWORK, TIMEOUT."""
         asked_ms = self._clock.monotonic_ms()
         try:
-            (answer,) = await within(self._clock, patience_ms or self._settings.shepherd_timeout_ms, ask())
-            self._silent.pop(shepherd, None)
+            answer = await within(self._clock, patience_ms or self._settings.shepherd_timeout_ms, ask())
         except asyncio.CancelledError:
             self._note_silence(shepherd, asked_ms)
             raise
         except CheloniaError as error:
             self._note_silence(shepherd, asked_ms)
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, error)
-            return TurlOutcome("", error=str(error), kind=error.kind.value)
-        if not answer.turl:
-            _log.info("shepherd passed over shepherd=%s error=%s", shepherd, answer.error)
+            raise
+        self._silent.pop(shepherd, None)
         return answer
 
     def _note_silence(self, shepherd: ServiceId, asked_ms: int) -> None:
@@ -293,7 +313,7 @@ class Shepherds:
         more, give_up_ms = width, -1
         async with Race[int, TurlOutcome](self._clock) as race:
             while race.running or (waiting and give_up_ms < 0):
-                for number, read in _taken(waiting, more):
+                for number, read in taken(waiting, more):
                     race.begin(number, read())
                 now_ms = self._clock.monotonic_ms()
                 ended = await race.ended(self._settings.hedge_ms if give_up_ms < 0 else max(0, give_up_ms - now_ms))
@@ -307,7 +327,7 @@ class Shepherds:
         return [answers[number] for number in sorted(answers)]
 
 
-def _taken(waiting: list[T], count: int) -> list[T]:
+def taken(waiting: list[T], count: int) -> list[T]:
     """The first so many, taken off the list."""
     taken, waiting[:] = waiting[:count], waiting[count:]
     return taken

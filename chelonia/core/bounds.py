@@ -50,6 +50,13 @@ UPLOAD_USER_METADATA_MAX: Final = 500
 """Properties that an upload in parts keeps for its file: they leave the upload in the transact that seals it."""
 UPLOAD_OPEN_MS: Final = 7 * 24 * 3_600_000
 """How long an upload in parts may stay open: what is abandoned goes after a week."""
+INLINE_BYTES_MAX: Final = 64 * 1024
+"""Bytes of one file that travel in the message about it: beyond it a connection of their own costs less than a copy in
+each queue."""
+INLINE_CALL_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of files in one answer to a user, as many as one call of his may bring; the rest is read by its sources."""
+STORED_CALL_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of small replicas in one call to a Shepherd: half of what a call may have."""
 EXTENTS_PAGE: Final = 32
 """Extents told in one answer: each names its Shepherds, and may bring tickets."""
 BLOBS_SHOWN: Final = 16

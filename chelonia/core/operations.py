@@ -201,6 +201,8 @@ SHEPHERD: Final = table(
     "shepherd",
     row(Shepherd.get, _B, _L),
     row(Shepherd.put, _B, _L),
+    row(Shepherd.store, _B, retry=Retry.ONCE),  # asked again it would meet what it has stored
+    row(Shepherd.fetch, _B, brief=True),
     row(Shepherd.stat, _B, _L, _A),
     row(Shepherd.delete, _L),
     row(Shepherd.toggle_report, _A),

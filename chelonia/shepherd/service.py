@@ -26,6 +26,7 @@ from chelonia.core.ports.shepherd import (
     CopyOrder,
     DeleteOutcome,
     Download,
+    FetchOutcome,
     GetRequest,
     PutRequest,
     RecordPage,
@@ -33,7 +34,9 @@ from chelonia.core.ports.shepherd import (
     ScrubOrder,
     ScrubPage,
     ShepherdStatus,
+    SmallBlob,
     StoredReplica,
+    StoreOutcome,
     Turl,
     TurlOutcome,
     Upload,
@@ -53,6 +56,7 @@ from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.transfers.downloads import Downloads, checksum_of
 from chelonia.shepherd.transfers.forwarding import push_copy
+from chelonia.shepherd.transfers.small import SmallBlobs
 from chelonia.shepherd.transfers.uploads import ShepherdUploads
 from chelonia.shepherd.waiting import settled
 
@@ -83,6 +87,7 @@ class ShepherdService:
         self._node = ShepherdNode(ports, settings)
         self._uploads = ShepherdUploads(self._node)
         self._downloads = Downloads(self._node)
+        self._small = SmallBlobs(self._node, self._uploads)
         self._stock = Stock(self._node)
         self._reporting = Reporting(self._node, self._uploads, self._stock)
         self._scrubber = Scrubber(self._node)
@@ -235,6 +240,16 @@ class ShepherdService:
         """Reserve space and issue write tickets. Raises: DENIED, BAD_REQUEST, BUSY for a repair copy."""
         _check_bulk(len(requests), "put")
         return await self._uploads.offer(requests)
+
+    async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
+        """Put whole small blobs on stable storage. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
+        _check_bulk(len(blobs), "store")
+        return await self._small.store(blobs)
+
+    async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
+        """Read whole small replicas. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
+        _check_bulk(len(references), "fetch")
+        return await self._small.fetch(references)
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography import x509
 
+from chelonia.core import bounds
 from chelonia.hosting.net.identity import subject_dn
 from tests.cluster.harness import Cluster
 from tests.cluster.load import locations, put, until_live
@@ -93,6 +94,9 @@ async def test_exit_codes(cluster: Cluster, run: Run, tmp_path: Path) -> None:
     assert ok(run("cat", "/codes/file")) == "local bytes"
 
 
+SIZE = bounds.INLINE_BYTES_MAX + 1
+
+
 async def test_bytes_that_are_wrong_everywhere_exit_with_8_and_leave_nothing(
     cluster: Cluster, run: Run, tmp_path: Path
 ) -> None:
@@ -100,10 +104,10 @@ async def test_bytes_that_are_wrong_everywhere_exit_with_8_and_leave_nothing(
     async with cluster.client("user") as client:
         for number in range(5):
             ln = f"/rotten{number}"
-            await put(client, ln, b"x" * 5000)
+            await put(client, ln, b"x" * SIZE)  # of a small one its Shepherds find the damage first
             await until_live(client, ln, 2)
             for place in await locations(client, ln):
-                cluster.replica_file(place).write_bytes(b"y" * 5000)
+                cluster.replica_file(place).write_bytes(b"y" * SIZE)
             got = run("get", ln, "fetched")
             assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
             await client.del_file(ln)

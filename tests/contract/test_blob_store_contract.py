@@ -13,7 +13,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
-from chelonia.core.ports.shepherd import MARK, BlobStore, ByteRange, Notes
+from chelonia.core.ports.shepherd import MARK, BlobStore, ByteRange, Notes, SmallReplica
 from chelonia.shepherd.store import blobs_files
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.blobs_memory import MemoryBlobs
@@ -571,3 +571,20 @@ async def test_spoiling_changes_one_byte_and_nothing_else_shows_it(engine: Engin
     await write(store, OTHER, b"")
     assert not await store.spoil(OTHER)
     assert (await scan(engine.reopen(False)))[0] == (REF, True, 10, False)
+
+
+async def test_whole_replicas_are_there_when_they_are_stored(engine: Engine) -> None:
+    small = [SmallReplica(REF, facts(5), b"small"), SmallReplica(OTHER, facts(0, "/b"), b"")]
+    await engine.store.store_whole(small)
+    store = engine.reopen(True)
+    assert await scan(store) == [(REF, True, 5, False), (OTHER, True, 0, False)]
+    assert await read(store, REF, 0, 5) == b"small"
+    assert await store.facts(OTHER) == facts(0, "/b")
+
+
+async def test_of_whole_replicas_that_do_not_fit_none_is_there(engine: Engine) -> None:
+    engine.flood()
+    with pytest.raises(CheloniaError) as caught:
+        await engine.store.store_whole([SmallReplica(each, facts(50), bytes(50)) for each in (REF, OTHER)])
+    assert caught.value.kind is Kind.NO_SPACE
+    assert await scan(engine.reopen(True)) == []

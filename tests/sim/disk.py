@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.ahash import Position
-from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, ShepherdState, StoredReplica
+from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, ShepherdState, SmallReplica, StoredReplica
 from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from chelonia.shepherd.store.store_state import MemoryState
 from tests.sim.process import check_alive
@@ -122,6 +122,13 @@ class SimDisk:
         """Open a writer."""
         check_alive()
         return _Writer(self, reference, await self.platter.create(reference, resume=resume))
+
+    async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
+        """Make whole replicas, each as an upload makes one."""
+        for each in replicas:
+            writer = await self.create(each.reference)
+            await writer.write(each.data)
+            await writer.commit(each.facts)
 
     async def suspended(self, reference: ReferenceId) -> int:
         """Bytes kept of an interrupted upload."""

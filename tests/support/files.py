@@ -43,6 +43,7 @@ from chelonia.core.ports.files import (
     Done,
     Drop,
     Failure,
+    Inline,
     Listed,
     Listing,
     Look,
@@ -209,16 +210,19 @@ class MemoryFiles:
         elif Want.EXTENTS in ask.want and node.data:
             extents = tuple(blobs.values())
         turls = {each.blob: (f"memory:{each.blob}",) for each in extents} if Want.SOURCES in ask.want else {}
+        small = node.type == TYPE_FILE and node.extents is None and len(node.data) <= bounds.INLINE_BYTES_MAX
+        data = node.data if small and Want.BYTES in ask.want else None
         return Looked(
             self._described(node),
             dict(node.user) if Want.USER in ask.want else {},
             dict(node.policy) if Want.POLICY in ask.want else {},
             node.checksums if Want.CHECKSUMS in ask.want else Checksums(),
-            sources,
+            () if data is not None else sources,
             extents,
             told,
             turls if node.extents is not None else {},
             self._covering(ask.place) if Want.LOCKS in ask.want else (),
+            data,
         )
 
     def _list(self, call: Call, ask: Listing) -> Listed:
@@ -422,6 +426,8 @@ class MemoryFiles:
         content = change.content
         if isinstance(content, Content):
             ask = self._pieces(call, change, content)
+        elif isinstance(change, Write) and change.inline is not None:
+            ask, content = self._inlined(call, change, change.inline)
         else:
             ask = self._arrived(call, change, content, piece=False)
         there, parent = self._ready(call, change.place, parents=change.parents)
@@ -443,8 +449,19 @@ class MemoryFiles:
         kept = isinstance(content, Content) and node.attributes.wanted
         node.attributes = structs.replace(node.attributes, size=size, etag=etag, wanted=kept or ask.wanted)
         node.etag = change.etag if isinstance(change, Write) else ""
+        node.checksums = Checksums(hashlib.sha256(node.data).hexdigest()) if node.extents is None else Checksums()
         node.user = dict(change.user) if change.user is not None else node.user
         return Done(self._bumped(node), made=there is None)
+
+    def _inlined(self, call: Call, change: Write, inline: Inline) -> tuple[Placing, Arrived]:
+        """Bytes that came in the message, as if they had arrived before."""
+        if len(inline.data) > bounds.INLINE_BYTES_MAX:
+            raise CheloniaError(Kind.TOO_LARGE)
+        sums = Checksums(hashlib.sha256(inline.data).hexdigest(), hashlib.md5(inline.data).hexdigest())
+        if inline.checksums.conflicts(sums):
+            raise CheloniaError(Kind.CHECKSUM)
+        ask = Placing(change.place, len(inline.data), inline.checksums, inline.wanted)
+        return ask, self.arrive(Placed("", f"put-{next(self._numbers)}"), inline.data)
 
     def _lay(self, node: Node, content: Content, *, made: bool) -> int:
         """Lay extents over a file; returns its size."""

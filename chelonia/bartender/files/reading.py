@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.bulk import ElementCall
+from chelonia.bartender.files import inlined
 from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_triples
 from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
@@ -38,7 +39,7 @@ from chelonia.core.rights.policy import Action
 async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     """Look at one entry. Raises: NOT_FOUND, IN_MOUNTPOINT, DENIED; with SOURCES also NO_REPLICA."""
     # A ticket outlives the decision, so it is not given on a policy that has been revoked.
-    service = turn.service.strongly() if Want.SOURCES in ask.want else turn.service
+    service = turn.service.strongly() if ask.want & (Want.SOURCES | Want.BYTES) else turn.service
     (walked,) = await ports.librarian.traverse(service, (ask.place,), _filter(ask.want))
     found = existing(ask.place, walked)
     Judge(turn.user, "look").require(Action.READ, found)
@@ -51,6 +52,10 @@ async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
         checksums_of(found.object) if Want.CHECKSUMS in ask.want else Checksums(),
         locks=await _covering(ports, turn, ask.place, walked) if Want.LOCKS in ask.want else (),
     )
+    if found.type == TYPE_FILE and Want.BYTES in ask.want:
+        data = await inlined.data_of(ports, turn, found, seen.attributes.size)
+        if data is not None:
+            return replace(seen, data=data)
     if found.type != TYPE_FILE or not ask.want & (Want.SOURCES | Want.EXTENTS):
         return seen
     if found.section("content"):
@@ -111,8 +116,8 @@ def _named(walk: RecursiveWalk, ask: Listing, leaf: Leaf, now: Ms) -> Named:
 
 
 def _filter(want: Want) -> Filter:
-    more = ((Want.USER, "metadata"), (Want.SOURCES, "locations"))
-    return (*DESCRIBED, *(Needed(section) for flag, section in more if flag in want))
+    more = ((Want.USER, "metadata"), (Want.SOURCES | Want.BYTES, "locations"))
+    return (*DESCRIBED, *(Needed(section) for flags, section in more if flags & want))
 
 
 async def _covering(ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal) -> tuple[Lock, ...]:

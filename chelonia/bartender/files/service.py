@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
-from chelonia.bartender.files import changing, parts, reading, sharing, writing
+from chelonia.bartender.files import changing, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
 from chelonia.bartender.ports import Ports
@@ -128,6 +128,8 @@ class FilesService:
             case Make():
                 return await changing.make(self._ports, turn, change)
             case Write():
+                if change.inline is not None:
+                    return await inlined.write(self._ports, turn, change, change.inline)
                 return await writing.write(self._ports, turn, change)
             case Splice():
                 return await writing.splice(self._ports, turn, change)

@@ -35,9 +35,7 @@ from chelonia.core.rights.policy import Action
 
 async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
     """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST."""
-    if not 1 <= ask.wanted <= bounds.REPLICAS_WANTED_MAX or ask.size < -1:
-        cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies, and a size (-1: not known) are needed"
-        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
+    check_wanted(ask.place, ask.wanted, ask.size)
     replaces = await may_begin(ports, turn, ask, "place")
     begin = BeginPut(
         parent=Guid(""),
@@ -54,8 +52,15 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
         piece=ask.piece,
     )
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT, md5=ask.measure_md5)
-    put = encode(PutToken(begin, begun, _record_type(ask.checksums)), ports.settings.token_key)
+    put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
     return Placed(turl, put, begun.blob)
+
+
+def check_wanted(place: LogicalName, wanted: int, size: int = -1) -> None:
+    """Raises: BAD_REQUEST unless so many copies of so many bytes can be asked for."""
+    if not 1 <= wanted <= bounds.REPLICAS_WANTED_MAX or size < -1:
+        cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies, and a size (-1: not known) are needed"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
 
 
 async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: str) -> Guid:
@@ -82,11 +87,16 @@ async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
     begin = token.begin
     ready, there = await ready_to_write(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
-    facts_told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, token.begun.blob))
-    ready = replace(ready, sections=facts_told)
-    renew = there is None and begin.replaces != ""
-    await ports.librarian.commit_file(turn.service, CommitFile(ready, token.begun, held, renew))
+    await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
     return Done(made=there is None)
+
+
+async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFacts, order: CommitFile) -> None:
+    """Have the file made, or its bytes swapped. `order.renew`: the upload began for a file that was there then."""
+    ready = order.begin
+    told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, order.begun.blob))
+    renew = order.renew and not ready.replaces
+    await ports.librarian.commit_file(turn.service, replace(order, begin=replace(ready, sections=told), renew=renew))
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
@@ -167,7 +177,7 @@ def replaceable(place: LogicalName, there: FoundEntry) -> FoundEntry:
     return there
 
 
-def _record_type(sums: Checksums) -> str:
+def record_type(sums: Checksums) -> str:
     """The type of the file's checksum of record: a declared one, else SHA-256."""
     if sums.sha256 or not (sums.md5 or sums.adler32):
         return "sha256"

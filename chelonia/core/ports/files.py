@@ -48,6 +48,8 @@ class Want(enum.Flag):
     """Which bytes of which blobs a file is."""
     LOCKS = enum.auto()
     """Write locks: of a look all that cover the entry, of a listing each entry's own."""
+    BYTES = enum.auto()
+    """Of a look: all bytes of a small file, in place of what SOURCES and EXTENTS would tell of it."""
 
 
 class Attributes(msgspec.Struct, frozen=True):
@@ -158,6 +160,8 @@ class Looked:
         extents: of the span asked for, at most `bounds.EXTENTS_PAGE`. Gaps are zeros.
         told: the bytes up to which extents are told; look again from there for more.
         blobs: TURLs by blob, of a file of several.
+        data: all bytes of a file of at most `bounds.INLINE_BYTES_MAX`, as a Shepherd has checked them; None: it is
+            larger or of several blobs, the answer is full, or no Shepherd gave them: then `sources` are told.
     """
 
     attributes: Attributes
@@ -169,6 +173,7 @@ class Looked:
     told: int = 0
     blobs: Mapping[BlobId, tuple[str, ...]] = field(default_factory=dict)
     locks: tuple[Lock, ...] = ()
+    data: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +268,20 @@ class Arrived:
     receipts: tuple[str, ...]
 
 
+NOTHING_ARRIVED: Final = Arrived("", ())
+"""In place of bytes that are on stable storage: they come in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """All bytes of a file, in the message: at most `bounds.INLINE_BYTES_MAX`. The Bartender stores them before it
+    answers. `wanted`, `checksums`: as in `Placing`; `checksums.sha256` also tells repeated calls from others."""
+
+    data: bytes = field(repr=False)
+    wanted: int = 3
+    checksums: Checksums = Checksums()
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """Extents to lay over what a file has: append, write in the middle, truncate; `whole`: in place of all of it.
@@ -316,16 +335,17 @@ class Write:
     """Give a file these bytes: a new one, or one that is there, which keeps its GUID, links and policy.
 
     `user` None leaves what users wrote about a file as it is. `parents` as in `Make`. `etag`: what is to name these
-    bytes, "": the id of their blob.
+    bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before.
     """
 
     place: LogicalName
-    content: Arrived
+    content: Arrived = NOTHING_ARRIVED
     setting: Setting = LEAVE
     user: UserValues | None = None
     parents: bool = False
     when: When = ANY
     etag: str = ""
+    inline: Inline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,12 +477,14 @@ Change = Make | Write | Splice | Open | Part | Seal | Drop | Set | Move | Remove
 @dataclass(frozen=True, slots=True)
 class Done:
     """A change that applied. `attributes`: the entry after it, None when it is gone; `made`: the change made it;
-    `upload`: what `Open` opened; `etag`: of a `Part`."""
+    `upload`: what `Open` opened; `etag`: of a `Part`; `note`: what the user may want to know, as that more copies are
+    wanted than there are Shepherds."""
 
     attributes: Attributes | None = None
     made: bool = False
     upload: UploadId = UploadId("")
     etag: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

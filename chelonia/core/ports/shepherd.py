@@ -83,6 +83,33 @@ class TurlOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class SmallBlob:
+    """A whole blob of at most `bounds.INLINE_BYTES_MAX`, to be stored. `facts`: its checksums as announced; MD5 and
+    Adler-32 are measured where they are announced."""
+
+    facts: ReplicaFacts
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOutcome:
+    """Answer to `store`: a receipt, or why there is none (`kind` is the `Kind`'s value)."""
+
+    receipt: Receipt | None = None
+    error: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOutcome:
+    """Answer to `fetch`: all bytes of a replica, checked, or why not."""
+
+    data: bytes | None = field(default=None, repr=False)
+    error: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatOutcome:
     """Answer to `stat`; every field "None" on the wire when the reference is unknown (`found` False)."""
 
@@ -240,6 +267,15 @@ class Shepherd(Protocol):
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Reserve space and issue write tickets. Bartenders, Librarians."""
+        ...
+
+    async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
+        """Put whole small blobs on stable storage, in the message, under references of this Shepherd's choice; a blob
+        that is here already is refused. Bartenders. Raises: TOO_LARGE beyond `bounds.STORED_CALL_BYTES_MAX` in all."""
+        ...
+
+    async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
+        """Read whole small replicas, checked against their records. Bartenders. Raises: as `store`."""
         ...
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
@@ -429,6 +465,15 @@ class BlobWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SmallReplica:
+    """All of a small replica: what `BlobStore.store_whole` writes at once."""
+
+    reference: ReferenceId
+    facts: ReplicaFacts
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredReplica:
     """A replica found on disk at start.
 
@@ -521,6 +566,13 @@ class BlobStore(Protocol):
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue what `suspend` kept (offset 0 when nothing is there)."""
+        ...
+
+    async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
+        """Put whole new replicas on stable storage under their names: all are durable when it returns.
+
+        Raises: NO_SPACE, UNAVAILABLE: then none of them is there.
+        """
         ...
 
     async def suspended(self, reference: ReferenceId) -> int:

@@ -29,12 +29,13 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
+from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import PROTOCOL_HTTP, ByteRange
 from chelonia.hosting.net.http_client import target_of
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
-from chelonia.hosting.transfer.requester import Progress, Requester
+from chelonia.hosting.transfer.requester import Progress, Requester, answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,16 @@ class _ContentChoice:
     given: str = ""
 
 
-_Choice = ReplicaChoice | _ContentChoice
+@dataclass(slots=True)
+class _SmallChoice:
+    """Bytes that came with the look; `turls` is empty once they were taken."""
+
+    data: bytes
+    turls: list[str]
+    given: str = ""
+
+
+_Choice = ReplicaChoice | _ContentChoice | _SmallChoice
 
 
 class _Hash(Protocol):
@@ -247,6 +257,7 @@ async def _fetch(client: Requester, ln: str, file: BinaryIO, progress: Progress 
 ROUNDS = 4
 """How often in a row without a byte the Bartender is asked for TURLs: those of a long download may have expired, a node
 may be back."""
+_CHECKSUMS = ("sha256", "md5", "adler32")
 PAUSE_MS = 250
 """Before the second round; doubled for each further one."""
 
@@ -259,6 +270,7 @@ class _Search:
         self._client = client
         self._ln = ln
         self.arrived = 0
+        self.asked = False
         self.wrong: set[str] = set()
 
     async def replicas(self) -> AsyncGenerator[tuple[_Facts, _Choice], None]:
@@ -283,6 +295,11 @@ class _Search:
             barren = 0 if self.arrived > before else barren + 1
 
     async def _ask(self, patience_ms: int) -> tuple[_Facts, _Choice]:
+        if self._client.files is not None and not self.asked:
+            self.asked = True
+            looked = await self._looked(self._client.files, patience_ms)
+            if looked is not None:
+                return looked
         client, request = self._client, (GetFileRequest("0", self._ln, (PROTOCOL_HTTP,)),)
         answer = await client.settled(lambda call: client.bartender.get_file(call, request))
         kind = kind_from_wire(answer.kind) if answer.kind else None
@@ -293,6 +310,26 @@ class _Search:
         turls = [turl for turl in _turls(answer) if target_of(turl) not in self.wrong]
         facts = _Facts(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
         return facts, ReplicaChoice(turls, patience_ms)
+
+    async def _looked(self, files: Files, patience_ms: int) -> tuple[_Facts, _Choice] | None:
+        """What one look tells: all bytes of a small file, or where to read others; None: the Bartender is to be asked
+        in another way."""
+        place, want = parse_ln(self._ln), Want.BYTES | Want.SOURCES | Want.CHECKSUMS
+        there = await answered(self._client, lambda call: files.look(call, (Look(place, want),)))
+        if isinstance(there, Failure):
+            if there.kind in (Kind.BAD_REQUEST, Kind.NOT_SUPPORTED):  # one that knows nothing of bytes in messages
+                return None
+            raise there.error("get")
+        if there.attributes.type != TYPE_FILE:
+            raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {there.attributes.type}")
+        sums = there.checksums
+        known = next(((name, getattr(sums, name)) for name in _CHECKSUMS if getattr(sums, name)), None)
+        if known is None or (there.data is None and not there.sources):
+            return None
+        facts = _Facts(there.attributes.size, known[0], known[1].lower())
+        if there.data is not None:
+            return facts, _SmallChoice(there.data, [self._ln])
+        return facts, ReplicaChoice(list(dict.fromkeys(there.sources)), patience_ms)
 
     async def _content(self, files: Files) -> tuple[_Facts, _Choice]:
         place, call = parse_ln(self._ln), self._client.new_call()
@@ -311,6 +348,11 @@ def _turls(answer: TransferOutcome) -> list[str]:
 
 async def _from(client: Requester, choice: _Choice, offset: int) -> AsyncGenerator[bytes, None]:
     """Yield a file's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
+    if isinstance(choice, _SmallChoice):
+        choice.turls.clear()
+        if choice.data[offset:]:
+            yield choice.data[offset:]
+        return
     if isinstance(choice, _ContentChoice):
         choice.turls.clear()
         span = ByteRange(offset, choice.there.attributes.size - offset)

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
+from chelonia.core.ports.files import ANY, Failure, Files, Inline, Setting, When, Write
 from chelonia.hosting.net.http_client import Sending, raise_for_status
-from chelonia.hosting.transfer.requester import Progress, Requester
+from chelonia.hosting.transfer.requester import Progress, Requester, answered
 from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER
@@ -107,6 +111,10 @@ async def upload(client: Requester, source: Source, ln: str, options: UploadOpti
     already name the new bytes.
     """
     wish = options or UploadOptions()
+    if client.files is not None and 0 <= source.size <= bounds.INLINE_BYTES_MAX and source.repeatable:
+        stored = await _inline(client, client.files, source, ln, wish)
+        if stored is not None:
+            return stored
     return await send(client, source, ln, FileAim(client, ln, wish), wish.progress)
 
 
@@ -126,6 +134,42 @@ async def send(
                 continue
         await client.clock.sleep(PAUSE_MS * 2 ** (TRIES - 1 - left))
     raise AssertionError("the last try either returns or raises")
+
+
+async def _inline(client: Requester, files: Files, source: Source, ln: str, wish: UploadOptions) -> UploadResult | None:
+    """Send a small file in the message that names it; None where it takes the long way: it has grown, its metadata are
+    more than a user's own, or the Bartender is of a version that cannot."""
+    if any(triple.section != "metadata" for triple in wish.metadata):
+        return None
+    place, data = parse_ln(ln), b""
+    async with aclosing(cast(AsyncGenerator[bytes, None], source.open())) as chunks:
+        async for chunk in chunks:
+            data += chunk
+            if len(data) > bounds.INLINE_BYTES_MAX:
+                return None
+    if place.into:
+        return None
+    sha256 = hashlib.sha256(data).hexdigest()
+    setting = Setting(modified_ns=None if wish.mtime_s is None else round(wish.mtime_s * 1000) * 1_000_000)
+    user = {triple.property: triple.value for triple in wish.metadata}
+    inline = Inline(data, wish.replicas, Checksums(sha256))
+    when = ANY if wish.replace else When(absent=True)
+    write = Write(place, setting=setting, user=user or None, when=when, inline=inline)
+    done = await answered(client, lambda call: files.apply(call, (write,)))
+    if isinstance(done, Failure):
+        if done.kind in _LONG_WAY:
+            return None
+        exists = done.kind is Kind.PRECONDITION and not wish.replace
+        kind, cause = (Kind.EXISTS, "there is an entry of this name") if exists else (done.kind, done.cause)
+        raise CheloniaError(kind, "put", ln, cause)
+    if wish.progress is not None:
+        wish.progress(len(data))
+    return UploadResult(ln, len(data), sha256, done.note)
+
+
+_LONG_WAY = (Kind.NO_SHEPHERD, Kind.CHECKSUM, Kind.BAD_TICKET, Kind.NOT_SUPPORTED)
+"""Failures after which the long way is tried, which has more patience; and what a Bartender answers that knows no bytes
+in messages: to it, nothing has arrived."""
 
 
 class _Again(Exception):

@@ -19,7 +19,7 @@ import stat
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -28,7 +28,15 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
-from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, StoredReplica, StoreIdentity
+from chelonia.core.ports.shepherd import (
+    NO_NOTES,
+    ByteRange,
+    Notes,
+    Scanned,
+    SmallReplica,
+    StoredReplica,
+    StoreIdentity,
+)
 from chelonia.shepherd.store import blobs_notes, store_state
 from chelonia.wire import records
 
@@ -108,6 +116,25 @@ class FileBlobs:
         except OSError as error:
             raise _disk_error(error) from error
         return FileWriter(self, reference, fd, offset)
+
+    async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
+        """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
+        writing = [
+            _Writing(
+                self.incoming(each.reference, ".writing"),
+                self.incoming(each.reference, COMMITTED),
+                self.replica(each.reference),
+            )
+            for each in replicas
+        ]
+        size = sum(len(each.data) for each in replicas)
+
+        def work() -> None:
+            if self.free_bytes() < size:
+                raise OSError(errno.ENOSPC, "the reserve of free space is reached")
+            _store(writing, replicas)
+
+        await self.run(work)
 
     async def suspended(self, reference: ReferenceId) -> int:
         """Bytes kept of an interrupted upload, 0 when none."""
@@ -406,6 +433,34 @@ class FileWriter:
 
 
 # --- blocking pieces, run in threads -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """Where a new replica is written, and where it goes."""
+
+    bytes: Path
+    record: Path
+    final: Path
+
+
+def _store(writing: Sequence[_Writing], replicas: Sequence[SmallReplica]) -> None:
+    """Write whole replicas, in the order in which `FileWriter` makes one visible."""
+    try:
+        for where, each in zip(writing, replicas, strict=True):
+            _write_durably(where.bytes, each.data)
+            _write_durably(where.record, records.encode_facts(each.facts))
+        for where in writing:
+            os.replace(where.record, _with(where.final, UNCOMMITTED))
+            os.replace(where.bytes, where.final)
+        for folder in dict.fromkeys(where.final.parent for where in writing):
+            _fsync_directory(folder)
+    except OSError:
+        for where in writing:  # nobody will be told of them
+            for draft in (where.bytes, where.record):
+                draft.unlink(missing_ok=True)
+            _erase_at(where.final)
+        raise
 
 
 def _with(path: Path, suffix: str) -> Path:

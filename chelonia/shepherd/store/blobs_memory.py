@@ -21,6 +21,7 @@ from chelonia.core.ports.shepherd import (
     ByteRange,
     Notes,
     Scanned,
+    SmallReplica,
     StoredReplica,
     StoreIdentity,
 )
@@ -152,6 +153,14 @@ class MemoryBlobs:
         writer = MemoryWriter(self, reference, kept if resume else b"")
         self._writers[reference] = writer
         return writer
+
+    async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
+        """Put whole new replicas under their names. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
+        await self.probe()
+        if self.used_bytes() + sum(len(each.data) for each in replicas) > self.capacity:
+            raise CheloniaError(Kind.NO_SPACE, "write", "", "the disk of this Shepherd is full")
+        for each in replicas:
+            self.publish(parse_reference(each.reference), each.data, each.facts)
 
     async def suspended(self, reference: ReferenceId) -> int:
         """Bytes kept of an interrupted upload, 0 when none."""

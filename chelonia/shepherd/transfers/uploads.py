@@ -123,7 +123,7 @@ class ShepherdUploads:
         free, _ = await self._node.ports.blobs.space()
         outcomes: list[TurlOutcome] = []
         for request in requests:
-            refusal = self._refusal(request, free)
+            refusal = self.refusal(request, free)
             if refusal is None:
                 outcomes.append(self._open(request))
             else:
@@ -164,7 +164,8 @@ class ShepherdUploads:
             self._stored.pop(pending.reference, None)
         return tuple(p.reference for p in late if p.phase is Phase.KEPT)
 
-    def _refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
+    def refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
+        """Why bytes are not taken, None when they are. `free`: bytes of the disk."""
         if PROTOCOL_HTTP not in request.protocols:
             return NO_SUPPORTED_PROTOCOL, Kind.NO_PROTOCOL
         if request.reference in self._withdrawn:
@@ -380,7 +381,7 @@ class ShepherdUploads:
         measured = intake.hasher.checksums()
         for known in (expected.checksums, pending.announced):
             if known.conflicts(measured):
-                raise _wrong_checksum(pending.reference, known, measured)
+                raise wrong_checksum(pending.reference, known, measured)
         _check_open(pending)
         facts = replace(expected, size=intake.writer.offset, checksums=measured, commit_within_ms=commit_within_ms)
         releasing = node.background.start(intake.release())
@@ -391,12 +392,9 @@ class ShepherdUploads:
         if pending.withdrawn:
             await node.ports.blobs.erase(pending.reference)
             _check_open(pending)
-        node.index.put(held)
         # A claimed copy is waited for; any other is about to be named by a transact, so its report can wait for that.
-        node.report(pending.reference, 0 if pending.request.reference else node.settings.uncommitted_report_ms)
-        node.journal.outdated(node.ports.clock.monotonic_ms(), node.settings.uncommitted_report_ms)
+        node.took(held, 0 if pending.request.reference else node.settings.uncommitted_report_ms)
         pending.receipts[node.id] = node.receipt(held)
-        log.info("replica stored reference=%s blob=%s size=%d", held.reference, held.blob, held.size)
         return held
 
     async def _fulfil(
@@ -557,7 +555,8 @@ def _check_open(pending: ShepherdUpload) -> None:
         raise CheloniaError(Kind.EXPIRED, gate.PUT, pending.reference, cause)
 
 
-def _wrong_checksum(reference: ReferenceId, expected: Checksums, measured: Checksums) -> CheloniaError:
+def wrong_checksum(reference: ReferenceId, expected: Checksums, measured: Checksums) -> CheloniaError:
+    """The refusal of bytes that are others than announced."""
     for name in ("sha256", "md5", "adler32"):
         want, got = getattr(expected, name), getattr(measured, name)
         if want and want != got:

@@ -37,7 +37,15 @@ from chelonia.core.ports.bartender import (
     TransferOutcome,
 )
 from chelonia.core.ports.librarian import Heartbeat, ServiceRecord
-from chelonia.core.ports.shepherd import GetRequest, Purpose, PutRequest, TurlOutcome
+from chelonia.core.ports.shepherd import (
+    FetchOutcome,
+    GetRequest,
+    Purpose,
+    PutRequest,
+    SmallBlob,
+    StoreOutcome,
+    TurlOutcome,
+)
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -103,6 +111,7 @@ class StageShepherd:
     down: bool = False
     slow_ms: int = 0
     puts: dict[str, PutRequest] = field(default_factory=dict)
+    small: dict[ReferenceId, SmallBlob] = field(default_factory=dict)
     gets: list[GetRequest] = field(default_factory=list)
     callers: list[Call] = field(default_factory=list)
 
@@ -128,6 +137,23 @@ class StageShepherd:
             return tuple(TurlOutcome(r.request_id, error=self.refuses, kind="not-alive") for r in requests)
         self.gets.extend(requests)
         return tuple(TurlOutcome(r.request_id, f"{self.service}/get/{r.reference}", "http") for r in requests)
+
+    async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
+        await self._answer(call)
+        if self.refuses:
+            return tuple(StoreOutcome(error=self.refuses, kind="no-space") for _ in blobs)
+        return tuple(StoreOutcome(self._kept(blob)) for blob in blobs)
+
+    def _kept(self, blob: SmallBlob) -> Receipt:
+        reference = ReferenceId(f"small-{blob.facts.blob[:8]}-{len(self.small)}")
+        self.small[reference] = blob
+        location, facts = Location(self.service, reference), blob.facts
+        return Receipt(facts.blob, location, facts.size, facts.checksums, 1, Ms(1), "signature")
+
+    async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
+        await self._answer(call)
+        found = [None if self.refuses else self.small.get(reference) for reference in references]
+        return tuple(FetchOutcome(blob.data) if blob else FetchOutcome(kind="not-alive") for blob in found)
 
 
 class Between:

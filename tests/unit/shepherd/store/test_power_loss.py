@@ -10,7 +10,7 @@ import pytest
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
-from chelonia.core.ports.shepherd import MARK, ByteRange, ShepherdState, StoredReplica, StoreIdentity
+from chelonia.core.ports.shepherd import MARK, ByteRange, ShepherdState, SmallReplica, StoredReplica, StoreIdentity
 from chelonia.shepherd.store import blobs_files, store_state
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.store_state import StateFile
@@ -40,10 +40,18 @@ def facts(size: int = len(BYTES)) -> ReplicaFacts:
     return ReplicaFacts(blob, guid, "/a", Dn("/CN=joe"), size, Checksums("aa", "bb", "cc"), 2, Ms(5), "seal")
 
 
-async def stored(blobs: FileBlobs) -> None:
+async def uploaded(blobs: FileBlobs) -> None:
     writer = await blobs.create(REF)
     await writer.write(BYTES)
     await writer.commit(facts())
+
+
+async def stored_whole(blobs: FileBlobs) -> None:
+    await blobs.store_whole([SmallReplica(REF, facts(), BYTES)])
+
+
+Storing = Callable[[FileBlobs], Awaitable[None]]
+both_ways = pytest.mark.parametrize("stored", [uploaded, stored_whole])
 
 
 class After:
@@ -83,7 +91,8 @@ async def read(store: FileBlobs) -> bytes:
     return b"".join([chunk async for chunk in store.read(REF, ByteRange(0, len(BYTES)))])
 
 
-async def test_a_committed_replica_is_there_with_its_record(blobs: FileBlobs, after: After) -> None:
+@both_ways
+async def test_a_committed_replica_is_there_with_its_record(stored: Storing, blobs: FileBlobs, after: After) -> None:
     await stored(blobs)
 
     async def look(store: FileBlobs) -> None:
@@ -93,8 +102,9 @@ async def test_a_committed_replica_is_there_with_its_record(blobs: FileBlobs, af
     await after.each(look)
 
 
+@both_ways
 async def test_whatever_is_cut_short_no_replica_is_seen_without_all_its_bytes_and_its_record(
-    blobs: FileBlobs, after: After, monkeypatch: pytest.MonkeyPatch
+    stored: Storing, blobs: FileBlobs, after: After, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images: list[Path] = []
 
@@ -120,7 +130,7 @@ async def test_whatever_is_cut_short_no_replica_is_seen_without_all_its_bytes_an
 
 
 async def test_what_is_settled_stays_so(blobs: FileBlobs, after: After) -> None:
-    await stored(blobs)
+    await uploaded(blobs)
     await blobs.settle((REF,))
 
     async def look(store: FileBlobs) -> None:
@@ -142,7 +152,7 @@ async def test_a_suspended_upload_goes_on_where_it_was(blobs: FileBlobs, after: 
 
 
 async def test_what_is_set_aside_brought_back_and_erased_stays_so(blobs: FileBlobs, after: After) -> None:
-    await stored(blobs)
+    await uploaded(blobs)
     await blobs.quarantine(REF)
 
     async def aside(store: FileBlobs) -> None:
@@ -210,7 +220,7 @@ async def test_any_sync_that_fails_fails_the_commit(
     with monkeypatch.context() as patched:
         patched.setattr(blobs_files.os, "fsync", sync)
         with pytest.raises(CheloniaError) as caught:
-            await stored(blobs)
+            await uploaded(blobs)
     assert caught.value.kind is Kind.UNAVAILABLE
     assert synced > failing
     assert await found(blobs) == [], "nobody is told of it"

@@ -1,0 +1,104 @@
+"""Small bytes in messages of the port `Files`: written with the change that names them, read with a look.
+
+A write is judged first, so that nobody stores what he may not name; then the bytes are stored, and the transact that
+names them rests on what was judged. A try that met a change stores nothing again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+
+from chelonia.bartender import small
+from chelonia.bartender.bulk import ElementCall, Stored
+from chelonia.bartender.client_metadata import FileFacts
+from chelonia.bartender.files import writing
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import FoundEntry
+from chelonia.bartender.transfers import locations
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
+from chelonia.core.contents.uploads import BeginPut, CommitFile
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Guid, Ms
+from chelonia.core.ports.files import Done, Inline, Write
+from chelonia.core.ports.shepherd import SmallBlob
+
+
+async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> Done:
+    """Store bytes, and give them their name. Raises: as `Files.place`, `Files.apply`; TOO_LARGE, CHECKSUM."""
+    begin = _begin(ports, turn, change, inline)
+    ready, there = await writing.ready_to_write(ports, turn, change, begin)
+    if not turn.stored:
+        turn.stored.append(await _stored(ports, turn, ready, inline.data))
+    (kept,) = turn.stored
+    record = writing.record_type(inline.checksums)
+    facts = FileFacts(begin.size, getattr(begin.checksums, record), record, begin.wanted)
+    await writing.commit(
+        ports, turn, change, facts, CommitFile(ready, kept.begun, kept.receipts, kept.begin.replaces != "")
+    )
+    note = await ports.shepherds.shortage(turn.service, begin.wanted)
+    return Done(made=there is None, note=note)
+
+
+def _begin(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> BeginPut:
+    """The upload that these bytes are. Raises: BAD_REQUEST, TOO_LARGE, CHECKSUM."""
+    size, place = len(inline.data), change.place
+    writing.check_wanted(place, inline.wanted)
+    if size > bounds.INLINE_BYTES_MAX:
+        cause = f"{size} bytes; more than {bounds.INLINE_BYTES_MAX} do not come in a message: place them first"
+        raise CheloniaError(Kind.TOO_LARGE, subject=str(place), cause=cause)
+    return BeginPut(
+        parent=Guid(""),
+        name=place.name,
+        ln=place,
+        owner=turn.user.dn,
+        sections={},
+        wanted=inline.wanted,
+        size=size,
+        checksums=_measured(change, inline),
+        expires_ms=Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms),
+        named=False,
+    )
+
+
+def _measured(change: Write, inline: Inline) -> Checksums:
+    """SHA-256 of the bytes, and what else the caller announces. Raises: CHECKSUM when they are not as announced."""
+    told, data = inline.checksums, inline.data
+    found = Checksums(
+        hashlib.sha256(data).hexdigest(),
+        hashlib.md5(data, usedforsecurity=False).hexdigest() if told.md5 else "",
+        f"{zlib.adler32(data):08x}" if told.adler32 else "",
+    )
+    if told.conflicts(found):
+        cause = "the bytes that arrived have another checksum than announced; send them again"
+        raise CheloniaError(Kind.CHECKSUM, subject=str(change.place), cause=cause)
+    return found
+
+
+async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes) -> Stored:
+    nodes = await small.candidates(ports, turn.service, begin.size, begin.wanted)
+    begun = await ports.librarian.begin_put(turn.service, begin)
+    facts = ReplicaFacts(
+        blob=begun.blob,
+        guid=begun.guid,
+        name=begin.recorded,
+        owner=begin.owner,
+        size=begin.size,
+        checksums=begin.checksums,
+        wanted=begin.wanted,
+        created_ms=ports.clock.now_ms(),
+        seal=begun.seal,
+        commit_within_ms=ports.settings.put_lifetime_ms,
+    )
+    return Stored(begin, begun, await small.stored(ports, turn.service, SmallBlob(facts, data), nodes))
+
+
+async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int) -> bytes | None:
+    """All bytes of a small file of one blob; None when they do not come along."""
+    alive = locations(found.object, (ReplicaState.ALIVE.value,))
+    if found.section("content") or not found.section("blobs") or size > bounds.INLINE_BYTES_MAX:
+        return None
+    if not turn.room.carry(size):
+        return None
+    return await small.fetched(ports, turn.service, alive) if size and alive else (None if size else b"")

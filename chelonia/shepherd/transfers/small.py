@@ -1,0 +1,146 @@
+"""Small blobs that travel in messages: stored whole, and read whole, without a ticket.
+
+The rules are those of an upload: nobody's space beyond what is promised, checksums measured here, bytes and record on
+stable storage before the receipt, one copy of a blob. What no transact names goes as other uncommitted bytes do.
+Invariant: what is stored is in the index even if the caller has gone away meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Receipt
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.ports.shepherd import (
+    PROTOCOL_HTTP,
+    ByteRange,
+    FetchOutcome,
+    Purpose,
+    PutRequest,
+    SmallBlob,
+    SmallReplica,
+    StoreOutcome,
+)
+from chelonia.shepherd.node import ShepherdNode
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store.checksums import Hasher
+from chelonia.shepherd.store.lifecycle import KeptReplica
+from chelonia.shepherd.transfers import ticket_gate as gate
+from chelonia.shepherd.transfers.uploads import ShepherdUploads, wrong_checksum
+
+log = logging.getLogger(__name__)
+
+SPACE_MS: Final = 1000
+"""How old the count of free bytes may be; what was stored since is taken off, and the disk counts again itself."""
+STORE: Final = "store"
+
+
+class SmallBlobs:
+    """Whole small blobs of one Shepherd."""
+
+    def __init__(self, node: ShepherdNode, uploads: ShepherdUploads) -> None:
+        self._node = node
+        self._uploads = uploads
+        self._free = 0
+        self._counted_ms = -1
+
+    async def store(self, blobs: Sequence[SmallBlob]) -> tuple[StoreOutcome, ...]:
+        """Put blobs on stable storage, together. Raises: TOO_LARGE."""
+        _check_size(STORE, sum(len(each.data) for each in blobs))
+        node = self._node
+        if node.disk.unready:
+            why = f"not ready: {node.disk.unready}"
+            return tuple(StoreOutcome(error=why, kind=Kind.UNAVAILABLE.value) for _ in blobs)
+        await self._count()
+        checked = [self._checked(each) for each in blobs]
+        good = [each for each in checked if isinstance(each, SmallReplica)]
+        if not good:
+            return tuple(each for each in checked if isinstance(each, StoreOutcome))
+        try:
+            receipts = await asyncio.shield(node.background.start(self._stored(good)))
+        except CheloniaError as error:
+            await node.disk.look(hard=True)
+            failed = StoreOutcome(error=str(error), kind=error.kind.value)
+            return tuple(each if isinstance(each, StoreOutcome) else failed for each in checked)
+        given = iter(receipts)
+        return tuple(each if isinstance(each, StoreOutcome) else StoreOutcome(next(given)) for each in checked)
+
+    async def fetch(self, references: Sequence[ReferenceId]) -> tuple[FetchOutcome, ...]:
+        """Read whole replicas, checked. Raises: TOO_LARGE."""
+        found = [self._node.index.get(reference) for reference in references]
+        _check_size("fetch", sum(held.size for held in found if held is not None))
+        return tuple([await self._fetched(*pair) for pair in zip(references, found, strict=True)])
+
+    # --- storing ----------------------------------------------------------------------------------------------------
+
+    async def _count(self) -> None:
+        now_ms = self._node.ports.clock.monotonic_ms()
+        if self._counted_ms < 0 or now_ms - self._counted_ms >= SPACE_MS:
+            self._counted_ms = now_ms
+            self._free, _ = await self._node.ports.blobs.space()
+
+    def _checked(self, blob: SmallBlob) -> SmallReplica | StoreOutcome:
+        """The replica to be written, or why it is refused."""
+        expected, size = blob.facts, len(blob.data)
+        if size > bounds.INLINE_BYTES_MAX or expected.size != size:
+            cause = f"{size} bytes; {expected.size} were announced, at most {bounds.INLINE_BYTES_MAX} come in a message"
+            return StoreOutcome(error=cause, kind=Kind.BAD_REQUEST.value)
+        refusal = self._uploads.refusal(PutRequest("", expected, Purpose.RECEIPT, (PROTOCOL_HTTP,)), self._free)
+        if refusal is not None:
+            return StoreOutcome(error=refusal[0], kind=refusal[1].value)
+        hasher = Hasher(weak=bool(expected.checksums.md5 or expected.checksums.adler32))
+        hasher.update(blob.data)
+        reference = ReferenceId(self._node.ports.ids.uuid())
+        measured = hasher.checksums()
+        if expected.checksums.conflicts(measured):
+            error = wrong_checksum(reference, expected.checksums, measured)
+            return StoreOutcome(error=error.cause, kind=error.kind.value)
+        self._free -= size
+        return SmallReplica(reference, replace(expected, checksums=measured), blob.data)
+
+    async def _stored(self, replicas: list[SmallReplica]) -> list[Receipt]:
+        node = self._node
+        await node.ports.blobs.store_whole(replicas)
+        return [node.receipt(self._taken(each)) for each in replicas]
+
+    def _taken(self, replica: SmallReplica) -> KeptReplica:
+        node, facts = self._node, replica.facts
+        lasts_ms = gate.lifetime_ms(node, facts.commit_within_ms) + node.settings.unknown_grace_ms
+        keep_until_ms = node.ports.clock.monotonic_ms() + lasts_ms
+        held = lifecycle.arrived(replica.reference, facts, keep_until_ms, node.ports.clock.now_ms())
+        node.took(held, node.settings.uncommitted_report_ms)
+        return held
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def _fetched(self, reference: ReferenceId, held: KeptReplica | None) -> FetchOutcome:
+        node = self._node
+        if held is None or not held.alive:
+            node.doubt(reference)
+            return FetchOutcome(error="file is not alive", kind=Kind.NOT_ALIVE.value)
+        if held.size > bounds.INLINE_BYTES_MAX:
+            return FetchOutcome(error="it is not small; ask for a TURL", kind=Kind.TOO_LARGE.value)
+        try:
+            chunks = node.ports.blobs.read(reference, ByteRange(0, held.size))
+            data = b"".join([chunk async for chunk in chunks])
+        except CheloniaError as error:
+            if error.kind is Kind.NOT_ALIVE:
+                node.suspect(reference)
+            return FetchOutcome(error=error.cause, kind=error.kind.value)
+        if hashlib.sha256(data).hexdigest() != held.checksums.sha256:
+            node.suspect(reference)
+            return FetchOutcome(error="its bytes have another checksum", kind=Kind.NOT_ALIVE.value)
+        return FetchOutcome(data)
+
+
+def _check_size(op: str, size: int) -> None:
+    if size > bounds.STORED_CALL_BYTES_MAX:
+        cause = f"{size} bytes in one call; at most {bounds.STORED_CALL_BYTES_MAX}"
+        raise CheloniaError(Kind.TOO_LARGE, f"shepherd.{op}", "", cause)

@@ -1,0 +1,105 @@
+"""The contract of the port `Files`: small bytes in its messages (worlds: `tests/support/files_worlds.py`)."""
+
+from __future__ import annotations
+
+import hashlib
+
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.errors import Kind
+from chelonia.core.ports.files import Inline, Setting, Want, When, Write
+from tests.support.files_worlds import Play, World, applied, at, collection, done, looked, names, there, write
+from tests.unit.bartender.stage import EVE, JOE
+
+S = 1_000_000_000
+DATA = b"small bytes"
+
+
+def inline(name: str, data: bytes = DATA, sums: Checksums | None = None, **more: object) -> Write:
+    return Write(at(name), inline=Inline(data, 2, sums or Checksums()), **more)  # type: ignore[arg-type]
+
+
+async def read(world: World, name: str) -> bytes | None:
+    return (await there(world, name, Want.BYTES)).data
+
+
+def test_bytes_in_the_message_make_a_file_and_come_back_in_one(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        written = await done(world, inline("/f", setting=Setting(modified_ns=5 * S), user={"project": "x"}))
+        assert written.made
+        seen = await there(world, "/f", Want.BYTES | Want.USER)
+        assert seen.data == DATA
+        assert seen.sources == ()
+        assert seen.attributes == written.attributes
+        assert (seen.attributes.size, seen.attributes.wanted) == (len(DATA), 2)
+        assert (seen.attributes.modified_ns, seen.user) == (5 * S, {"project": "x"})
+
+    play(scenario)
+
+
+def test_bytes_in_the_message_take_the_place_of_others(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        before = (await done(world, inline("/f"))).attributes
+        assert before is not None
+        second = await done(world, inline("/f", b"others", when=When(etags=(before.etag,))))
+        assert second.attributes is not None
+        assert not second.made
+        assert (second.attributes.guid, await read(world, "/f")) == (before.guid, b"others")
+        assert second.attributes.etag != before.etag
+        for when in (When(absent=True), When(etags=(before.etag,))):
+            assert await applied(world, inline("/f", when=when)) is Kind.PRECONDITION
+        assert await read(world, "/f") == b"others"
+
+    play(scenario)
+
+
+def test_an_empty_file_has_its_bytes_too(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await done(world, inline("/f", b""))
+        assert await read(world, "/f") == b""
+
+    play(scenario)
+
+
+def test_bytes_are_refused_that_are_not_as_announced_or_too_many(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        right = Checksums(hashlib.sha256(DATA).hexdigest())
+        await done(world, inline("/right", sums=right))
+        assert await applied(world, inline("/wrong", DATA[1:], right)) is Kind.CHECKSUM
+        assert await applied(world, inline("/large", bytes(bounds.INLINE_BYTES_MAX + 1))) is Kind.TOO_LARGE
+        assert await names(world, "/") == ["right"]
+        await done(world, inline("/largest", bytes(bounds.INLINE_BYTES_MAX)))
+
+    play(scenario)
+
+
+def test_nobody_writes_or_reads_in_messages_what_he_may_not(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await done(world, inline("/f"))
+        assert await applied(world, inline("/f", b"mine"), EVE) is Kind.DENIED
+        assert await applied(world, inline("/g"), EVE) is Kind.DENIED
+        assert await looked(world, "/f", EVE, Want.BYTES) is Kind.DENIED
+        assert await read(world, "/f") == DATA
+
+    play(scenario)
+
+
+def test_what_is_no_small_file_comes_without_bytes(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/d")
+        await write(world, "/large", bytes(bounds.INLINE_BYTES_MAX + 1))
+        assert await read(world, "/d") is None
+        seen = await there(world, "/large", Want.BYTES | Want.SOURCES)
+        assert seen.data is None
+        assert seen.sources
+
+    play(scenario)
+
+
+def test_many_files_in_one_call(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        changes = tuple(inline(f"/f{n}", str(n).encode()) for n in range(40))
+        assert [getattr(each, "made", each) for each in await world.files.apply(JOE, changes)] == [True] * 40
+        assert [await read(world, f"/f{n}") for n in (0, 39)] == [b"0", b"39"]
+
+    play(scenario)

@@ -1,0 +1,94 @@
+"""Small bytes in messages, with Shepherds that fail: nobody waits for one, and nothing is named that is not durable."""
+
+from __future__ import annotations
+
+from chelonia.core.errors import Kind
+from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, Write
+from tests.support.files_worlds import at
+from tests.unit.bartender.stage import ADMIN, JOE, Stage, scene
+
+DATA = b"small bytes"
+
+
+async def write(stage: Stage, wanted: int = 3) -> Done | Failure:
+    (answer,) = await stage.bartender.files.apply(JOE, (Write(at("/f"), inline=Inline(DATA, wanted)),))
+    return answer
+
+
+async def read(stage: Stage, want: Want = Want.BYTES) -> Looked | Failure:
+    (answer,) = await stage.bartender.files.look(JOE, (Look(at("/f"), want),))
+    return answer
+
+
+def holders(stage: Stage) -> list[int]:
+    """How many small blobs each Shepherd was given."""
+    return sorted(len(each.small) for each in stage.shepherds.values())
+
+
+@scene
+async def test_all_copies_are_stored_at_once(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3", "s4")
+    assert isinstance(await write(stage), Done)
+    assert holders(stage) == [0, 1, 1, 1]
+    assert len((await stage.stat("/f", ADMIN))["locations"]) == 3
+
+
+@scene
+async def test_who_refuses_or_does_not_answer_has_another_in_his_place(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    stage.named("s1").refuses, stage.named("s2").down = "no space", True
+    failed = await write(stage, 2)
+    assert isinstance(failed, Failure)
+    assert failed.kind is Kind.NO_SHEPHERD
+    assert not await stage.exists("/f")
+    stage.named("s2").down = False
+    assert isinstance(await write(stage, 2), Done)
+    assert len((await stage.stat("/f", ADMIN))["locations"]) == 2
+
+
+@scene
+async def test_a_slow_one_is_not_waited_for_once_the_bytes_are_durable(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    stage.named("s2").slow_ms = 2000
+    before = stage.clock.monotonic_ms()
+    assert isinstance(await write(stage), Done)
+    assert stage.clock.monotonic_ms() - before < 500
+    assert len((await stage.stat("/f", ADMIN))["locations"]) == 2
+
+
+@scene
+async def test_a_change_that_meets_another_stores_its_bytes_once(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    assert isinstance(await write(stage), Done)
+
+    async def meanwhile() -> None:
+        await stage.bartender.files.apply(JOE, (Set(at("/f"), user={"a": "b"}),))
+
+    stage.between.before["commit_file"] = meanwhile
+    assert isinstance(await write(stage), Done)
+    assert holders(stage) == [2, 2, 2]
+
+
+@scene
+async def test_bytes_are_read_from_whoever_has_them(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    await write(stage)
+    stage.named("s1").down, stage.named("s2").refuses = True, "damaged"
+    found = await read(stage)
+    assert isinstance(found, Looked)
+    assert found.data == DATA
+    stage.named("s3").down = True
+    without = await read(stage)
+    assert isinstance(without, Looked)
+    assert without.data is None
+    failed = await read(stage, Want.BYTES | Want.SOURCES)
+    assert isinstance(failed, Failure)
+    assert failed.kind is Kind.NO_REPLICA
+
+
+@scene
+async def test_more_copies_than_shepherds_are_remarked_on(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    done = await write(stage)
+    assert isinstance(done, Done)
+    assert "3 copies are wanted" in done.note

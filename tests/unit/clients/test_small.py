@@ -1,0 +1,87 @@
+"""Small files of the SDK: one message up, one down, and the long way where that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import Triple
+from chelonia.core.ports.files import Change, Failure, Files
+from chelonia.hosting.transfer.download import read
+from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
+from chelonia_clients.client import Client
+from tests.support.bartender import FakeBartender
+from tests.support.files import MemoryFiles
+from tests.unit.bartender.stage import JOE
+from tests.unit.clients.faking import client_on
+
+DATA = b"small bytes"
+
+
+class AsJoe:
+    """The port as joe's connection has it."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        def ask(call: Call, *args: Any) -> Awaitable[Any]:
+            asked: Awaitable[Any] = getattr(self._files, method)(msgspec.structs.replace(call, dn=JOE.dn), *args)
+            return asked
+
+        return ask
+
+
+@pytest.fixture
+def client(fake: FakeBartender) -> Client:
+    made = client_on(fake)
+    made.files = cast(Files, AsJoe(MemoryFiles(JOE.dn)))
+    return made
+
+
+async def got(client: Client, ln: str) -> bytes:
+    return b"".join([chunk async for chunk in read(client, ln)])
+
+
+async def test_a_small_file_goes_up_and_comes_down_in_a_message(client: Client, fake: FakeBartender) -> None:
+    moved: list[int] = []
+    wish = UploadOptions(mtime_s=5.25, metadata=(Triple("metadata", "a", "b"),), progress=moved.append)
+    result = await upload(client, bytes_source(DATA), "/f", wish)
+    assert (result.size, moved) == (len(DATA), [len(DATA)])
+    assert await got(client, "/f") == DATA
+    assert fake.store.asked == []
+    assert fake.calls == []
+
+
+async def test_what_is_there_stays_unless_it_is_to_be_replaced(client: Client) -> None:
+    await upload(client, bytes_source(DATA), "/f")
+    with pytest.raises(CheloniaError) as caught:
+        await upload(client, bytes_source(b"others"), "/f")
+    assert caught.value.kind is Kind.EXISTS
+    assert await got(client, "/f") == DATA
+    await upload(client, bytes_source(b"others"), "/f", UploadOptions(replace=True))
+    assert await got(client, "/f") == b"others"
+
+
+async def test_large_files_and_rights_take_the_long_way(client: Client, fake: FakeBartender) -> None:
+    await upload(client, bytes_source(bytes(bounds.INLINE_BYTES_MAX + 1)), "/large")
+    rule = Triple("policy", "ALL", "+read")
+    await upload(client, bytes_source(DATA), "/f", UploadOptions(metadata=(rule,)))
+    assert [each[0] for each in fake.store.asked] == ["PUT", "PUT"]
+
+
+async def test_a_bartender_that_knows_no_bytes_in_messages_is_asked_as_before(
+    client: Client, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def older(call: object, changes: tuple[Change, ...]) -> tuple[Failure, ...]:
+        return (Failure(Kind.BAD_TICKET, "put", "not a token of this cluster's startPut; start again"),)
+
+    monkeypatch.setattr(client.files, "apply", older, raising=False)
+    await upload(client, bytes_source(DATA), "/f")
+    assert [each[0] for each in fake.store.asked] == ["PUT"]

@@ -1,0 +1,101 @@
+"""Small blobs in messages, on one Shepherd: stored durably or refused, read back checked."""
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
+from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request, virtual
+
+DATA = b"small bytes"
+
+
+def small(number: int = 1, data: bytes = DATA, **how: object) -> SmallBlob:
+    return SmallBlob(request(data, number, **how).facts, data)
+
+
+async def store(world: World, *blobs: SmallBlob) -> tuple[StoreOutcome, ...]:
+    return await world.service.store(BARTENDER, blobs or (small(),))
+
+
+async def kept(world: World) -> ReferenceId:
+    (outcome,) = await store(world)
+    assert outcome.receipt is not None, outcome
+    return outcome.receipt.location.reference
+
+
+async def fetch(world: World, reference: ReferenceId) -> bytes | str:
+    (outcome,) = await world.service.fetch(BARTENDER, (reference,))
+    return outcome.kind if outcome.data is None else outcome.data
+
+
+@virtual
+async def test_a_receipt_is_given_for_what_is_on_stable_storage() -> None:
+    world = await World().start()
+    (outcome,) = await store(world)
+    assert outcome.receipt is not None
+    assert (outcome.receipt.size, outcome.receipt.checksums) == (len(DATA), checksums(DATA))
+    reference = outcome.receipt.location.reference
+    world.blobs.crash()
+    await world.restart()
+    assert world.blobs.data(reference) == DATA
+    assert await fetch(world, reference) == DATA
+
+
+@virtual
+async def test_each_of_several_is_answered_by_itself() -> None:
+    world = await World().start()
+    wrong = SmallBlob(request(DATA, 2).facts, DATA[::-1])
+    many = SmallBlob(request(bytes(bounds.INLINE_BYTES_MAX + 1), 3).facts, bytes(bounds.INLINE_BYTES_MAX + 1))
+    short = SmallBlob(request(DATA, 4).facts, DATA[1:])
+    outcomes = await store(world, small(1), wrong, many, short, small(5, b""))
+    assert [each.kind for each in outcomes] == ["", "checksum", "bad-request", "bad-request", ""]
+    assert len(world.blobs.references()) == 2
+
+
+@virtual
+async def test_a_blob_is_kept_here_once() -> None:
+    world = await World().start()
+    await kept(world)
+    assert [each.kind for each in await store(world)] == ["exists"]
+    assert len(world.blobs.references()) == 1
+
+
+@pytest.mark.expect_log("the store is not there any more")
+@virtual
+async def test_a_disk_that_is_full_or_fails_has_nothing_of_it() -> None:
+    world = await World().start()
+    world.blobs.capacity = 5
+    assert [each.kind for each in await store(world)] == ["no-space"]
+    world.blobs.capacity = 1 << 30
+    await world.pass_ms(2_000)
+    world.blobs.broken = True
+    assert [each.kind for each in await store(world)] == ["unavailable"]
+    assert world.blobs.references() == ()
+
+
+@virtual
+async def test_space_that_is_promised_to_an_upload_is_not_given_again() -> None:
+    world = await World().start()
+    world.blobs.capacity = 100
+    await world.service.put(BARTENDER, (request(bytes(95), 9),))
+    assert [each.kind for each in await store(world)] == ["no-space"]
+
+
+@virtual
+async def test_damaged_bytes_are_not_given() -> None:
+    world = await World().start()
+    reference = await kept(world)
+    world.blobs.flip(reference)
+    assert await fetch(world, reference) == "not-alive"
+    assert await fetch(world, ReferenceId(numbered("e", 7))) == "not-alive"
+
+
+@virtual
+async def test_only_bartenders_may() -> None:
+    world = await World().start()
+    for ask in (world.service.store(LIBRARIAN, (small(),)), world.service.fetch(LIBRARIAN, ())):
+        with pytest.raises(CheloniaError) as caught:
+            await ask
+        assert caught.value.kind is Kind.DENIED
