@@ -151,8 +151,10 @@ ACCESS_KEYS_MAX: Final = 10_000
 """Access keys of a cluster: all are read where they are listed."""
 QUOTAS_MAX: Final = 10_000
 """Quotas of a cluster: each Librarian remembers all, and all are told in one answer."""
-QUOTAS_RECOUNTED: Final = 1_000
-"""Quotas that one transact has counted anew."""
+QUOTAS_RECOUNTED: Final = 200
+"""Quotas that one transact has counted anew, or ends the counting of."""
+QUOTA_FILE_BYTES_MAX: Final = 2**50
+"""What one file counts at most: a hole is made by a word, and no counter holds many files of 2^63 bytes."""
 QUOTA_DN_BYTES_MAX: Final = 2_000
 """A DN that has a quota: it is part of a property's name."""
 ACCESS_KEYS_KNOWN_MAX: Final = 10_000

@@ -36,6 +36,7 @@ from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.leadership.summarising import Summarising
 from chelonia.librarian.leadership.sweep import Expiring
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records
+from chelonia.librarian.namespace.quotas.act import Quotas
 from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.presence.listening import WATCHES
 from chelonia.librarian.presence.nodes import NodeTable
@@ -89,10 +90,11 @@ class Healer:
         self._progress = HealingProgress(on, parts, rate)
         self._drilling = LibrarianDrills(on, self._leading, planning, (self._tally, self._progress, self._trimming))
         self._surveying = Surveying(on, planning, self._tally, self._surveyed)
+        quotas = Quotas(records, world)
         self._erasers = Erasers(records, nodes, identity, world)
-        self._expiring = Expiring(on, self._leading)
+        self._expiring = Expiring(on, self._leading, quotas)
         self._summarising = Summarising(on, self._leading)
-        self._counting = Counting(on, self._leading)
+        self._counting = Counting(on, self._leading, quotas)
         self._questions = OpenQuestions(on, self._leading)
         self.life = NodeLife(records, nodes, world)
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None

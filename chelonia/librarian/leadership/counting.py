@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from chelonia.core import bounds
-from chelonia.core.ids import QUOTAS_OBJECT, ObjectId, is_uuid
+from chelonia.core.ids import CONTENT_PREFIX, QUOTAS_OBJECT, ObjectId, is_uuid
 from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.ports.ahash import Element
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.elements import add, erase, put
@@ -24,7 +25,7 @@ from chelonia.librarian.namespace.quotas.act import Quotas, changed
 from chelonia.librarian.namespace.quotas.decide import Account, Change, Held, Table, counter_object, log_object
 
 _LOG = logging.getLogger(__name__)
-_HELD = (Needed("entry"), Needed("parents"), Needed("states", "size"))
+_HELD = (Needed("entry"), Needed("parents"), Needed("states", "size"), Needed("content"), Needed("tally", "bytes"))
 
 
 class Seen:
@@ -51,7 +52,7 @@ class Seen:
 
 
 def _short(file: str) -> bytes:
-    return bytes.fromhex(file.replace("-", ""))
+    return bytes.fromhex(file.removeprefix(CONTENT_PREFIX).replace("-", ""))
 
 
 @dataclass(slots=True)
@@ -60,21 +61,34 @@ class Total:
 
     bytes: int = 0
     files: int = 0
-    seen: Seen = field(default_factory=Seen)
+    _seen: tuple[Seen, Seen] = field(default_factory=lambda: (Seen(), Seen()))
 
-    def add(self, size: int) -> None:
-        """One more file."""
+    def add(self, file: ObjectId, size: int) -> None:
+        """One more file, or open upload, that nothing is noted of."""
+        self._seen[_is_upload(file)].add(file)
+        self.add_noted(file, size)
+
+    def add_noted(self, file: str, size: int) -> None:
+        """One more by what is noted of it."""
         self.bytes += size
-        self.files += 1
+        self.files += not _is_upload(file)
+
+    def has(self, file: str) -> bool:
+        """Whether one was added before anything was noted of it."""
+        return self._seen[_is_upload(file)].has(file)
+
+
+def _is_upload(file: str) -> bool:
+    return file.startswith(CONTENT_PREFIX)
 
 
 class Counting:
     """One Librarian's pass over all entries."""
 
-    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+    def __init__(self, context: LibrarianContext, leading: Leading, quotas: Quotas) -> None:
         self._on = context
         self._leading = leading
-        self._quotas = Quotas(context.records, context.world)
+        self._quotas = quotas
 
     async def step(self) -> None:
         """Count, where something is to be counted."""
@@ -84,8 +98,11 @@ class Counting:
             return
         for counter, total in totals.items():
             await self._noted(counter, total)
-        for counter, total in totals.items():
-            await self._join(counter, total)
+        counters = list(totals)
+        for start in range(0, len(counters), bounds.QUOTAS_RECOUNTED):
+            await self._join(
+                {counter: totals[counter] for counter in counters[start : start + bounds.QUOTAS_RECOUNTED]}
+            )
 
     async def _entries(self, totals: Mapping[str, Total]) -> bool:
         """Add up all files that nothing is noted of; whether it came to the end."""
@@ -94,7 +111,7 @@ class Counting:
             if not self._leading.now:
                 return False
             page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
-            while not await self._page([each for each in page.ids if is_uuid(each)], totals):
+            while not await self._page([each for each in page.ids if is_uuid(each) or _is_upload(each)], totals):
                 pass
             after, more = page.ids[-1] if page.ids else "", page.more
             if more:
@@ -116,8 +133,7 @@ class Counting:
         sizes = {file: side.bytes for file, side in found}
         for counter, file in counts:
             if file not in noted[counter]:
-                totals[counter].add(sizes[file])
-                totals[counter].seen.add(file)
+                totals[counter].add(file, sizes[file])
         return True
 
     async def _counts(
@@ -148,31 +164,30 @@ class Counting:
             )
             for file, value in page.items:
                 size = decide.parse_logged(value)
-                if size is not None and not total.seen.has(file):
-                    total.add(size)
+                if size is not None and not total.has(file):
+                    total.add_noted(file, size)
             after, more = page.items[-1][0] if page.items else "", page.more
 
-    async def _join(self, counter: str, total: Total) -> None:
-        """The counter counts from now on; of one that was counted again, what differs is told."""
+    async def _join(self, totals: Mapping[str, Total]) -> None:
+        """The counters count from now on; of what was counted again, what differs is told."""
         while self._leading.now:
             table = await self._quotas.table(self._on.call)
-            account = next((a for a in table.accounts.values() if a.counting == counter), None)
-            if account is None:
-                return
-            elements = [
-                *changed(table),
-                put(QUOTAS_OBJECT, "tally", account.key, replace(account, counter=counter, counting="").record),
-                add(counter_object(counter), "tally", "bytes", total.bytes),
-                add(counter_object(counter), "tally", "files", total.files),
-            ]
-            differs = await self._differs(account, total)
-            elements += [erase(counter_object(account.counter))] if account.counter else []
-            if await self._leading.apply(elements):
-                if differs:
-                    _LOG.warning("quota-wrong: that of %s said %s; it is set right", account.quota.of, differs)
-                _LOG.info("the quota of %s counts: %d files were there", account.quota.of, total.files)
-                await self._quotas.clear_log(self._on.call, counter)
-                return
+            joined = [account for account in table.accounts.values() if account.counting in totals]
+            elements, found = changed(table), list[tuple[Account, str]]()
+            for account in joined:
+                total = totals[account.counting]
+                found.append((account, await self._differs(account, total)))
+                elements += _joined(account, total)
+            if not joined or await self._leading.apply(elements):
+                for account, differs in found:
+                    if differs:
+                        _LOG.warning("quota-wrong: that of %s said %s; it is set right", account.quota.of, differs)
+                    _LOG.info("the quota of %s counts", account.quota.of)
+                break
+        else:
+            return  # another one leads, and needs what is noted
+        for counter in totals:
+            await self._quotas.clear_log(self._on.call, counter)
 
     async def _differs(self, account: Account, total: Total) -> str:
         """What a counter says wrongly, in words; "" when it is right. Both were read at one moment."""
@@ -183,6 +198,17 @@ class Counting:
         said = [_number(old, prop) for prop in ("bytes", "files")]
         true = [_number(new, "bytes") + total.bytes, _number(new, "files") + total.files]
         return "" if said == true else f"{said[0]} bytes and {said[1]} files, not {true[0]} and {true[1]}"
+
+
+def _joined(account: Account, total: Total) -> list[Element]:
+    """What makes the counter that was counted the one in force."""
+    counter = account.counting
+    return [
+        put(QUOTAS_OBJECT, "tally", account.key, replace(account, counter=counter, counting="").record),
+        add(counter_object(counter), "tally", "bytes", total.bytes),
+        add(counter_object(counter), "tally", "files", total.files),
+        *([erase(counter_object(account.counter))] if account.counter else []),
+    ]
 
 
 def _number(counter: StoredObject, prop: str) -> int:

@@ -33,6 +33,7 @@ from chelonia.librarian.metadata import contents, rebuild_record
 from chelonia.librarian.metadata.elements import as_read, check, drop, erase, is_
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.parts.decide import Opened, clear_parts, give_up, parse_part
+from chelonia.librarian.namespace.quotas.act import Quotas
 from chelonia.librarian.namespace.tree import blobs_of, type_of
 
 _LOG = logging.getLogger(__name__)
@@ -44,9 +45,10 @@ PAGE = 200
 class Expiring:
     """The sweep of one Librarian."""
 
-    def __init__(self, context: LibrarianContext, leading: Leading) -> None:
+    def __init__(self, context: LibrarianContext, leading: Leading, quotas: Quotas) -> None:
         self._on = context
         self._leading = leading
+        self._quotas = quotas
 
     async def sweep(self) -> None:
         """Let go of everything whose time has come, while this Librarian leads."""
@@ -108,13 +110,15 @@ class Expiring:
         """A content whose time has come: an upload that nobody has sealed is given up, one that was sealed loses what
         is left of its parts, and one that is nobody's goes."""
         records, call, obj = self._on.records, self._on.call, ObjectId(key.partition(" ")[2])
-        header = await records.one(call, obj, (Needed("content"),))
+        header = await records.one(call, obj, (Needed("content"), Needed("tally")))
         state, due = header.value("content", "state"), header.value("content", "due_ms")
         if due and trash.due_key(int(due), obj) == key:
             match state:
                 case contents.OPEN:
                     _LOG.info("upload %s of %s is given up: its time is over", obj, header.value("content", "ln"))
-                    return give_up(Opened(header), self._on.wall)
+                    gone = give_up(Opened(header), self._on.wall)
+                    await self._quotas.table(call)
+                    return [*gone, *await self._quotas.counted(call, gone, (header,))]
                 case contents.SEALED:
                     return await self._parts_left(key, header)
                 case contents.DISCARDED:

@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 
 TRIES = 8
 """Rounds of read-decide-transact: in each, somebody's transact has gone through."""
+ROUNDS_MAX = 64
+"""Rounds in all, those included that cost no try."""
 
 _UNKNOWN = frozenset({Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE, Kind.NETWORK, Kind.TIMEOUT})
 """Failures after which a transact may have applied, at an earlier one of its tries."""
@@ -63,12 +65,12 @@ class LibrarianIdentity:
 class PlannedTransact:
     """A decided transact, the note that a retry of the request will be answered from, and what it is counted by where
     its job writes for several reasons. `unmet`: is shown the condition that did not hold, before all is built again; it
-    may raise the error that it means."""
+    may raise the error that it means, and says whether somebody wrote what is read by all: that costs no try."""
 
     elements: Sequence[Element]
     memo: str = ""
     cause: str = ""
-    unmet: Callable[[Call, Unmet], Awaitable[None]] | None = None
+    unmet: Callable[[Call, Unmet], Awaitable[bool]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,9 @@ class Records:
         Raises: what `build` raises, unless the request has applied before (others may have changed things since);
         CONFLICT when an expectation is unmet or the tries are used up.
         """
-        for _ in range(TRIES):
+        tries = rounds = 0
+        while tries < TRIES and rounds < ROUNDS_MAX:
+            rounds += 1
             try:
                 draft = await build()
             except CheloniaError:
@@ -223,8 +227,8 @@ class Records:
             if outcome.unmet is not None and outcome.unmet.change_id == EXPECT:
                 cause = "what the decision was based on has changed; try again"
                 raise CheloniaError(Kind.CONFLICT, cause=cause)
-            if outcome.unmet is not None and draft.unmet is not None:
-                await draft.unmet(call, outcome.unmet)
+            free = outcome.unmet is not None and draft.unmet is not None and await draft.unmet(call, outcome.unmet)
+            tries += not free
         raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")
 
     def _saw(self, position: Position) -> None:

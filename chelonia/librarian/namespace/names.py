@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -291,11 +292,16 @@ class Names:
         unkeyed = call.keyed(RequestKey(""))
         while (listed := await self._records.scan(call, collection.id, "uploads", "", SWEEP_PAGE // 5)).items:
             ids = [content_object(parse_upload(parse_mark(mark)[1])[1]) for mark, _ in listed.items]
-            for header in await self._records.get(call, ids, (Needed("content"),)):
-                if header.value("content", "state") == OPEN:
-                    await self._records.attempt(unkeyed, PlannedTransact(give_up(Opened(header), self._now())))
+            for content in ids:
+                await self._records.apply(unkeyed, partial(self._upload_given_up, unkeyed, content))
             dangling = [drop(collection.id, "uploads", mark) for mark, _ in listed.items]
             await self._records.attempt(unkeyed, PlannedTransact(dangling))
+
+    async def _upload_given_up(self, call: Call, content: ObjectId) -> PlannedTransact:
+        header = await self._records.one(call, content, (Needed("content"), Needed("tally")))
+        if header.value("content", "state") != OPEN:
+            return PlannedTransact(())
+        return await self.draft(call, give_up(Opened(header), self._now()), "", header)
 
     async def _doomed(self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = ()) -> Doomed:
         """Read what removing an entry touches: its parents and its blobs."""

@@ -70,6 +70,9 @@ def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
             sections.clear()
         elif element.change is ChangeType.SET:
             sections.setdefault(element.section, {})[element.property] = element.value
+        elif element.change is ChangeType.ADD:
+            properties = sections.setdefault(element.section, {})
+            properties[element.property] = str(int(properties.get(element.property, "0")) + int(element.value))
         elif element.change is ChangeType.UNSET:
             sections.get(element.section, {}).pop(element.property, None)
     return replace(file, sections=sections)

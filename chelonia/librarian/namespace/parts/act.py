@@ -34,7 +34,7 @@ from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 from chelonia.librarian.world import World
 
-HEADER: Filter = (Needed("content"), *(Needed(section) for section in decide.KEPT_FOR_FILE))
+HEADER: Filter = (Needed("content"), Needed("tally"), *(Needed(section) for section in decide.KEPT_FOR_FILE))
 """What is read of a content to know an upload by."""
 
 
@@ -82,7 +82,7 @@ class PartUploads:
                 before = Before(record, old)
             new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted)
             elements = decide.put_part(upload, request.number, new, before, self._now())
-            return PlannedTransact(elements, memo=new.facts.checksums.md5)
+            return await self._names.draft(call, elements, new.facts.checksums.md5, upload.content)
 
         etag = (await self._records.apply(call, build)).memo
         await self._uploads.rechecking.written(request.piece.receipts)
@@ -94,7 +94,7 @@ class PartUploads:
 
         async def build() -> PlannedTransact:
             found = decide.opened(await self._records.one(call, obj, HEADER))
-            return PlannedTransact(decide.give_up(found, self._now()), memo=upload)
+            return await self._names.draft(call, decide.give_up(found, self._now()), upload, found.content)
 
         await self._records.apply(call, build)
 
@@ -171,12 +171,12 @@ class PartUploads:
                 file = await self._records.one(call, entry_id(begin.replaces))
                 over = Overwritten(file, await self._names.blobs(call, file))
                 elements = decide.seal_over(request, upload, chosen, over, self._now())
-                return await self._names.draft(call, elements, begin.replaces, file)
+                return await self._names.draft(call, elements, begin.replaces, file, header)
             used = (await self._records.one(call, entry_id(upload.file), tree.ENTRY)).exists
             guid = Guid(self._world.ids.uuid()) if used else upload.file
             slot = await self._names.slot(call, begin.parent, begin.name)
             elements = decide.seal_new(request, upload, chosen, slot=slot, guid=guid, now=self._now())
-            return await self._names.draft(call, elements, guid, fresh(guid))
+            return await self._names.draft(call, elements, guid, fresh(guid), header)
 
         done = await self._records.apply(call, build)
         return Guid("") if changed else Guid(done.memo)

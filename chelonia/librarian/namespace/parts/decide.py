@@ -25,6 +25,7 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, extent_record
 from chelonia.librarian.metadata.elements import (
+    add,
     as_read,
     check,
     drop,
@@ -150,8 +151,14 @@ def open_upload(
 def give_up(upload: Opened, now: Ms) -> list[Element]:
     """Give an upload up: it is a discarded content from then on, let go of page by page."""
     obj = upload.content.id
-    elements = [put(obj, "content", "state", DISCARDED, is_("content", "state", OPEN))]
+    elements = [put(obj, "content", "state", DISCARDED, is_("content", "state", OPEN)), *_uncounted(upload)]
     return [*elements, *_unlisted(upload), *_due(upload, now)]
+
+
+def _uncounted(upload: Opened) -> list[Element]:
+    """Its parts count no more as those of an upload."""
+    size = upload.content.value("tally", "bytes")
+    return [drop(upload.content.id, "tally", "bytes", as_read("tally", "bytes", size))]
 
 
 def _unlisted(upload: Opened) -> list[Element]:
@@ -186,7 +193,7 @@ class Before:
 
 def put_part(upload: Opened, number: int, new: NewBlob, before: Before, now: Ms) -> list[Element]:
     """Take a part in, in place of one of its number; extents that were laid before count no more. Raises: BAD_REQUEST
-    without an MD5."""
+    without an MD5, TOO_LARGE."""
     etag = new.facts.checksums.md5
     if not etag:
         cause = "a part needs its MD5; have it measured where the bytes are placed (`measure_md5`)"
@@ -205,7 +212,12 @@ def put_part(upload: Opened, number: int, new: NewBlob, before: Before, now: Ms)
     ]
     if before.blob is not None:
         elements += [drop(obj, "named", blob_of(before.blob)), *discard_blob(before.blob, "replaced", now)]
-    return elements
+    replaced = parse_part(key, before.record).part.size if before.record else 0
+    more = part.size - replaced
+    if int(upload.content.value("tally", "bytes", "0")) + more > bounds.FILE_BYTES_MAX:
+        cause = f"together the parts have more than the {bounds.FILE_BYTES_MAX} bytes that a file may have"
+        raise CheloniaError(Kind.TOO_LARGE, subject=f"part {number}", cause=cause)
+    return [*elements, add(obj, "tally", "bytes", more)]
 
 
 # --- sealing --------------------------------------------------------------------------------------------------------
@@ -371,7 +383,7 @@ def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element
     ]
     elements += [drop(obj, "content", fact) for fact in ("owner", "ln", "wanted", "within", "listed", "opened_ms")]
     elements += [drop(obj, section, prop) for section, props in _for_file(upload).items() for prop in sorted(props)]
-    return [*elements, *_unlisted(upload), *_due(upload, now)]
+    return [*elements, *_uncounted(upload), *_unlisted(upload), *_due(upload, now)]
 
 
 # --- what sealing leaves --------------------------------------------------------------------------------------------

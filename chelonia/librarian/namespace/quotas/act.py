@@ -7,7 +7,9 @@ there are none a change costs one condition.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
@@ -25,6 +27,8 @@ from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.quotas import decide
 from chelonia.librarian.namespace.quotas.decide import Account, Change, Held, Table, Trees
 from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
 
 ANCESTORS_MAX: Final = 10_000
 """Collections above one collection that are looked at: far above any sane tree, and bounded."""
@@ -85,16 +89,27 @@ class Quotas:
             known[counter, change.file] = found.value("named", change.file)
         return decide.logged(changes, table, trees, known)
 
-    async def unmet(self, call: Call, unmet: Unmet) -> None:
-        """See why a transact that counts was refused: what was remembered is read anew. Raises: QUOTA, OTHER_TREE."""
+    async def unmet(self, call: Call, unmet: Unmet) -> bool:
+        """See why a transact that counts was refused; whether only for what was remembered, which is read anew.
+
+        Raises: QUOTA, OTHER_TREE.
+        """
         if unmet.change_id == decide.TABLE:
             await self.table(call)
-        elif unmet.change_id == decide.BORDER:
+            return True
+        if unmet.change_id == decide.BORDER:
             raise decide.other_tree(unmet.condition_id)
-        elif unmet.change_id.startswith(decide.OVER):
+        if unmet.change_id.startswith(decide.OVER):
             account = (await self.table(call)).accounts.get(unmet.change_id.removeprefix(decide.OVER))
             if account is not None:
-                raise decide.refused((await self.uses(call, (account,)))[0], unmet.condition_id)
+                raise self._refused((await self.uses(call, (account,)))[0], unmet.condition_id)
+        return False
+
+    def _refused(self, use: QuotaUse, more: str) -> CheloniaError:
+        self._world.limits.hit("quota")
+        error = decide.refused(use, more)
+        _LOG.info("refused: %s", error)
+        return error
 
     async def table(self, call: Call) -> Table:
         """All quotas as they are now."""
@@ -181,7 +196,7 @@ class Quotas:
             parents = frozenset((Guid(walked.last.id),))
         for use in await self.uses(call, await self._binding(call, table, Held(owner, 0, parents))):
             if use.counted and (use.bytes_left == 0 or 0 <= use.bytes_left < size):
-                raise decide.refused(use, f", and this takes {size} bytes more" if size > 0 else "")
+                raise self._refused(use, f", and this takes {size} bytes more" if size > 0 else "")
 
     # --- setting ----------------------------------------------------------------------------------------------------
 
@@ -232,22 +247,27 @@ class Quotas:
         return [check(entry.id, is_("entry", "type", TYPE_COLLECTION))]
 
     async def recount(self, call: Call) -> None:
-        """Have everything counted anew; until that is done, what is known counts."""
+        """Have everything counted anew, also what is being counted; until that is done, what is known counts."""
+        keys = sorted((await self.table(call)).accounts)
+        for start in range(0, len(keys), bounds.QUOTAS_RECOUNTED):
+            await self._recount(call.keyed(RequestKey("")), keys[start : start + bounds.QUOTAS_RECOUNTED])
+
+    async def _recount(self, call: Call, keys: Sequence[str]) -> None:
+        given_up: list[str] = []
 
         async def build() -> PlannedTransact:
             table = await self.table(call)
-            again = [a for a in table.accounts.values() if not a.counting][: bounds.QUOTAS_RECOUNTED]
-            elements = [
-                put(QUOTAS_OBJECT, "tally", a.key, Account(a.quota, a.counter, self._world.ids.uuid()).record)
-                for a in again
-            ]
-            return PlannedTransact([*changed(table), *elements] if elements else ())
+            again = [table.accounts[key] for key in keys if key in table.accounts]
+            given_up[:] = [account.counting for account in again if account.counting]
+            elements = [erase(decide.counter_object(counter)) for counter in given_up]
+            for account in again:
+                fresh = replace(account, counting=self._world.ids.uuid())
+                elements.append(put(QUOTAS_OBJECT, "tally", fresh.key, fresh.record))
+            return PlannedTransact([*changed(table), *elements] if again else ())
 
-        while await self._unqueued(call):
-            await self._records.apply(call.keyed(RequestKey("")), build)
-
-    async def _unqueued(self, call: Call) -> bool:
-        return any(not account.counting for account in (await self.table(call)).accounts.values())
+        await self._records.apply(call, build)
+        for counter in given_up:
+            await self.clear_log(call, counter)
 
     async def clear_log(self, call: Call, counter: str) -> None:
         """Forget what was noted while a counter was being counted."""

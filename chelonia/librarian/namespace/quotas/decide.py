@@ -15,12 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from chelonia.core import bounds
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import QUOTA_PREFIX, QUOTAS_OBJECT, TREE_OBJECT, Dn, Guid, ObjectId
+from chelonia.core.ids import CONTENT_PREFIX, QUOTA_PREFIX, QUOTAS_OBJECT, TREE_OBJECT, Dn, Guid, ObjectId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.librarian.metadata.contents import OPEN
 from chelonia.librarian.metadata.elements import as_read, check, put, version
 from chelonia.librarian.namespace.summaries import after
 from chelonia.librarian.namespace.tree import names_of, type_of
@@ -98,11 +100,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one file counts: bytes, of whom, and in which collections its names are."""
+    """What one file counts: bytes, of whom, and in which collections its names are. The parts of an open upload count
+    for who opened it, in the collection that lists it, and are no file (`files` 0)."""
 
     owner: Dn
     bytes: int
     parents: frozenset[Guid]
+    files: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +123,26 @@ Trees = Mapping[Guid, frozenset[Guid]]
 
 
 def held(entry: StoredObject) -> Held | None:
-    """What an entry counts, None for what counts nothing."""
+    """What an entry, or an open upload, counts; None for what counts nothing."""
+    if entry.id.startswith(CONTENT_PREFIX):
+        return _uploading(entry)
     parents = frozenset(parent for parent, _ in names_of(entry))
     if type_of(entry) != TYPE_FILE or not parents:
         return None
     size = entry.value("states", "size")
-    return Held(Dn(entry.value("entry", "owner")), int(size) if size.isdecimal() else 0, parents)
+    return Held(
+        Dn(entry.value("entry", "owner")),
+        min(int(size), bounds.QUOTA_FILE_BYTES_MAX) if size.isdecimal() else 0,
+        parents,
+    )
+
+
+def _uploading(content: StoredObject) -> Held | None:
+    size = int(content.value("tally", "bytes", "0"))
+    if content.value("content", "state") != OPEN or not size:
+        return None
+    within = Guid(content.value("content", "within"))
+    return Held(Dn(content.value("content", "owner")), size, frozenset((within,)), 0)
 
 
 def changes_of(elements: Sequence[Element], entries: Iterable[StoredObject]) -> list[Change]:
@@ -179,7 +197,7 @@ def counted(table: Table, changes: Sequence[Change], trees: Trees) -> list[Eleme
             for account in accounts_of(table, side, trees):
                 assert side is not None
                 size[account.key] = size.get(account.key, 0) + sign * side.bytes
-                files[account.key] = files.get(account.key, 0) + sign
+                files[account.key] = files.get(account.key, 0) + sign * side.files
     elements: list[Element] = []
     for key in sorted(size):
         account = table.accounts[key]
@@ -187,18 +205,16 @@ def counted(table: Table, changes: Sequence[Change], trees: Trees) -> list[Eleme
             ("bytes", size[key], account.quota.bytes),
             ("files", files[key], account.quota.files),
         ):
-            if added and account.counter:
-                elements.append(_added(account.counter, prop, added, most, OVER + key))
-            if added and account.counting:
-                elements.append(_added(account.counting, prop, added))
+            for counter, bound in ((account.counter, most), (account.counting, -1)):
+                if added and counter:
+                    elements.append(_added(counter, prop, added, bound, OVER + key))
     return elements
 
 
-def _added(counter: str, prop: str, added: int, most: int = -1, change_id: str = "") -> Element:
+def _added(counter: str, prop: str, added: int, most: int, change_id: str) -> Element:
     more = f", and this takes {added} {prop} more"
-    room = (
-        (Condition(ConditionType.AT_MOST, "tally", prop, str(most - added), more),) if added > 0 and most >= 0 else ()
-    )
+    most = most if most >= 0 else bounds.FILE_BYTES_MAX  # no counter holds more
+    room = (Condition(ConditionType.AT_MOST, "tally", prop, str(most - added), more),) if added > 0 else ()
     return Element(counter_object(counter), ChangeType.ADD, "tally", prop, str(added), room, change_id)
 
 
@@ -216,6 +232,9 @@ def logged(
             value = str(change.before.bytes) if was and change.before is not None else _NONE
             obj = log_object(counter)
             elements.append(put(obj, "named", change.file, value, as_read("named", change.file, "")))
+            if change.file.startswith(CONTENT_PREFIX):  # parts that come at once rest on nothing else
+                stored = "" if change.before is None else str(change.before.bytes)
+                elements.append(check(change.file, as_read("tally", "bytes", stored)))
     return elements
 
 
@@ -235,8 +254,9 @@ def parse_logged(value: str) -> int | None:
 
 def stays_empty(collection: ObjectId) -> Element:
     """A collection that goes to where other quotas count has nothing in it."""
-    nothing = Condition(ConditionType.EMPTY, "entries", id=collection)
-    return check(collection, nothing, change_id=BORDER)
+    sections = ("entries", "uploads")
+    nothing = [Condition(ConditionType.EMPTY, section, id=collection) for section in sections]
+    return check(collection, *nothing, change_id=BORDER)
 
 
 def refused(use: QuotaUse, added: str = "") -> CheloniaError:

@@ -22,6 +22,7 @@ from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, JOE, Bench, spliced
 from tests.support.paper import paper
 from tests.unit.librarian.namespace.test_parts import filled, seal
+from tests.unit.librarian.namespace.test_parts import put as put_part
 
 KEPT = replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=3_600_000)
 OTHER = Dn("/CN=other")
@@ -124,6 +125,18 @@ def test_files_are_bound_too_and_undelete_needs_room() -> None:
     play(scenario)
 
 
+def test_a_hole_of_any_size_fills_no_counter_for_others() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(files=10))
+        for name in "ab":
+            guid, _ = await b.file(name)
+            await spliced(b, name, guid, size=2**63 - 1)
+        await b.file("c")
+        assert await used(b) == (2 * 2**50 + SIZE, 3)
+
+    play(scenario)
+
+
 def test_a_size_is_refused_before_the_bytes_are_sent() -> None:
     async def scenario(b: Bench) -> None:
         await set_and_counted(b, of_joe(100))
@@ -137,15 +150,27 @@ def test_a_size_is_refused_before_the_bytes_are_sent() -> None:
     play(scenario)
 
 
-def test_the_parts_of_an_upload_count_once_it_is_sealed() -> None:
+def test_the_parts_of_an_upload_count_from_their_arrival() -> None:
     async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(20))
+        early, _ = await filled(b, 1)
+        assert (await set_and_counted(b, of_joe(30))).bytes == SIZE, "an open upload is found by counting"
         upload, order = await filled(b, 1, 2)
-        assert await used(b) == (0, 0)
-        await seal(b, upload, order)
-        assert await used(b) == (14, 1)
-        upload, order = await filled(b, 1, 2, 3)
-        await refused(seal(b, upload, order, name="g"))
+        assert await used(b) == (3 * SIZE, 0)
+        await put_part(b, upload, 2, size=9)
+        assert await used(b) == (3 * SIZE + 2, 0), "a part in place of another counts the difference"
+        assert "this takes 8 bytes more" in await refused(put_part(b, upload, 3, size=8))
+        order = (order[0], await put_part(b, upload, 2))
+        await b.service.drop_upload(BARTENDER, early)
+        assert await used(b) == (2 * SIZE, 0)
+        await seal(b, upload, order[:1])
+        assert await used(b) == (SIZE, 1), "what was sealed counts, and the part that was left out does not"
+        upload, order = await filled(b, 1, 2)
+        file = Guid((await b.names())["f"])
+        await seal(b, upload, order, replaces=file)
+        assert await used(b) == (2 * SIZE, 1)
+        await filled(b, 1)
+        await asyncio.sleep(100)
+        assert await used(b) == (2 * SIZE, 1), "what has expired counts no more"
 
     play(scenario)
 
@@ -220,6 +245,7 @@ def test_many_writers_fill_a_quota_to_the_byte_and_no_further() -> None:
 def test_counting_is_exact_while_files_come_and_go() -> None:
     async def scenario(b: Bench) -> None:
         files = [(f"f{n}", *(await b.file(f"f{n}"))) for n in range(40)]
+        uploads = [(await filled(b, 1))[0] for _ in range(10)]
         await b.service.set_quota(ADMIN, of_joe(1000))
 
         async def change(number: int, name: str, guid: Guid) -> None:
@@ -229,12 +255,16 @@ def test_counting_is_exact_while_files_come_and_go() -> None:
                 await spliced(b, name, guid, SIZE)
             elif number % 4 == 2:
                 await b.file(f"{name} too")
+            elif number % 8 == 3:
+                await b.service.drop_upload(BARTENDER, uploads.pop())
+            else:
+                await put_part(b, uploads[0], number)
 
         for number, (name, guid, _) in enumerate(files):
             await change(number, name, guid)
             await asyncio.sleep(0.05)
         use = await counted(b, of_joe())
-        assert (use.bytes, use.files) == (50 * SIZE, 40)
+        assert (use.bytes, use.files) == (60 * SIZE, 40)
         assert not [o for o in (await b.ahash.objects(LIBRARIAN)).ids if str(o).endswith(":before")]
 
     play(scenario)
