@@ -33,7 +33,15 @@ class FileReader:
     def get(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span` of a file looked at with SOURCES. Raises: as `Bytes.get`; INCOMPLETE when the file
         has changed meanwhile."""
+        if there.data is not None:
+            return _once(_part(there.data, span))
         return self.transfers.get(there.sources, span) if there.sources else self._across(there, span)
+
+    def body(self, there: Looked, span: ByteRange) -> bytes | AsyncIterator[bytes]:
+        """The bytes of `span`: as they are where they came with the look, else as `get` yields them."""
+        if there.data is not None or not span.length:
+            return _part(there.data or b"", span)
+        return self.get(there, span)
 
     async def _across(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         at, end = span.offset, span.offset + span.length
@@ -64,6 +72,15 @@ class FileReader:
             cause = "the file has changed while it was read; read it again"
             raise CheloniaError(Kind.INCOMPLETE, "get", str(self.place), cause)
         return answer
+
+
+def _part(data: bytes, span: ByteRange) -> bytes:
+    return data[span.offset : span.offset + span.length]
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    if data:
+        yield data
 
 
 def _zeros(count: int) -> Iterator[bytes]:

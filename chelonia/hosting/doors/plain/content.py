@@ -19,7 +19,7 @@ from chelonia.hosting.doors.plain import measuring, pages, redirects
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.ranged import ranged
-from chelonia.hosting.doors.plain.sending import sent
+from chelonia.hosting.doors.plain.sending import for_write
 from chelonia.hosting.net.http_messages import HttpResponse, error_answer
 from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.web.digests import digest_headers, parse_digests
@@ -35,7 +35,7 @@ Headers = tuple[tuple[str, str], ...]
 async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer GET or HEAD."""
     request = exchange.request
-    want = Want.CHECKSUMS if request.method == "HEAD" else Want.CHECKSUMS | Want.SOURCES
+    want = Want.CHECKSUMS if request.method == "HEAD" else Want.CHECKSUMS | Want.SOURCES | Want.BYTES
     there = await look(parts, carrying(parts, exchange.call), exchange.place, want)
     known = there.attributes
     when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
@@ -117,8 +117,8 @@ async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Se
         repr_digest=exchange.header("Repr-Digest"),
     )
     placing = Placing(exchange.place, exchange.request.length, announced, copies)
-    _, arrived = await sent(parts, exchange, placing)
-    return await apply(parts, exchange.call, Write(exchange.place, arrived, setting, when=when))
+    arrived, inline = await for_write(parts, exchange, placing)
+    return await apply(parts, exchange.call, Write(exchange.place, arrived, setting, when=when, inline=inline))
 
 
 def _mtime(text: str) -> int:

@@ -16,11 +16,10 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Failure, Listing, Look, Placing, Set, Want, When, Write
+from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.locks import Lock, check_beside
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, look, place_of, seen
-from chelonia.hosting.doors.plain.sending import kept_sent
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.wire.web import dav, locks
 
@@ -129,9 +128,8 @@ async def _covering(parts: DoorParts, call: Call, place: LogicalName, token: str
 
 async def _made(parts: DoorParts, exchange: Exchange) -> bool:
     """An empty file of this name (RFC 4918, section 7.3)."""
-    _, arrived = await kept_sent(parts, exchange, Placing(exchange.place, 0, wanted=parts.copies), b"")
     when = When(absent=True, tokens=exchange.tokens)
-    return (await apply(parts, exchange.call, Write(exchange.place, arrived, when=when))).made
+    return (await apply(parts, exchange.call, Write(exchange.place, when=when, inline=Inline(b"", parts.copies)))).made
 
 
 async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted: Lock) -> None:

@@ -31,7 +31,7 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
         if size:
             there = (
                 there
-                if there.sources
+                if there.sources or there.data is not None
                 else await look(parts, carrying(parts, exchange.call), exchange.place, Want.SOURCES)
             )
             async for chunk in reader(parts, exchange.call, exchange.place).get(there, ByteRange(0, size)):

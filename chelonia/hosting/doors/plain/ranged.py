@@ -24,10 +24,10 @@ def ranged(source: FileReader, there: Looked, headers: Headers, wanted: str) -> 
     size = there.attributes.size
     spans = parse_range(wanted, size) if wanted else ()
     if not spans:
-        return HttpResponse(200, headers, source.get(there, ByteRange(0, size)) if size else b"", size)
+        return HttpResponse(200, headers, source.body(there, ByteRange(0, size)), size)
     if len(spans) == 1:
         told = (*headers, ("Content-Range", content_range(spans[0], size)))
-        return HttpResponse(206, told, source.get(there, spans[0]), spans[0].length)
+        return HttpResponse(206, told, source.body(there, spans[0]), spans[0].length)
     boundary = f"chelonia-{there.attributes.etag}"
     kind = next((value for name, value in headers if name == "Content-Type"), "application/octet-stream")
     heads = [

@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from chelonia.core.errors import CheloniaError
-from chelonia.core.ports.files import Arrived, Placed, Placing
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
 from chelonia.hosting.net.http_messages import Whole, read_whole
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
 """A body up to this size is kept here, so that it can be sent to other Shepherds when the first ones fail."""
 TRIES: Final = 3
+
+
+async def for_write(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[Arrived, Inline | None]:
+    """The request's body for a `Write`: to go in its message when it is small, else on stable storage."""
+    length = exchange.request.length
+    if not 0 <= length <= bounds.INLINE_BYTES_MAX:
+        return (await sent(parts, exchange, placing))[1], None
+    data = await read_whole(exchange.request, Whole(bounds.INLINE_BYTES_MAX))
+    if len(data) != length:
+        cause = f"{len(data)} of {length} bytes arrived; send it again"
+        raise CheloniaError(Kind.INCOMPLETE, exchange.request.method, str(placing.place), cause)
+    return NOTHING_ARRIVED, Inline(data, placing.wanted, placing.checksums)
 
 
 async def sent(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[Placed, Arrived]:

@@ -33,7 +33,7 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
-from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, kept_sent, sent
+from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, no_key, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
@@ -54,7 +54,7 @@ GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET or HEAD of an object."""
     request, is_head = ask.exchange.request, ask.exchange.request.method == "HEAD"
-    ask, there = await found(parts, ask, Want.USER if is_head else Want.USER | Want.SOURCES)
+    ask, there = await found(parts, ask, Want.USER if is_head else Want.USER | Want.SOURCES | Want.BYTES)
     known = there.attributes
     when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
         ask.place, known
@@ -116,14 +116,14 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
         ask = ask.at(ask.apart)
     placing = Placing(ask.place, request.length, wanted=copies, parents=True)
     try:
-        _, arrived = await sent(parts.plain, ask.exchange, placing)
+        arrived, inline = await for_write(parts.plain, ask.exchange, placing)
     except CheloniaError as error:
         raise await _raced(parts, ask, error) from error
     measured = ask.measured
     if measured.checksum:
         kept = Facts(kept.headers, kept.user, kept.tags, (measured.checksum, measured.told), measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, when=when, etag=measured.etag)
-    await applied(parts, ask, write)
+    await applied(parts, ask, replace(write, inline=inline))
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind), b"", 0)

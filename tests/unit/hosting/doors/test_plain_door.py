@@ -12,6 +12,7 @@ import pytest
 from lxml import etree
 from multidict import CIMultiDict
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
@@ -207,12 +208,22 @@ def test_checksums_that_are_asked_for_are_measured(bench: Bench) -> None:
     assert "md5=:XUFAKrxLKna5cZ2REBfFkg==:" in told.headers["Repr-Digest"]
 
 
-def test_a_small_upload_outlives_a_shepherd_that_fails(bench: Bench) -> None:
+def test_an_upload_that_is_kept_outlives_a_shepherd_that_fails(bench: Bench) -> None:
+    kept = bytes(bounds.INLINE_BYTES_MAX + 1)
     bench.bytes.broken = 2
-    assert bench.ask("PUT", "/f", b"hello").status == 201
+    assert bench.ask("PUT", "/f", kept).status == 201
     bench.bytes.broken = 3
-    assert bench.ask("PUT", "/g", b"hello").status == 502
+    assert bench.ask("PUT", "/g", kept).status == 502
     assert listed(bench, "/") == ["f"]
+
+
+def test_small_files_need_no_connection_of_their_own(bench: Bench) -> None:
+    bench.bytes.broken = 1
+    assert bench.ask("PUT", "/f", b"hello").status == 201
+    got = bench.ask("GET", "/f", Range="bytes=1-2")
+    assert (got.status, got.body) == (206, b"el")
+    assert bench.ask("GET", "/f").body == b"hello"
+    assert bench.bytes.broken == 1
 
 
 def test_large_files_go_straight_to_who_shows_a_certificate_and_follows(bench: Bench) -> None:
