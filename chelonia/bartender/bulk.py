@@ -226,7 +226,8 @@ async def _serve(
     turn = replace(turn, service=service, stored=[])
     try:
         turn.room.check()
-        return await _attempt(ports, operation, turn, request), None
+        async with ports.places.one(call, ports.limits):
+            return await _attempt(ports, operation, turn, request), None
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it
     if operation.recalled and key and error.kind not in _NEVER_APPLIED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chelonia.bartender.queues import Queues
+from chelonia.bartender.queues import Places, Queues
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds
@@ -23,4 +23,5 @@ class Ports:
     ids: Ids
     settings: BartenderSettings
     limits: LimitCounts = field(default_factory=LimitCounts)
+    places: Places = field(default_factory=Places)
     lists: Queues = field(default_factory=lambda: Queues(bounds.LISTS_PER_CALLER_MAX))

@@ -1,14 +1,21 @@
-"""So many calls of one caller at work at once; further ones wait for their turn, and nobody else for theirs."""
+"""Who waits for whom: so many calls of one kind at once of one caller (`Queues`), so many of all (`Places`)."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
+from chelonia.core.limits import LimitCounts
+from chelonia.core.timing.turns import Turn, Turns
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -42,6 +49,50 @@ class Queues:
             queue.inside -= 1
             if not queue.inside:
                 del self._queues[caller]
+
+
+class Places:
+    """Places for elements of calls at work. When all are taken callers take turns (`core.timing.turns`)."""
+
+    def __init__(
+        self, places: int = bounds.ELEMENTS_AT_WORK_MAX, waiting_max: int = bounds.ELEMENTS_WAITING_MAX
+    ) -> None:
+        self._turns: Turns[asyncio.Future[None]] = Turns(places, waiting_max)
+
+    @asynccontextmanager
+    async def one(self, call: Call, limits: LimitCounts) -> AsyncIterator[None]:
+        """A place for one element, when its caller's turn comes. Raises: BUSY when too many of his wait."""
+        caller = _caller(call)
+        place = asyncio.get_running_loop().create_future()
+        match self._turns.came(caller, place):
+            case Turn.REFUSED:
+                limits.hit("elements_waiting")
+                _LOG.info("busy: too much of %r waits request=%s", caller, call.request_id)
+                cause = "so much that you have asked for waits already; ask again in a second"
+                raise CheloniaError(Kind.BUSY, cause=cause)
+            case Turn.WAITS:
+                await self._turn(caller, place)
+            case Turn.GOES:
+                pass
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _turn(self, caller: str, place: asyncio.Future[None]) -> None:
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._turns.gave_up(caller, place)
+            else:  # its turn came in the same moment
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        following = self._turns.left()
+        if following is not None and not following.done():
+            following.set_result(None)
 
 
 def _caller(call: Call) -> str:

@@ -109,6 +109,10 @@ BELOW_SCANS_MAX: Final = 3_000
 """Seeks for one page of what is below a collection: some 30 ms in which no commit is seen; then the page ends early."""
 READ_BYTES_MAX: Final = 32 * 1024 * 1024
 """What one listing call may have read, whatever of it is shown: some 0.3 s of a processor."""
+ELEMENTS_AT_WORK_MAX: Final = 256
+"""Elements of users' calls at work at once in a Bartender: they fill commit batches. Then callers take turns."""
+ELEMENTS_WAITING_MAX: Final = 2_000
+"""Elements of one caller that may wait for a turn: two full calls. Further ones are answered with `busy`."""
 LISTS_PER_CALLER_MAX: Final = 2
 """Listing calls of one caller at work at once; further ones wait."""
 LISTS_SIDE_BY_SIDE_MAX: Final = 4

@@ -1,0 +1,86 @@
+"""Turns: who goes next when more callers want to be served than there are places. Pure.
+
+Start-time fair queueing (Goyal, Vin and Cheng, 1996) with calls of one size: each caller has a clock that his turns
+move on by one, and who is furthest behind goes next. One who was away begins at the time of the others, so nobody saves
+turns up; and one who makes a call at a time is not behind those who have many waiting.
+Invariants: no more are at work than there are places; nobody waits while a place is free; a caller's own calls go in
+the order in which they came.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+REMEMBERED_MAX: Final = 10_000
+"""Callers whose clocks are kept: beyond it all begin anew, equal."""
+
+
+class Turn(enum.Enum):
+    """What becomes of a call that comes."""
+
+    GOES = "goes"
+    WAITS = "waits"
+    REFUSED = "refused"
+    """So many of this caller wait already."""
+
+
+@dataclass(slots=True)
+class Turns(Generic[T]):
+    """`places`: calls at work at once; `waiting_max`: calls of one caller that may wait."""
+
+    places: int
+    waiting_max: int
+    _waiting: dict[str, deque[T]] = field(default_factory=dict)
+    """In order of their last turns, where their clocks are equal."""
+    _clocks: dict[str, int] = field(default_factory=dict)
+    """When each caller's next turn is due; who is not in it is due now."""
+    _now: int = 0
+    _busy: int = 0
+
+    def came(self, caller: str, ticket: T) -> Turn:
+        """One more call; of one that waits, `left` will return the ticket."""
+        if self._busy < self.places:
+            self._begin(caller)
+            return Turn.GOES
+        queue = self._waiting.setdefault(caller, deque())
+        if len(queue) >= self.waiting_max:
+            return Turn.REFUSED
+        queue.append(ticket)
+        return Turn.WAITS
+
+    def left(self) -> T | None:
+        """A call has ended. Returns: the ticket of the one that goes in its place, which is at work from now on."""
+        self._busy -= 1
+        if not self._waiting:
+            if not self._busy:
+                self._clocks.clear()
+            return None
+        following = min(self._waiting, key=self._due)
+        queue = self._waiting.pop(following)
+        ticket = queue.popleft()
+        if queue:
+            self._waiting[following] = queue
+        self._begin(following)
+        return ticket
+
+    def gave_up(self, caller: str, ticket: T) -> None:
+        """A call that waited does so no more."""
+        queue = self._waiting[caller]
+        queue.remove(ticket)
+        if not queue:
+            del self._waiting[caller]
+
+    def _due(self, caller: str) -> int:
+        return max(self._now, self._clocks.get(caller, 0))
+
+    def _begin(self, caller: str) -> None:
+        self._busy += 1
+        self._now = self._due(caller)
+        self._clocks[caller] = self._now + 1
+        if len(self._clocks) > REMEMBERED_MAX:
+            self._now = max(self._clocks.values())
+            self._clocks.clear()

@@ -1,0 +1,84 @@
+"""Turns between callers: equal shares, nobody refused without need, no place lost."""
+
+import asyncio
+
+import pytest
+
+from chelonia.bartender.queues import Places
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.core.limits import LimitCounts
+from chelonia.core.timing.turns import Turn, Turns
+from tests.sim.virtual_loop import run_virtual
+
+
+def test_whoever_is_furthest_behind_goes_next_and_equals_take_turns() -> None:
+    turns: Turns[str] = Turns(2, 10)
+    assert [turns.came("a", f"a{n}") for n in range(4)] == [Turn.GOES, Turn.GOES, Turn.WAITS, Turn.WAITS]
+    assert [turns.came("b", f"b{n}") for n in range(2)] == [Turn.WAITS, Turn.WAITS]
+    assert turns.came("c", "c0") is Turn.WAITS
+    assert [turns.left() for _ in range(7)] == ["b0", "c0", "a2", "b1", "a3", None, None]
+    assert turns.came("d", "d0") is Turn.GOES
+
+
+def test_too_many_of_one_caller_are_refused_and_nobody_elses() -> None:
+    turns: Turns[str] = Turns(1, 2)
+    assert [turns.came("a", f"a{n}") for n in range(4)] == [Turn.GOES, Turn.WAITS, Turn.WAITS, Turn.REFUSED]
+    assert turns.came("b", "b0") is Turn.WAITS
+    turns.gave_up("a", "a1")
+    assert turns.came("a", "a4") is Turn.WAITS
+    assert [turns.left() for _ in range(4)] == ["b0", "a2", "a4", None]
+
+
+def test_who_was_away_has_saved_nothing_up() -> None:
+    turns: Turns[str] = Turns(1, 100)
+    for _ in range(50):
+        turns.came("a", "before")
+        turns.left()
+    assert [turns.came(of, of) for of in "abababb"] == [Turn.GOES] + [Turn.WAITS] * 6
+    assert [turns.left() for _ in range(6)] == ["b", "a", "b", "a", "b", "b"]
+
+
+def test_32_callers_get_equal_shares_however_many_calls_they_make_at_once() -> None:
+    """Jain's index of fairness, as Cumulus is measured by, of what each was served: 1 is equal."""
+    served = dict.fromkeys(range(32), 0)
+
+    async def client(number: int, places: Places, until: float) -> None:
+        call, limits = Call(Dn(f"/CN={number}")), LimitCounts()
+        while asyncio.get_running_loop().time() < until:
+            async with places.one(call, limits):
+                await asyncio.sleep(0.005 + 0.001 * (served[number] % 3))
+            served[number] += 1
+
+    async def scenario() -> None:
+        places, until = Places(16), asyncio.get_running_loop().time() + 10
+        await asyncio.gather(*(client(n, places, until) for n in range(32) for _ in range(50 if n % 2 else 1)))
+
+    run_virtual(scenario())
+    shares = list(served.values())
+    assert sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)) >= 0.99
+    assert sum(shares) > 16 * 10 / 0.007, "no place stands empty"
+
+
+def test_who_goes_away_leaves_his_place_and_his_turn() -> None:
+    async def scenario() -> None:
+        places, limits, call = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
+
+        async def hold(seconds: float) -> None:
+            async with places.one(call, limits):
+                await asyncio.sleep(seconds)
+
+        first, second, third = (asyncio.create_task(hold(1)) for _ in range(3))
+        await asyncio.sleep(0.1)
+        with pytest.raises(CheloniaError) as busy:
+            await hold(1)
+        assert (busy.value.kind, limits.reached) == (Kind.BUSY, {"elements_waiting": 1})
+        second.cancel()
+        await asyncio.wait((first,))
+        third.cancel()
+        await asyncio.wait((second, third))
+        await asyncio.wait_for(hold(0.1), 0.2)
+        assert first.done()
+
+    run_virtual(scenario())
