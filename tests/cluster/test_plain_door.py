@@ -168,7 +168,7 @@ async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(
     async with cluster.client("user") as client:
         assert await fetch(client, "/log") == data
         wanted = int((await client.stat("/log"))["states"]["neededReplicas"])
-        before = await until_live(client, "/log", 3 * wanted)
+        before = await until_live(client, "/log", wanted)  # of the blob with the fewest
         victim = next(name for name in cluster.shepherd_names if any(at.startswith(cluster.url(name)) for at in before))
         cluster.kill(victim)
         assert (await asyncio.to_thread(cluster.request, "GET", url)).body == data
@@ -179,7 +179,7 @@ async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(
         async def healed() -> bool:
             places = await locations(client, "/log")
             gone = [at for at in places if at.startswith(cluster.url(victim) + " ")]
-            return sum(state == "alive" for at, state in places.items() if at not in gone) == 3 * wanted
+            return sum(state == "alive" for at, state in places.items() if at not in gone) == wanted
 
         await poll_async(healed, 90.0, tolerate=Away, what="every blob has all its copies elsewhere")
         assert (await asyncio.to_thread(cluster.request, "GET", url)).body == bytes(data) + b"more"

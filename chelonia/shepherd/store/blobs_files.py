@@ -49,6 +49,8 @@ ERASING: Final = ".erasing"
 UUID_CHARS: Final = 36
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
 """Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
+DRAFTS_OPEN_MAX: Final = 64
+"""Files of small replicas written and synced together: as many descriptors are open."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGE = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 """What says that the bytes are gone or rotten; anything else (no descriptors, no rights) says nothing about them."""
@@ -445,11 +447,15 @@ class _Writing:
 
 
 def _store(writing: Sequence[_Writing], replicas: Sequence[SmallReplica]) -> None:
-    """Write whole replicas, in the order in which `FileWriter` makes one visible."""
+    """Write whole replicas, in the order in which `FileWriter` makes one visible: bytes and records, their names."""
+    drafts = [
+        draft
+        for where, each in zip(writing, replicas, strict=True)
+        for draft in ((where.bytes, each.data), (where.record, records.encode_facts(each.facts)))
+    ]
     try:
-        for where, each in zip(writing, replicas, strict=True):
-            _write_durably(where.bytes, each.data)
-            _write_durably(where.record, records.encode_facts(each.facts))
+        for start in range(0, len(drafts), DRAFTS_OPEN_MAX):
+            _write_all_durably(drafts[start : start + DRAFTS_OPEN_MAX])
         for where in writing:
             os.replace(where.record, _with(where.final, UNCOMMITTED))
             os.replace(where.bytes, where.final)
@@ -739,6 +745,20 @@ def _write_durably(path: Path, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _write_all_durably(drafts: Sequence[tuple[Path, bytes]]) -> None:
+    """Write files; all are written when the first is synced, so that the syncs share their work."""
+    opened: list[int] = []
+    try:
+        for path, data in drafts:
+            opened.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+            blobs_notes.write_all(opened[-1], data)
+        for fd in opened:
+            os.fsync(fd)
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def _replace_durably(draft: Path, path: Path) -> None:

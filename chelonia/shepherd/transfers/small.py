@@ -2,6 +2,7 @@
 
 The rules are those of an upload: nobody's space beyond what is promised, checksums measured here, bytes and record on
 stable storage before the receipt, one copy of a blob. What no transact names goes as other uncommitted bytes do.
+What comes while the disk is busy with others is written together: one hop to a thread, and syncs that share their work.
 Invariant: what is stored is in the index even if the caller has gone away meanwhile.
 """
 
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 SPACE_MS: Final = 1000
 """How old the count of free bytes may be; what was stored since is taken off, and the disk counts again itself."""
 STORE: Final = "store"
+WRITERS: Final = 2
+"""Batches on their way to the disk at once: while one is synced the other is written."""
 
 
 class SmallBlobs:
@@ -50,6 +53,8 @@ class SmallBlobs:
         self._uploads = uploads
         self._free = 0
         self._counted_ms = -1
+        self._waiting: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]] = []
+        self._writing = 0
 
     async def store(self, blobs: Sequence[SmallBlob]) -> tuple[StoreOutcome, ...]:
         """Put blobs on stable storage, together. Raises: TOO_LARGE."""
@@ -64,7 +69,7 @@ class SmallBlobs:
         if not good:
             return tuple(each for each in checked if isinstance(each, StoreOutcome))
         try:
-            receipts = await asyncio.shield(node.background.start(self._stored(good)))
+            receipts = await self._stored(good)
         except CheloniaError as error:
             await node.disk.look(hard=True)
             failed = StoreOutcome(error=str(error), kind=error.kind.value)
@@ -105,10 +110,48 @@ class SmallBlobs:
         self._free -= size
         return SmallReplica(reference, replace(expected, checksums=measured), blob.data)
 
-    async def _stored(self, replicas: list[SmallReplica]) -> list[Receipt]:
-        node = self._node
-        await node.ports.blobs.store_whole(replicas)
-        return [node.receipt(self._taken(each)) for each in replicas]
+    def _stored(self, replicas: list[SmallReplica]) -> asyncio.Future[list[Receipt]]:
+        """The receipts of replicas, which are written with what else is waiting."""
+        written: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((replicas, written))
+        if self._writing < WRITERS:
+            self._writing += 1
+            self._node.background.start(self._write_waiting())
+        return written
+
+    async def _write_waiting(self) -> None:
+        """Write batch by batch until nothing waits."""
+        batch: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]] = []
+        try:
+            while self._waiting:
+                size = count = 0
+                while count < len(self._waiting) and size <= bounds.STORED_CALL_BYTES_MAX:
+                    size += sum(len(each.data) for each in self._waiting[count][0])
+                    count += 1
+                batch, self._waiting = self._waiting[:count], self._waiting[count:]
+                await self._write(batch)
+        except BaseException:
+            for _, written in (*batch, *self._waiting):
+                _fail(written, CheloniaError(Kind.CANCELLED, STORE, cause="this Shepherd stops"))
+            raise
+        finally:
+            self._writing -= 1
+
+    async def _write(self, batch: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]]) -> None:
+        """Write a batch at once; where that fails, each by itself, so that nobody fails for another's bytes."""
+        try:
+            await self._node.ports.blobs.store_whole([each for replicas, _ in batch for each in replicas])
+        except CheloniaError as error:
+            if len(batch) == 1:
+                _fail(batch[0][1], error)
+                return
+            for one in batch:
+                await self._write([one])
+            return
+        for replicas, written in batch:
+            receipts = [self._node.receipt(self._taken(each)) for each in replicas]
+            if not written.done():
+                written.set_result(receipts)
 
     def _taken(self, replica: SmallReplica) -> KeptReplica:
         node, facts = self._node, replica.facts
@@ -138,6 +181,12 @@ class SmallBlobs:
             node.suspect(reference)
             return FetchOutcome(error="its bytes have another checksum", kind=Kind.NOT_ALIVE.value)
         return FetchOutcome(data)
+
+
+def _fail(written: asyncio.Future[list[Receipt]], error: CheloniaError) -> None:
+    """Let whoever waits know; somebody may have gone away."""
+    if not written.done():
+        written.set_exception(error)
 
 
 def _check_size(op: str, size: int) -> None:

@@ -1,11 +1,14 @@
 """Small blobs in messages, on one Shepherd: stored durably or refused, read back checked."""
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
+from chelonia.core.ports.shepherd import SmallBlob, SmallReplica, StoreOutcome
 from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request, virtual
 
 DATA = b"small bytes"
@@ -99,3 +102,23 @@ async def test_only_bartenders_may() -> None:
         with pytest.raises(CheloniaError) as caught:
             await ask
         assert caught.value.kind is Kind.DENIED
+
+
+@virtual
+async def test_what_comes_together_is_written_together_and_fails_alone() -> None:
+    world = await World().start()
+    whole, sizes = world.blobs.store_whole, list[int]()
+
+    async def slowly(replicas: Sequence[SmallReplica]) -> None:
+        sizes.append(len(replicas))
+        await world.pass_ms(10)
+        await whole(replicas)
+
+    world.blobs.store_whole = slowly  # type: ignore[method-assign]
+    await store(world, small(9))  # free bytes are counted now, and not at once again
+    world.blobs.capacity = 6 * len(DATA)
+    large = small(20, bytes(9 * len(DATA)))
+    outcomes = await asyncio.gather(*(store(world, small(number)) for number in range(1, 5)), store(world, large))
+    assert [each.kind for (each,) in outcomes] == ["", "", "", "", "no-space"]
+    assert sizes == [1, 5, 1, 1, 1, 1, 1]
+    assert len(world.blobs.references()) == 5
