@@ -18,6 +18,7 @@ from chelonia.bartender.files.attributes import setting_triples
 from chelonia.bartender.rights import check_within
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent, check_extents, laid
 from chelonia.core.contents.parts import (
@@ -116,6 +117,7 @@ class MemoryFiles:
     """`Files` over a dictionary. `arrive` stands for sending the bytes."""
 
     def __init__(self, owner: Dn) -> None:
+        self.quotas: tuple[QuotaUse, ...] = ()
         self._numbers = itertools.count(1)
         self.nodes: dict[Guid, Node] = {ROOT: Node(Attributes(ROOT, TYPE_COLLECTION, 1, owner))}
         self._placed: dict[str, tuple[Placing, Dn]] = {}
@@ -186,7 +188,7 @@ class MemoryFiles:
 
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
         used = sum(node.attributes.size for node in self.nodes.values())
-        return Space(1 << 40, (1 << 40) - used)
+        return Space(1 << 40, (1 << 40) - used, self.quotas)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from multidict import CIMultiDict
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.ports.bartender import PutFileRequest, TransferOutcome
@@ -356,6 +357,21 @@ def test_propfind_tells_an_entry_or_a_collection(bench: Bench) -> None:
     assert list(responses(bench.ask("PROPFIND", "/d", Depth="0"))) == ["/d/"]
     assert bench.ask("PROPFIND", "/d").status == 403
     assert bench.ask("PROPFIND", "/no", Depth="0").status == 404
+
+
+def test_quota_properties_are_told_of_collections_where_they_are_asked_for(bench: Bench) -> None:
+    bench.ask("MKCOL", "/d")
+    names = "<D:quota-available-bytes/><D:quota-used-bytes/>"
+    asked = f'<D:propfind xmlns:D="DAV:"><D:prop>{names}</D:prop></D:propfind>'.encode()
+
+    def told(path: str, body: bytes = asked) -> list[str | None]:
+        (found,) = responses(bench.ask("PROPFIND", path, body, Depth="0")).values()
+        return [found.findtext(f".//{DAV}quota-{which}-bytes") for which in ("available", "used")]
+
+    assert told("/d") == [str(1 << 39), "0"], "half of all, with two copies"
+    bench.files.quotas = (QuotaUse(Quota(JOE, Guid(""), 100), 40, 1, counted=True),)
+    assert told("/d") == ["60", "40"]
+    assert told("/d", b"") == [None, None], "RFC 4331: not among all properties"
 
 
 def test_dead_properties_are_kept_and_live_ones_refused(bench: Bench) -> None:

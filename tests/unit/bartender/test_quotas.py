@@ -1,0 +1,57 @@
+"""Quotas as users meet them: what binds them is told, and what does not fit is refused at every operation."""
+
+from chelonia.core.cluster.quotas import Quota
+from chelonia.core.errors import Kind
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Write
+from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.librarian.leadership.counting import Counting
+from tests.support.files_worlds import at
+from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
+
+
+async def counted(stage: Stage, quota: Quota) -> None:
+    """Set a quota and have it counted, as if this Librarian led repair."""
+    await stage.librarian.set_quota(ADMIN, quota)
+    counting: Counting = stage.librarian._parts.healer._counting
+    await stage.librarian._parts.healer.heed()
+    await counting.step()
+
+
+async def write(stage: Stage, name: str, size: int) -> Done | Failure:
+    (answer,) = await stage.bartender.files.apply(JOE, (Write(at(name), inline=Inline(b"x" * size, 2)),))
+    return answer
+
+
+@scene
+async def test_what_does_not_fit_is_refused_before_and_at_the_commit(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    await counted(stage, Quota(JOE.dn, Guid(""), 100))
+    assert isinstance(await write(stage, "/f", 60), Done)
+    refused = await write(stage, "/g", 41)
+    assert isinstance(refused, Failure)
+    assert refused.kind is Kind.QUOTA
+    assert "60 of 100 bytes are in use, and this takes 41 bytes more" in refused.cause
+    (placed,) = await stage.bartender.files.place(JOE, (Placing(at("/g"), 41, wanted=2),))
+    assert isinstance(placed, Failure)
+    assert placed.kind is Kind.QUOTA
+    assert isinstance(await write(stage, "/f", 100), Done), "an overwrite takes the difference"
+    refused = await write(stage, "/f", 101)
+    assert isinstance(refused, Failure)
+    assert refused.kind is Kind.QUOTA
+
+
+@scene
+async def test_space_tells_the_quotas_that_bind_below_what_the_caller_may_read(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    for name in ("/atlas", "/atlas/run"):
+        await stage.bartender.files.apply(JOE, (Make(at(name), TYPE_COLLECTION),))
+    await counted(stage, Quota(Dn(""), await stage.guid("/atlas"), 1000))
+    await counted(stage, Quota(EVE.dn, Guid(""), 50, 5))
+    await write(stage, "/atlas/run/f", 10)
+    joes = (await stage.bartender.files.space(JOE, at("/atlas/run"))).quotas
+    assert [(use.name, use.bytes, use.bytes_left) for use in joes] == [("/atlas", 10, 990)]
+    eves = await stage.bartender.files.space(EVE, at("/atlas/run"))
+    assert [use.name for use in eves.quotas] == [EVE.dn], "she may not read it"
+    assert eves.of_files(2)[1] == 50
+    assert (await stage.bartender.files.space(JOE, at("/no"))).quotas == ()

@@ -1,0 +1,50 @@
+"""`chelonia admin quota` as administrators type it."""
+
+import json
+
+import pytest
+
+from chelonia.core.cluster.quotas import Quota
+from chelonia.core.ids import Dn, Guid
+from tests.support.admin_cli import run_admin
+from tests.support.librarian import ADMIN, bench
+
+JANE = "/DC=org/CN=Jane Doe"
+
+
+async def test_quotas_are_set_changed_listed_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench() as b:
+        tree = await b.collection("atlas")
+        said = await run_admin(b, monkeypatch, "quota", "set", JANE, bytes="10G", files="100k")
+        assert said.stdout == f"{JANE}: 10.0 GiB and 100000 files\n"
+        assert "is being counted" in said.stderr
+        await run_admin(b, monkeypatch, "quota", "set", "/atlas", bytes="2T")
+        await run_admin(b, monkeypatch, "quota", "set", JANE, bytes="none")
+        told = json.loads((await run_admin(b, monkeypatch, "quota", "list", as_json=True)).stdout)["results"]
+        bounds = [(one["user"], one["tree"], one["bytes_max"], one["files_max"], one["counted"]) for one in told]
+        assert bounds == [("", "/atlas", 2 << 40, -1, False), (JANE, "", -1, 100_000, False)]
+        assert told[0]["guid"] == tree
+        said = await run_admin(b, monkeypatch, "quota", "remove", "/atlas")
+        assert said.stdout == "/atlas has no quota any more\n"
+        [left] = await b.service.quotas(ADMIN, Dn(""), Guid(""))
+        assert left.quota == Quota(Dn(JANE), Guid(""), -1, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "code", "told"),
+    [
+        (("set", JANE), {}, 2, "takes --bytes SIZE"),
+        (("set", JANE), {"bytes": "lots"}, 2, "a size like"),
+        (("set", JANE), {"files": "1.5"}, 2, "a number like"),
+        (("set", "/no"), {"bytes": "1"}, 3, "no such name"),
+        (("remove", JANE), {}, 3, "it has no quota"),
+        (("what",), {}, 2, "does not know 'what'"),
+    ],
+)
+async def test_what_makes_no_sense_is_told(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], values: dict[str, str], code: int, told: str
+) -> None:
+    async with bench() as b:
+        said = await run_admin(b, monkeypatch, "quota", *words, **values)
+        assert said.code == code
+        assert told in said.stderr
