@@ -270,6 +270,7 @@ class Rebuilding:
             for late in (False, True):
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()
+            await self._tools.names.quotas.recount(self._on.call)
             told = put(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd, rebuild_record.TOLD)
             await self._on.records.attempt(self._on.call, PlannedTransact([told, *await self._reported([shepherd])]))
             self._progress.stage = rebuild_record.DONE
