@@ -54,7 +54,7 @@ ratchet: .venv/.installed-test ## tighten the size ratchet to what the code has 
 sim: .venv/.installed-test ## simulate whole clusters under seeds, going on where it was (SEEDS=1..200; ARGS: scenarios, --again ...)
 	$(PY) -m tests.sim.campaign $(SEEDS) $(ARGS)
 
-replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0, --soak 60, or --soak 1 --starve 300 900 --waited-max 15)
+replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0, --soak 60, --soak 10 --spin 40 --changes-max 1, or --soak 1 --starve 300 900 --waited-max 15)
 	$(PY) -m tests.cluster.replicas $(ARGS)
 
 powercut: .venv/.installed-test ## cut the power of real daemons under writers, on file systems that forget; as root (ARGS: --cuts 200 --seed 1)

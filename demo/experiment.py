@@ -63,6 +63,10 @@ class Experiment:
         self.marks.append((self._now_ms(), text))
         self._view.note(f"{self._now_ms() / 1000:7.1f} s  -- {text}")
 
+    def note(self, text: str) -> None:
+        """Tell the one who watches."""
+        self._view.note(f"           {text}")
+
     async def ask_forecast(self, administrator: Administrator) -> None:
         """Ask the cluster how long it will take, once it has looked at all that was lost. Raises: SystemExit."""
         give_up, before = time.monotonic() + PATIENCE_S, -1

@@ -65,7 +65,8 @@ class ChildProcess:
             code = await self._once()
             lived_ms = (loop.time() - started) * 1000
             if self._told_to_stop() or not self._restart:
-                log.info("ended name=%s code=%d", self.program.name, code)
+                level = logging.INFO if self._told_to_stop() else logging.WARNING
+                log.log(level, "ended name=%s code=%d", self.program.name, code)
                 return
             if lived_ms >= STEADY_MS:
                 backoff.worked()

@@ -81,6 +81,10 @@ PORT_FIRST, PORT_LAST = 20_000, 31_000
 """Below the range from which the system takes ports by itself, so that a restart finds ours free."""
 PORT_TRIES, PORT_RETRY_S = 30, 0.1
 STOP_MS: Final = 30_000
+LOOK_S: Final = 0.05
+"""How often it is looked whether all serve."""
+SILENT_S: Final = 10.0
+"""Who waits for that is told something at least so often."""
 PROXY_LIFETIME_S: Final = 7 * 24 * 3600
 EVERYONE: Final[Mapping[str, str]] = {"ALL": "+read +addEntry"}
 TRASH_KEEP_MS: Final = 3_600_000
@@ -162,6 +166,8 @@ class DevCluster:
         self._certs = self._root / "certs"
         self._children: dict[str, ChildProcess] = {}
         self._places: dict[str, DevNode] = {}
+        self._serves = False
+        """Whether `ready` was said."""
 
     async def run(self) -> int:
         """Prepare, start, say `ready`, and stay until SIGTERM or SIGINT; returns the exit code."""
@@ -171,6 +177,10 @@ class DevCluster:
         self._root.mkdir(parents=True, exist_ok=True)
         lock = self._lock()
         places = self.prepare()
+        (self._root / "cluster.json").unlink(missing_ok=True)  # until all serve there is nothing to be used
+        _tell(
+            f"starting {len(places)} processes: {', '.join(place.name for place in places)}; logs: {self._root / 'log'}"
+        )
         await self._await_ports(places)
         tasks = [asyncio.create_task(self._child(place).run()) for place in places]
         readiness = asyncio.create_task(self._until_ready(places))
@@ -179,6 +189,8 @@ class DevCluster:
             await asyncio.wait((readiness, stopped), return_when=asyncio.FIRST_COMPLETED)
             if readiness.done():
                 readiness.result()
+                self._serves = True
+                self._write_cluster()
                 sys.stdout.write("ready\n")
                 sys.stdout.flush()
             await stopped
@@ -410,7 +422,9 @@ class DevCluster:
         return child
 
     def _write_cluster(self) -> None:
-        """Write cluster.json whole: a reader sees the old one or the new one."""
+        """Write cluster.json whole, once all serve: a reader sees the old one or the new one."""
+        if not self._serves:
+            return
         path = self._root / "cluster.json"
         scratch = path.with_suffix(".tmp")
         scratch.write_text(json.dumps(self.describe(), indent=2) + "\n", encoding="utf-8")
@@ -441,6 +455,7 @@ class DevCluster:
         files = TlsSettings(self._file("admin-cert"), self._file("admin-key"), ca_dir=self._certs / "certificates")
         link = open_link(TlsStore(files, SystemClock().now_ms))
         async with link.client:
+            waited = 0.0
             while True:
                 try:
                     if await _all_serve(link, places):
@@ -452,7 +467,17 @@ class DevCluster:
                 if dead and not self._options.restart:
                     cause = f"{', '.join(dead)} ended at once: see {self._root / 'log'}"
                     raise CheloniaError(Kind.UNAVAILABLE, "dev", cause=cause)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(LOOK_S)
+                waited += LOOK_S
+                if waited > SILENT_S:
+                    waited = 0.0
+                    _tell("not all of them serve yet")
+
+
+def _tell(line: str) -> None:
+    """How far it is, for the one who waits."""
+    sys.stderr.write(f"cheloniad dev: {line}\n")
+    sys.stderr.flush()
 
 
 async def _all_serve(link: Link, places: list[DevNode]) -> bool:

@@ -69,6 +69,8 @@ def _state(status: HealStatus) -> str:
         if status.waits_for
         else "all is whole, healing is not paused"
         if is_whole(status)
+        else "nothing can be copied now"
+        if status.at_rest
         else "healing goes on"
     )
 

@@ -200,8 +200,8 @@ def _full(seen: Seen) -> str:
         since = min(each.ms for each in seen.arrived)
         return f"full in about {_long(left_ms)}, if as much comes as in the last {_long(since)} and none goes"
     if not any(each.size for each in seen.arrived):
-        return "when it will be full is not known: nothing has come since the nodes started"
-    return "when it will be full is not known yet: some nodes are silent, or run for less than an hour"
+        return "nothing has come since the nodes started"
+    return "too early to say when it will be full"
 
 
 def _long(ms: float) -> str:

@@ -222,7 +222,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
             found = await facts
     if done.error is None and found.modified_s is not None:
         await asyncio.to_thread(_set_time, path, found.modified_s)
-    elif done.error is not None and done.error.kind is Kind.NOT_A_FILE and found.type == "collection":
+    elif done.error is not None and done.error.kind in (Kind.NOT_A_FILE, Kind.EXISTS) and found.type == "collection":
         cause = "it is a collection; -r downloads it with all below it"
         done = TransferResult("file", done.source, done.target, error=CheloniaError(Kind.NOT_A_FILE, "get", ln, cause))
     _downloaded(session, done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +87,11 @@ def test_watch_tells_what_comes_changes_and_goes(
 
     monkeypatch.setattr(QuickClock, "sleep", change)
     assert chelonia("watch", "/d", "--every", "1s", "--for", "5s").lines == ["+ /d/new", "- /d/big"]
+
+
+def test_a_collection_is_called_one_where_a_directory_of_its_name_is_here(chelonia: Command, tmp_path: Path) -> None:
+    assert chelonia("mkdir", "/tree").code == 0
+    (tmp_path / "tree").mkdir()
+    for words in (("get", "/tree"), ("get", "/tree", "other")):
+        ran = chelonia(*words)
+        assert (ran.code, "-r downloads it" in ran.err) == (5, True), ran.err

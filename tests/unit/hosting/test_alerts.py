@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.capabilities import MISSING_PREFIX
+
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "conf" / "prometheus" / "alerts.yml"
 BOARD = ROOT / "conf" / "grafana" / "chelonia.json"
@@ -75,7 +77,7 @@ def test_the_dashboard_is_json_with_a_question_in_every_panel() -> None:
     assert all(panel["targets"] and panel["title"] for panel in board["panels"])
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason=f"{MISSING_PREFIX} command:promtool: Debian has it in `prometheus`")
 def test_promtool_reads_the_rules_and_they_fire_as_meant(tmp_path: Path) -> None:
     trial = tmp_path / "trial.yml"
     trial.write_text(TRIAL.format(rules=RULES))

@@ -316,6 +316,9 @@ def test_cluster_json_says_where_everything_is(prepared: Path) -> None:
     for place in cluster.prepare():
         cluster._child(place)
     cluster._write_cluster()
+    assert not (prepared / "cluster.json").exists(), "before all serve there is nothing to be used"
+    cluster._serves = True
+    cluster._write_cluster()
     told = json.loads((prepared / "cluster.json").read_text())
     assert [len(told[name]) for name in ("ahash", "librarian", "bartender", "shepherds")] == [1, 1, 1, 2]
     for name in ("ahash", "librarian", "bartender", "shepherds"):

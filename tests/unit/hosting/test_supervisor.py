@@ -41,6 +41,7 @@ async def test_a_killed_child_is_started_again_with_a_new_pid(tmp_path: Path) ->
     assert not child.alive
 
 
+@pytest.mark.expect_log("ended name=child code=-9")
 async def test_a_killed_child_stays_dead_when_asked_to(tmp_path: Path) -> None:
     child = ChildProcess(program(tmp_path, SLEEP), restart=False, changed=lambda: None)
     running = asyncio.create_task(child.run())
