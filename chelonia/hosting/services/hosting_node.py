@@ -1,0 +1,180 @@
+"""What a node shares with the services that it hosts: identity, clocks, links, doors, jobs, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
+from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.librarian import Librarian, ServiceRecord
+from chelonia.core.timing.jobs import Job, Jobs, JobView, Wait, every
+from chelonia.hosting.config import NodeConfig, trusted
+from chelonia.hosting.directory import ShepherdDirectory
+from chelonia.hosting.doors.compact_server import Offered
+from chelonia.hosting.doors.grants import RoleRegistry, Source
+from chelonia.hosting.doors.guarded import Guarded, GuardParts
+from chelonia.hosting.doors.limit_notes import LimitNotes
+from chelonia.hosting.doors.routes import Readiness
+from chelonia.hosting.doors.soap_door import SoapParts
+from chelonia.hosting.metrics import Counts, Metrics
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_messages import Door
+from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_librarian
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
+from chelonia.hosting.net.voms import Voms
+
+log = logging.getLogger("chelonia.node")
+
+START_RETRY_MS: Final = 500
+"""Pause before a Librarian whose A-Hash does not answer yet tries to start again."""
+
+
+class HostingNode:
+    """One process, as its services see it. Make it inside the event loop that will run it."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Read certificates and keys. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
+        self.config = config
+        self.clock, self.ids, self.metrics = SystemClock(), SystemIds(), Metrics()
+        files = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
+        voms = Voms(Path(config.tls.voms_dir), lambda: self.tls.trust, lambda: self.tls.own_names)
+        self.tls = TlsStore(files, self.clock.now_ms, voms.verify)
+        self.replica_tls = TlsStore(files, self.clock.now_ms)
+        self.nobody_tls = TlsStore(TlsSettings(ca_dir=files.ca_dir), self.clock.now_ms)
+        own = self.tls.own_identity
+        assert own is not None, "a node has a certificate"
+        self.dn: Dn = own.dn
+        self.link = open_link(self.tls, config.client)
+        self.client, self.horizon = self.link.client, self.link.horizon
+        self.directory = ShepherdDirectory(self.link)
+        self.readiness = Readiness()
+        self.ahash: AHash | None = None
+        self.librarian: Librarian | None = None
+        self.doors: dict[str, Door] = {}
+        self.offered: dict[str, Offered] = {}
+        self.guarded: Guarded | None = None
+        self.tasks: dict[asyncio.Task[None], str] = {}
+        self.closers: list[Callable[[], Awaitable[None]]] = []
+        self.farewells: list[Callable[[], Awaitable[None]]] = []
+        self._loop = asyncio.get_running_loop()
+        self.stop = asyncio.Event()
+        self.failure = ""
+        self.jobs = Jobs(self.clock)
+        self.all_jobs: dict[str, Callable[[], Jobs]] = {"node": lambda: self.jobs}
+        issuers = config.trust.issuers
+        if issuers and own.issuer not in issuers:
+            cause = f"this node's own certificate is of {own.issuer}: the other nodes would refuse it; name that CA too"
+            raise CheloniaError(Kind.BAD_CONFIG, "start", "trust.issuers", cause)
+        self.registry = RoleRegistry(trusted(config), self._registry_source(), self.clock, config.registry, issuers)
+        self.notes = LimitNotes(self.metrics.limits.hit)
+        self.soap = SoapParts(self.registry, self.metrics, self.horizon, self.notes)
+
+    def own(self, role: Role, service_id: str) -> Call:
+        """The context of what the node itself asks a service it hosts."""
+        return Call(self.dn, (role,), ServiceId(service_id), request_id=f"{self.config.node.name}-self")
+
+    def remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> Librarian:
+        """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
+        return remote_librarian(replace(self.link, service_id=own_id), urls, RetryLimits(retry_ms=0, read_ms=10_000))
+
+    def each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> tuple[Librarian, ...]:
+        """All Librarians, each by itself: the one in this process, and those that are named."""
+        own = self.config.librarian
+        others = tuple(self.remote_librarians((url,), own_id) for url in urls if own is None or url != own.id)
+        return others if self.librarian is None else (self.librarian, *others)
+
+    def _registry_source(self) -> Source | None:
+        config = self.config
+        if config.ahash is not None:
+            return self._services_of_ahash
+        if config.librarian is not None:
+            return self._services_of_librarian
+        for section in (config.bartender, config.shepherd):
+            if section is not None:
+                own_id = ServiceId(section.id)
+                remote = remote_librarian(self.link, section.librarians, RetryLimits(retry_ms=0, read_ms=5_000))
+                call = self.own(Role.SHEPHERD, own_id)
+                return lambda: remote.services(call)
+        return None
+
+    async def _services_of_ahash(self) -> tuple[ServiceRecord, ...]:
+        if self.ahash is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "registry", cause="the A-Hash is starting")
+        from chelonia.librarian.presence import registry
+
+        stored = await self.ahash.get(self.own(Role.LIBRARIAN, ""), (SERVICES_OBJECT,))
+        return registry.parse(stored[0])
+
+    async def _services_of_librarian(self) -> tuple[ServiceRecord, ...]:
+        if self.librarian is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "registry", cause="the Librarian is starting")
+        return await self.librarian.services(self.own(Role.LIBRARIAN, ""))
+
+    def guard(self, limit_ms: Callable[[], int]) -> None:
+        """Have users' connections cut when the event loop has not turned for `limit_ms`."""
+        config = self.config
+        parts = GuardParts(limit_ms, self.metrics.cut, config.node.name, config.log.format)
+        self.guarded = Guarded(parts)
+        self.forever("connection guard", self.guarded.run)
+
+    async def persist(self, what: str, start: Callable[[], Awaitable[None]]) -> bool:
+        """Start a service; while what it needs does not answer, try again. Returns False when told to stop before."""
+        waiting = False
+        while not self.stop.is_set():
+            try:
+                await start()
+                return True
+            except CheloniaError as error:
+                if not error.meaning.retryable:
+                    raise
+                if not waiting:
+                    log.info("%s waits to start error=%s", what, error)
+                waiting = True
+            await self.clock.sleep(START_RETRY_MS)
+        return False
+
+    def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run what the node is there for; when it ends by itself the node ends with it."""
+        task = asyncio.create_task(work, name=name)
+        self.tasks[task] = name
+        task.add_done_callback(self.ended)
+
+    def forever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run background work whose one step has no end, as a job."""
+        self.jobs.add(Job(name, every(0, work), Wait(0)))
+
+    def job_views(self) -> tuple[JobView, ...]:
+        return tuple(view for service, jobs in self.all_jobs.items() for view in jobs().views(service))
+
+    def bugs(self) -> Counts:
+        return {(view.service, view.name): view.bugs for view in self.job_views()}
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        name = self.tasks.pop(task, "")
+        if task.cancelled() or not name:
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, CheloniaError):  # those say themselves what is wrong
+            log.error("background work failed: %s", name, exc_info=error)
+        if not self.stop.is_set():
+            self.fail(f"{name} ended: {error or 'it should go on for ever'}")
+
+    def fail(self, reason: str) -> None:
+        self.failure = self.failure or reason
+        self.stop.set()
+
+    def panicked(self, reason: str) -> None:
+        """The store cannot go on in this process. Called from any thread."""
+        self._loop.call_soon_threadsafe(self.fail, f"the store panicked: {reason}")
+
+    def watch(self, part: str, check: Callable[[], Awaitable[None]]) -> None:
+        """Ask `check` for readiness and for gauges."""
+        self.readiness.add(part, check)
+        self.metrics.read_with(check)
