@@ -43,6 +43,7 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import AGAIN
 from chelonia.hosting.transfer.requester import A, Trouble
+from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia_clients.waiting import keep_quiet
 
 Metadata = Mapping[str, Mapping[str, str]]
@@ -98,6 +99,7 @@ class Client:
         self.http = http
         self.clock: Clock = SystemClock()
         self.files = files
+        self._writes: WriteBatches | None = None
         self._retry_ms = retry_ms
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
@@ -110,6 +112,13 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.http.close()
+
+    @property
+    def writes(self) -> WriteBatches | None:
+        """What sends small files, many in one call; None without the port Files."""
+        if self._writes is None and self.files is not None:
+            self._writes = WriteBatches(self.files, self.clock)
+        return self._writes
 
     def new_call(self) -> Call:
         """The context of one request of this user."""

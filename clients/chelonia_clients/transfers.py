@@ -10,6 +10,7 @@ number of results wait, so a tree of any size takes little memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from collections.abc import AsyncGenerator
@@ -17,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -32,13 +34,16 @@ from chelonia_clients.local_sources import file_source
 from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
+SMALL_AT_ONCE: Final = 8
+"""Small files at a time for each larger one: they share their calls (`write_batches`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions:
     """How to move files.
 
     Args:
-        parallel: files at a time.
+        parallel: files at a time; of an upload small ones beside them.
         replicas: copies to ask for of an upload.
         replace: overwrite what is there and differs.
         progress: as for one file, called for all of them.
@@ -109,7 +114,8 @@ async def copy_file(
 
 async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:
     """Upload a directory as the collection `ln`, which is made when it is not there."""
-    async with aclosing(in_order(_uploads(client, source, ln, options), options.parallel)) as results:
+    uploads = _uploads(client, source, ln, options)
+    async with aclosing(in_order(uploads, SMALL_AT_ONCE * options.parallel)) as results:
         async for done in results:
             yield done
 
@@ -155,6 +161,7 @@ async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[int, None]:
 
 async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Job, None]:
     waiting: list[tuple[Path, str, tuple[str, ...]]] = [(source, ln, ())]
+    large = asyncio.Semaphore(options.parallel)
     while waiting:
         directory, collection, names = waiting.pop()
         try:
@@ -178,7 +185,7 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
             if each.sort is Sort.DIRECTORY:
                 below.append((path, target, inner))
             elif each.sort is Sort.FILE:
-                yield partial(_upload_needed, client, path, target, there.get(each.name), options)
+                yield partial(_upload_needed, _Tree(client, options, large), path, target, there.get(each.name))
             else:
                 yield known(TransferResult("file", printable(str(path)), target, note=f"{each.sort.value}: skipped"))
         waiting.extend(reversed(below))
@@ -196,11 +203,18 @@ async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Director
         return {}
 
 
-async def _upload_needed(
-    client: Client, path: Path, ln: str, there: DirectoryEntry | None, options: TreeOptions
-) -> TransferResult:
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What all uploads of a tree have in common. `large`: places for files that are not small."""
+
+    client: Client
+    options: TreeOptions
+    large: asyncio.Semaphore
+
+
+async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry | None) -> TransferResult:
     """Upload a file unless it is there already."""
-    source = printable(str(path))
+    source, client, options = printable(str(path)), tree.client, tree.options
     try:
         verdict = await compare(path, there, checksum=options.checksum) if there is not None else Verdict.OTHER
         size = (await asyncio.to_thread(os.stat, path)).st_size
@@ -210,7 +224,11 @@ async def _upload_needed(
         return TransferResult("file", source, ln, error=_differs("put", ln, source))
     if verdict is Verdict.OTHER:
         planned = TransferResult("file", source, ln, size, over=there is not None)
-        return planned if options.dry_run else await put_file(client, path, ln, options)
+        if options.dry_run:
+            return planned
+        is_small = client.writes is not None and size <= bounds.INLINE_BYTES_MAX
+        async with contextlib.nullcontext() if is_small else tree.large:
+            return await put_file(client, path, ln, options)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
         modified = f"{(await asyncio.to_thread(os.stat, path)).st_mtime:.3f}"
         try:

@@ -14,6 +14,7 @@ from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.files import Failure, Files
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.transfer.write_batches import WriteBatches
 
 Trouble = Callable[[str, str], None]
 """Notified of each failure that will be tried again: its target and its reason."""
@@ -70,6 +71,11 @@ class Requester(Protocol):
     http: HttpClient
     clock: Clock
     trouble: Trouble
+
+    @property
+    def writes(self) -> WriteBatches | None:
+        """What sends small files; None: nothing does."""
+        ...
 
     def new_call(self) -> Call:
         """The context of one request."""

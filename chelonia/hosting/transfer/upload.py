@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
-from chelonia.core.ports.files import ANY, Failure, Files, Inline, Setting, When, Write
+from chelonia.core.ports.files import ANY, Failure, Inline, Setting, When, Write
 from chelonia.hosting.net.http_client import Sending, raise_for_status
-from chelonia.hosting.transfer.requester import Progress, Requester, answered
+from chelonia.hosting.transfer.requester import Progress, Requester
 from chelonia.hosting.transfer.stall_watch import StallWatch
+from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER
 
@@ -111,8 +113,9 @@ async def upload(client: Requester, source: Source, ln: str, options: UploadOpti
     already name the new bytes.
     """
     wish = options or UploadOptions()
-    if client.files is not None and 0 <= source.size <= bounds.INLINE_BYTES_MAX and source.repeatable:
-        stored = await _inline(client, client.files, source, ln, wish)
+    writes = client.writes
+    if writes is not None and 0 <= source.size <= bounds.INLINE_BYTES_MAX and source.repeatable:
+        stored = await _inline(writes, client.new_call(), source, ln, wish)
         if stored is not None:
             return stored
     return await send(client, source, ln, FileAim(client, ln, wish), wish.progress)
@@ -136,7 +139,9 @@ async def send(
     raise AssertionError("the last try either returns or raises")
 
 
-async def _inline(client: Requester, files: Files, source: Source, ln: str, wish: UploadOptions) -> UploadResult | None:
+async def _inline(
+    writes: WriteBatches, call: Call, source: Source, ln: str, wish: UploadOptions
+) -> UploadResult | None:
     """Send a small file in the message that names it; None where it takes the long way: it has grown, its metadata are
     more than a user's own, or the Bartender is of a version that cannot."""
     if any(triple.section != "metadata" for triple in wish.metadata):
@@ -155,7 +160,7 @@ async def _inline(client: Requester, files: Files, source: Source, ln: str, wish
     inline = Inline(data, wish.replicas, Checksums(sha256))
     when = ANY if wish.replace else When(absent=True)
     write = Write(place, setting=setting, user=user or None, when=when, inline=inline)
-    done = await answered(client, lambda call: files.apply(call, (write,)))
+    done = await writes.write(call, write)
     if isinstance(done, Failure):
         if done.kind in _LONG_WAY:
             return None

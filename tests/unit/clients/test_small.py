@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -11,8 +12,9 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
-from chelonia.core.ports.files import Change, Failure, Files
+from chelonia.core.ports.files import Change, Done, Failure, Files
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
 from chelonia_clients.client import Client
@@ -25,10 +27,21 @@ DATA = b"small bytes"
 
 
 class AsJoe:
-    """The port as joe's connection has it."""
+    """The port as joe's connection has it. `applied`: how many changes each call had; `trouble`: changes that meet a
+    passing trouble first."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self.applied: list[tuple[RequestKey, int]] = []
+        self.trouble = 0
+
+    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        self.applied.append((call.request_key, len(changes)))
+        answers = await self._files.apply(msgspec.structs.replace(call, dn=JOE.dn), changes)
+        await asyncio.sleep(0.01)
+        lost = self.trouble
+        self.trouble = 0
+        return (*(Failure(Kind.OUTCOME_UNKNOWN),) * lost, *answers[lost:])
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         def ask(call: Call, *args: Any) -> Awaitable[Any]:
@@ -85,3 +98,31 @@ async def test_a_bartender_that_knows_no_bytes_in_messages_is_asked_as_before(
     monkeypatch.setattr(client.files, "apply", older, raising=False)
     await upload(client, bytes_source(DATA), "/f")
     assert [each[0] for each in fake.store.asked] == ["PUT"]
+
+
+async def test_files_that_come_together_share_their_calls(client: Client) -> None:
+    files = cast(AsJoe, client.files)
+    await upload(client, bytes_source(DATA), "/f7")
+    uploads = [upload(client, bytes_source(str(n).encode()), f"/f{n}") for n in range(40)]
+    done = await asyncio.gather(*uploads, return_exceptions=True)
+    failed = {n: each for n, each in enumerate(done) if isinstance(each, BaseException)}
+    assert [getattr(each, "kind", each) for each in failed.values()] == [Kind.EXISTS]
+    assert list(failed) == [7]
+    assert len(files.applied) <= 4
+    assert await got(client, "/f39") == b"39"
+
+
+async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(client: Client) -> None:
+    files = cast(AsJoe, client.files)
+    files.trouble = 1
+    wish = UploadOptions(replace=True)
+    await asyncio.gather(*(upload(client, bytes_source(DATA), f"/f{n}", wish) for n in range(3)))
+    assert len(files.applied) == 2
+    assert files.applied[0] == files.applied[1]
+
+
+async def test_large_calls_are_cut(client: Client) -> None:
+    files = cast(AsJoe, client.files)
+    large = bytes(bounds.INLINE_BYTES_MAX)
+    await asyncio.gather(*(upload(client, bytes_source(large), f"/f{n}") for n in range(20)))
+    assert max(count for _, count in files.applied) * len(large) <= bounds.INLINE_CALL_BYTES_MAX // 2

@@ -1,0 +1,108 @@
+"""Small files on their way up, in as few calls as they come together.
+
+The first goes at once. What comes while `CALLS_AT_ONCE` calls are on their way goes in the next one, so a single file
+waits for nobody, and thousands share their calls. Each file has an answer of its own. A call of which some answers are
+of a passing trouble is made again under its key, so that what has applied is not done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import RequestKey
+from chelonia.core.ports.files import Done, Failure, Files, Write
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.pacing import Backoff
+from chelonia.hosting.net.rpc_client import AGAIN
+
+CALLS_AT_ONCE: Final = 2
+"""While the answers of one are on their way, the other is served."""
+CALL_FILES_MAX: Final = 64
+"""Files in one call: it is answered when the last of them is durable."""
+CALL_BYTES_MAX: Final = bounds.INLINE_CALL_BYTES_MAX // 2
+"""Bytes of the files in one call: with their names and metadata it stays below what a user may send."""
+AGAIN_MS: Final = 10_000
+PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
+
+_Waiting = tuple[Write, "asyncio.Future[Done | Failure]"]
+
+
+class WriteBatches:
+    """The small files of one client."""
+
+    def __init__(self, files: Files, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+        self._waiting: list[_Waiting] = []
+        self._sending = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def write(self, call: Call, change: Write) -> Done | Failure:
+        """Send a change with what else waits; `call`: its context, if it is the first. Raises: as `Files.apply`."""
+        answer: asyncio.Future[Done | Failure] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, answer))
+        if self._sending < CALLS_AT_ONCE:
+            self._sending += 1
+            task = asyncio.create_task(self._send_waiting(call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await answer
+
+    async def _send_waiting(self, call: Call) -> None:
+        """Call by call until nothing waits."""
+        number = 0
+        try:
+            while self._waiting:
+                number += 1
+                await self._send(call.keyed(RequestKey(f"{call.request_key}/{number}")), self._next())
+        finally:
+            self._sending -= 1  # in the step that saw that nothing waits: who comes after it is sent by another
+
+    async def _send(self, call: Call, batch: list[_Waiting]) -> None:
+        try:
+            answers = await self._settled(call, batch)
+        except CheloniaError as error:
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        except BaseException:
+            for _, answer in (*batch, *self._waiting):
+                answer.cancel()
+            raise
+        for (_, answer), told in zip(batch, answers, strict=True):
+            if not answer.done():
+                answer.set_result(told)
+
+    def _next(self) -> list[_Waiting]:
+        """As many of those that wait as one call takes, in their order."""
+        count = size = 0
+        for change, _ in self._waiting[:CALL_FILES_MAX]:
+            size += len(change.inline.data) if change.inline is not None else 0
+            if count and size > CALL_BYTES_MAX:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _settled(self, call: Call, batch: list[_Waiting]) -> list[Done | Failure]:
+        """The answers, asked for again while some are of a passing trouble; the first lasting one of each counts."""
+        changes = tuple(change for change, _ in batch)
+        answers: dict[int, Done | Failure] = {}
+        give_up_ms, backoff = self._clock.monotonic_ms() + AGAIN_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
+        while True:
+            for number, told in enumerate(await self._files.apply(call, changes)):
+                if number not in answers or _passing(answers[number]):
+                    answers[number] = told
+            pause_ms = backoff.failed()
+            if not any(map(_passing, answers.values())) or self._clock.monotonic_ms() + pause_ms > give_up_ms:
+                return [answers[number] for number in range(len(batch))]
+            await self._clock.sleep(pause_ms)
+
+
+def _passing(answer: Done | Failure) -> bool:
+    return isinstance(answer, Failure) and answer.kind in AGAIN
