@@ -125,9 +125,10 @@ class Counting:
         entries = await records.get(call, ids, _HELD)
         found = [(entry.id, side) for entry in entries if (side := decide.held(entry)) is not None]
         counts = [pair for file, side in found for pair in await self._counts(table, file, side, totals)]
-        noted = {
-            counter: await self._noted_of(counter, [file for c, file in counts if c == counter]) for counter in totals
-        }
+        files = dict[str, list[ObjectId]]()
+        for counter, file in counts:
+            files.setdefault(counter, []).append(file)
+        noted = {counter: await self._noted_of(counter, some) for counter, some in files.items()}
         if await self._quotas.table(call) != table:
             return False
         sizes = {file: side.bytes for file, side in found}

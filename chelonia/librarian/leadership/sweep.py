@@ -34,6 +34,7 @@ from chelonia.librarian.metadata.elements import as_read, check, drop, erase, is
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.parts.decide import Opened, clear_parts, give_up, parse_part
 from chelonia.librarian.namespace.quotas.act import Quotas
+from chelonia.librarian.namespace.summaries import changes
 from chelonia.librarian.namespace.tree import blobs_of, type_of
 
 _LOG = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class Expiring:
                     _LOG.info("upload %s of %s is given up: its time is over", obj, header.value("content", "ln"))
                     gone = give_up(Opened(header), self._on.wall)
                     await self._quotas.table(call)
-                    return [*gone, *await self._quotas.counted(call, gone, (header,))]
+                    return [*gone, *await self._quotas.counted(call, changes(gone, (header,)))]
                 case contents.SEALED:
                     return await self._parts_left(key, header)
                 case contents.DISCARDED:

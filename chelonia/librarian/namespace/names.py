@@ -466,8 +466,9 @@ class Names:
         """A transact with what follows from it for collections, summaries and quotas. `changed`: the entries it
         changes, each read with `SUMMARISED`."""
         stamp = f"{self._now()} {self._world.ids.uuid()[:8]}"
-        counted = await self.quotas.counted(call, elements, changed)
-        kept = summaries.kept(elements, stamp, changed)
+        changes = summaries.changes(elements, changed)
+        counted = await self.quotas.counted(call, changes)
+        kept = summaries.kept(elements, stamp, changes)
         return PlannedTransact([*kept, *counted], memo, unmet=self.quotas.unmet)
 
     @property

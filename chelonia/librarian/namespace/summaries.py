@@ -18,8 +18,16 @@ from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.librarian.metadata.elements import check, drop, put, version
 from chelonia.librarian.namespace.tree import names_of, type_of
 
+Changed = tuple[StoredObject, StoredObject]
+"""An entry that a transact changes: as read (version 0: it is made), and as the transact leaves it."""
 
-def kept(elements: Sequence[Element], stamp: str, files: Sequence[StoredObject] = ()) -> list[Element]:
+
+def changes(elements: Sequence[Element], entries: Sequence[StoredObject]) -> list[Changed]:
+    """What a transact makes of entries as read."""
+    return [(entry, after(elements, entry)) for entry in entries]
+
+
+def kept(elements: Sequence[Element], stamp: str, files: Sequence[Changed] = ()) -> list[Element]:
     """The transact, with what follows from it.
 
     Args:
@@ -27,8 +35,8 @@ def kept(elements: Sequence[Element], stamp: str, files: Sequence[StoredObject] 
         files: entries that it changes, each read with `summaries.SUMMARISED`; version 0: it is made.
     """
     extra: list[Element] = []
-    for file in files:
-        extra += _summaries(elements, file)
+    for file, later in files:
+        extra += _summaries(elements, file, later)
     # A name that one file loses to another is dropped before it is set.
     extra.sort(key=lambda element: element.change is not ChangeType.UNSET)
     return [*elements, *extra, *_stamps(elements, stamp)]
@@ -41,13 +49,13 @@ def dropped(file: StoredObject) -> list[Element]:
 
 def touched(elements: Sequence[Element], file: ObjectId) -> bool:
     """Whether a transact changes what the summary of a file is made of."""
-    return any(e.object == file and (e.section in SECTIONS or e.change is ChangeType.DELETE) for e in _made(elements))
+    own = (e for e in elements if e.object == file and e.change is not ChangeType.CHECK)
+    return any(e.section in SECTIONS or e.change is ChangeType.DELETE for e in own)
 
 
-def _summaries(elements: Sequence[Element], file: StoredObject) -> list[Element]:
+def _summaries(elements: Sequence[Element], file: StoredObject, later: StoredObject) -> list[Element]:
     if not touched(elements, file.id):
         return []
-    later = after(elements, file)
     before = names_of(file) if type_of(file) == TYPE_FILE else ()
     names = names_of(later) if type_of(later) == TYPE_FILE else ()
     if not before and not names:
@@ -63,13 +71,14 @@ def _summaries(elements: Sequence[Element], file: StoredObject) -> list[Element]
 def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
     """The entry once these elements are carried out."""
     sections = {section: dict(properties) for section, properties in file.sections.items()}
-    for element in _made(elements):
-        if element.object != file.id:
+    own = file.id
+    for element in elements:
+        if element.object != own:
             continue
-        if element.change is ChangeType.DELETE:
-            sections.clear()
-        elif element.change is ChangeType.SET:
+        if element.change is ChangeType.SET:
             sections.setdefault(element.section, {})[element.property] = element.value
+        elif element.change is ChangeType.DELETE:
+            sections.clear()
         elif element.change is ChangeType.ADD:
             properties = sections.setdefault(element.section, {})
             properties[element.property] = str(int(properties.get(element.property, "0")) + int(element.value))
@@ -78,11 +87,7 @@ def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
     return replace(file, sections=sections)
 
 
-def _made(elements: Sequence[Element]) -> list[Element]:
-    return [element for element in elements if element.change is not ChangeType.CHECK]
-
-
 def _stamps(elements: Sequence[Element], stamp: str) -> list[Element]:
     """Note on each collection whose names change that they do."""
-    changed = dict.fromkeys(e.object for e in _made(elements) if e.section == "entries")
+    changed = dict.fromkeys(e.object for e in elements if e.section == "entries" and e.change is not ChangeType.CHECK)
     return [put(collection, "tally", "changed", stamp) for collection in changed]

@@ -17,7 +17,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, TREE_OBJECT, Dn, Guid, ObjectId, RequestKey, parse_guid
-from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.metadata import Needed
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.ahash import Element, Unmet, Walk
 from chelonia.core.ports.librarian import TYPE_COLLECTION
@@ -26,6 +26,7 @@ from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.quotas import decide
 from chelonia.librarian.namespace.quotas.decide import Account, Change, Held, Table, Trees
+from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
@@ -63,9 +64,9 @@ class Quotas:
 
     # --- counting what changes --------------------------------------------------------------------------------------
 
-    async def counted(self, call: Call, elements: Sequence[Element], changed: Sequence[StoredObject]) -> list[Element]:
-        """What a transact has to bring along for quotas. `changed`: the entries it changes, as read."""
-        changes, moves = decide.changes_of(elements, changed), decide.moves_of(elements, changed)
+    async def counted(self, call: Call, changed: Sequence[Changed]) -> list[Element]:
+        """What a transact has to bring along for quotas, by what it changes."""
+        changes, moves = decide.changes_of(changed), decide.moves_of(changed)
         if not changes and not moves:
             return []
         table, above = self._table or await self.table(call), self._above

@@ -24,7 +24,7 @@ from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Elem
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.librarian.metadata.contents import OPEN
 from chelonia.librarian.metadata.elements import as_read, check, put, version
-from chelonia.librarian.namespace.summaries import after
+from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.namespace.tree import names_of, type_of
 
 TABLE: Final = "quotas"
@@ -145,23 +145,20 @@ def _uploading(content: StoredObject) -> Held | None:
     return Held(Dn(content.value("content", "owner")), size, frozenset((within,)), 0)
 
 
-def changes_of(elements: Sequence[Element], entries: Iterable[StoredObject]) -> list[Change]:
-    """What a transact changes that counts. `entries`: those that it changes, as read; version 0: it is made."""
-    found = (Change(entry.id, held(entry), held(after(elements, entry))) for entry in entries)
+def changes_of(changed: Iterable[Changed]) -> list[Change]:
+    """What a transact changes that counts."""
+    found = (Change(entry.id, held(entry), held(later)) for entry, later in changed)
     return [change for change in found if change.before != change.after]
 
 
-def moves_of(
-    elements: Sequence[Element], entries: Iterable[StoredObject]
-) -> list[tuple[ObjectId, frozenset[Guid], frozenset[Guid]]]:
+def moves_of(changed: Iterable[Changed]) -> list[tuple[ObjectId, frozenset[Guid], frozenset[Guid]]]:
     """The collections that a transact gives other parents: those before and after."""
     out = []
-    for entry in entries:
-        if type_of(entry) == TYPE_COLLECTION and entry.version:
-            now = after(elements, entry)
-            before, later = (frozenset(parent for parent, _ in names_of(each)) for each in (entry, now))
-            if type_of(now) == TYPE_COLLECTION and before != later:
-                out.append((entry.id, before, later))
+    for entry, later in changed:
+        if type_of(entry) == type_of(later) == TYPE_COLLECTION:
+            before, now = (frozenset(parent for parent, _ in names_of(each)) for each in (entry, later))
+            if before != now:
+                out.append((entry.id, before, now))
     return out
 
 
