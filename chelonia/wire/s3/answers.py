@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from chelonia.core.contents.parts import PartPage, PartsUpload
 from chelonia.core.errors import CheloniaError
-from chelonia.wire.s3.acls import EVERYBODY, Grant
+from chelonia.wire.s3.acls import GROUPS, Grant
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted
 from chelonia.wire.xml import leaf
@@ -102,12 +102,13 @@ def _told(item: Item, key: str, *, owner: bool) -> str:
     return f"{told}{leaf('Size', str(item.size))}<StorageClass>STANDARD</StorageClass>{who}"
 
 
-def buckets(owner: str, found: Iterable[tuple[str, int]]) -> bytes:
-    """The buckets of somebody: names, and when they were made (ns)."""
+def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> bytes:
+    """Buckets that somebody may read: names, and when they were made (ns). `token`: how the list goes on."""
     told = "".join(
         f"<Bucket>{leaf('Name', name)}{leaf('CreationDate', instant(made))}</Bucket>" for name, made in found
     )
-    return _document("ListAllMyBucketsResult", f"{_owner(owner)}<Buckets>{told}</Buckets>")
+    more = leaf("ContinuationToken", token) if token else ""
+    return _document("ListAllMyBucketsResult", f"{_owner(owner)}<Buckets>{told}</Buckets>{more}")
 
 
 def location(region: str) -> bytes:
@@ -130,6 +131,38 @@ def completed(bucket: str, key: str, etag: str) -> bytes:
     """The answer to who has completed an upload."""
     where = leaf("Location", f"/{bucket}/{quote(key)}") + leaf("Bucket", bucket) + leaf("Key", key)
     return _document("CompleteMultipartUploadResult", where + leaf("ETag", quoted(etag)))
+
+
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """Of an object in parts, how many it has, and sizes of those behind `after` by number, at most `limit`."""
+
+    count: int
+    after: int
+    limit: int
+    sizes: tuple[int, ...]
+
+
+def attributes(
+    wanted: Collection[str], size: int, etag: str, checksum: tuple[str, str], told: PartSizes | None
+) -> bytes:
+    """What an object is like, of what was asked for; `checksum`: the algorithm and the value, "": none is known."""
+    out = [leaf("ETag", etag)] if "ETag" in wanted else []
+    if "Checksum" in wanted and checksum[0]:
+        value = leaf(f"Checksum{checksum[0].upper()}", checksum[1])
+        out.append(f"<Checksum>{value}<ChecksumType>FULL_OBJECT</ChecksumType></Checksum>")
+    if "ObjectParts" in wanted and told is not None:
+        last = told.after + len(told.sizes)
+        fields = (("PartsCount", told.count), ("PartNumberMarker", told.after), ("NextPartNumberMarker", last),
+                  ("MaxParts", told.limit))  # fmt: skip
+        inner = "".join(leaf(name, str(value)) for name, value in fields)
+        inner += leaf("IsTruncated", "true" if last < told.count else "false")
+        for number, length in enumerate(told.sizes, told.after + 1):
+            inner += f"<Part>{leaf('PartNumber', str(number))}{leaf('Size', str(length))}</Part>"
+        out.append(f"<ObjectParts>{inner}</ObjectParts>")
+    out += [leaf("StorageClass", "STANDARD")] if "StorageClass" in wanted else []
+    out += [leaf("ObjectSize", str(size))] if "ObjectSize" in wanted else []
+    return _document("GetObjectAttributesResponse", "".join(out))
 
 
 def parts(bucket: str, key: str, upload: str, page: PartPage, asked: tuple[int, int]) -> bytes:
@@ -223,7 +256,7 @@ def acl(owner: str, grants: Iterable[Grant]) -> bytes:
     space = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
     told = []
     for who, permission in grants:
-        kind, name = ("Group", leaf("URI", who)) if who == EVERYBODY else ("CanonicalUser", _id(who))
+        kind, name = ("Group", leaf("URI", who)) if who in GROUPS else ("CanonicalUser", _id(who))
         grantee = f'<Grantee {space} xsi:type="{kind}">{name}</Grantee>'
         told.append(f"<Grant>{grantee}{leaf('Permission', permission)}</Grant>")
     content = f"{_owner(owner)}<AccessControlList>{''.join(told)}</AccessControlList>"

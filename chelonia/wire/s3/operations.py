@@ -74,6 +74,8 @@ def operation_of(method: str, target: Target, query: Collection[str], *, copies:
     Raises: S3Error for what is not offered.
     """
     asked = next((name for name in query if name in _SUBRESOURCES), "")
+    if method == "OPTIONS":
+        raise S3Error("BadRequest", "Insufficient information: buckets have no CORS rules here")
     if not target.bucket:
         if method == "GET" and not target.key:
             return "ListBuckets", ""

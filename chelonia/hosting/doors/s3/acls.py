@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Looked, Set, Want
 from chelonia.hosting.doors.plain.parts import apply
+from chelonia.hosting.doors.s3.objects import AGAIN_MAX
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import acls, answers, requests
@@ -21,11 +23,10 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of the list of a bucket or an object: canned, or grant by grant."""
     body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
-    there, place = await _there(parts, ask)
     name = ask.header("x-amz-acl")
     if bool(name) is bool(body.strip()):
         raise S3Error("InvalidRequest", "a list is canned (x-amz-acl) or stands in the body")
-    await settle(parts, ask, place, there, acls.canned(name) if name else requests.acl(body))
+    await made(parts, ask, acls.canned(name) if name else requests.acl(body))
     return HttpResponse(200, (), b"", 0)
 
 
@@ -42,16 +43,17 @@ def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
 
 
 async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
-    """Give what was just made its list."""
-    there, place = await _there(parts, ask)
-    await settle(parts, ask, place, there, grants)
-
-
-async def settle(parts: S3Parts, ask: Ask, place: LogicalName, there: Looked, grants: tuple[acls.Grant, ...]) -> None:
-    """Have a policy say what grants say."""
-    change = acls.policy_of(grants, there.attributes.owner, there.policy)
-    if change:
-        await apply(parts.plain, ask.exchange.call, Set(place, policy=change))
+    """Have the policy of an object or a bucket say what grants say, again while others change the same."""
+    for left in range(AGAIN_MAX, -1, -1):
+        there, place = await _there(parts, ask)
+        change = acls.policy_of(grants, there.attributes.owner, there.policy)
+        try:
+            if change:
+                await apply(parts.plain, ask.exchange.call, Set(place, policy=change))
+            return
+        except CheloniaError as error:
+            if error.kind is not Kind.CONFLICT or not left:
+                raise
 
 
 async def _there(parts: S3Parts, ask: Ask) -> tuple[Looked, LogicalName]:

@@ -20,14 +20,19 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
+    query, limit = ask.query, ask.query.get("max-buckets", "") or "0"
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5):
+        raise S3Error("InvalidArgument", "max-buckets is a number from 1")
     out: list[tuple[str, int]] = []
-    after = ""
+    after = query.get("continuation-token", "")
     while True:
-        page = await parts.plain.files.list(call, Listing(parts.root, after))
+        page = await parts.plain.files.list(call, Listing(parts.root, after, prefix=query.get("prefix", "")))
         for entry in page.entries:
             known = entry.attributes
             # Of what he may not read the caller is told no owner.
             if known.type == TYPE_COLLECTION and known.owner and keys.is_bucket_name(entry.name):
+                if len(out) == int(limit) > 0:
+                    return xml_answer(answers.buckets(call.dn, out, f"{out[-1][0]}/"))
                 out.append((entry.name, known.created_ns))
         after = page.after
         if not after:

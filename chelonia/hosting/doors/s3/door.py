@@ -14,8 +14,8 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.doors.plain.parts import Exchange
-from chelonia.hosting.doors.s3 import acls, buckets, listing, multipart, objects
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts
+from chelonia.hosting.doors.s3 import acls, buckets, listing, multipart, object_parts, objects
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
 from chelonia.hosting.doors.s3.signing import signable_of, verified
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
@@ -51,6 +51,7 @@ OPERATIONS: Final[dict[str, Handler]] = {
     "DeleteObjects": listing.delete_objects,
     "GetObject": objects.get,
     "HeadObject": objects.get,
+    "GetObjectAttributes": object_parts.attributes,
     "PutObject": objects.put,
     "CopyObject": objects.copy,
     "DeleteObject": objects.delete,
@@ -92,6 +93,7 @@ class S3Door:
             ask = await self._ask(request, target, query, (name, subresource))
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
+            await check_owner(self._parts, ask)
             canned = acls.asked(ask)
             answer = await handler(self._parts, ask)
             if canned is not None:

@@ -34,6 +34,7 @@ from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
+from chelonia.hosting.doors.s3 import object_parts
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, no_key, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
@@ -66,6 +67,11 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     if ask.marks:
         return HttpResponse(200, headers, b"", 0)
     wanted = request.headers.get("Range", "") if ranges_count(request.headers, known) else ""
+    if "partNumber" in ask.query:
+        if wanted:
+            raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
+        wanted, count = await object_parts.span_of(parts, ask, there)
+        headers = (*headers, ("x-amz-mp-parts-count", str(count))) if count else headers
     try:
         answer = ranged(reader(parts.plain, ask.exchange.call, ask.place), there, headers, wanted)
     except CheloniaError as error:

@@ -153,6 +153,15 @@ async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
     return answer
 
 
+async def check_owner(parts: S3Parts, ask: Ask) -> None:
+    """Refuse a request whose client takes the bucket for somebody else's. Raises: AccessDenied."""
+    expected = ask.header("x-amz-expected-bucket-owner")
+    if expected and ask.target.bucket and ask.operation != "CreateBucket":
+        there = await check_bucket(parts, ask)
+        if there is None or there.attributes.owner != expected:
+            raise S3Error("AccessDenied", "Access Denied: the bucket is not the expected owner's")
+
+
 def no_key(key: str) -> S3Error:
     """There is no such object."""
     return S3Error("NoSuchKey", "The specified key does not exist.", key[:80])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.rights.policy import Action, decide
 from chelonia.wire.s3 import requests
-from chelonia.wire.s3.acls import EVERYBODY, canned, grants_of, policy_of
+from chelonia.wire.s3.acls import AUTHENTICATED, EVERYBODY, canned, grants_of, policy_of
 from chelonia.wire.s3.answers import acl
 from chelonia.wire.s3.errors import S3Error
 
@@ -33,8 +34,19 @@ def test_grants_come_back_as_they_were_given() -> None:
 
 
 def test_a_list_takes_the_place_of_rules_of_persons_and_leaves_those_of_groups() -> None:
-    there = {"ALL": "+read", EVE: "+delete", "VOMS:lab": "+read"}
-    assert policy_of(canned("private"), JOE, there) == {"ALL": None, EVE: None}
+    there = {"ALL": "+read", "ANONYMOUS": "-read", EVE: "+delete", "VOMS:lab": "+read"}
+    assert policy_of(canned("private"), JOE, there) == {"ALL": None, "ANONYMOUS": None, EVE: None}
+
+
+def test_who_has_signed_is_not_everybody() -> None:
+    given = ((JOE, "FULL_CONTROL"), (EVERYBODY, "READ"), (AUTHENTICATED, "READ"), (AUTHENTICATED, "WRITE"))
+    policy = held(policy_of(given, JOE, {}))
+    assert grants_of(policy, JOE) == given
+    for dn, action, allowed in (
+        (ANONYMOUS, Action.READ, True), (ANONYMOUS, Action.ADD_ENTRY, False), (EVE, Action.ADD_ENTRY, True)
+    ):  # fmt: skip
+        assert decide(action, dn, (), owner=JOE, policy=policy).allowed is allowed
+    assert grants_of(held(policy_of(canned("authenticated-read"), JOE, {})), JOE)[1:] == ((AUTHENTICATED, "READ"),)
 
 
 @pytest.mark.parametrize("grant", [("nobody", "READ"), (EVE, "EVERYTHING"), ("http://other/group", "READ")])
