@@ -260,6 +260,33 @@ def test_a_url_that_was_signed_works_without_a_key(cluster: Cluster, s3: Any, bu
     assert ask("DELETE", url)[0] == 403
 
 
+def test_a_browsers_form_is_signed_by_its_policy(cluster: Cluster, s3: Any, bucket: str) -> None:
+    conditions = [["starts-with", "$x-amz-meta-run", ""], ["content-length-range", 1, 2_000_000]]
+    form = s3.generate_presigned_post(bucket, "form/${filename}", Conditions=conditions)
+    parts = urlsplit(form["url"])
+
+    def posted(data: bytes, **more: str) -> int:
+        fields = {**form["fields"], "x-amz-meta-run": "7", **more}
+        one = '--BB\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+        pairs = "".join(one.format(*pair) for pair in fields.items())
+        head = f'{pairs}--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+        connection = http.client.HTTPSConnection(
+            "localhost", parts.port, context=cluster.context("anonymous"), timeout=30
+        )
+        kind = {"Content-Type": "multipart/form-data; boundary=BB"}
+        connection.request("POST", parts.path, head.encode() + data + b"\r\n--BB--\r\n", kind)
+        with contextlib.closing(connection):
+            return connection.getresponse().status
+
+    assert posted(DATA[:1_500_000]) == 204
+    got = s3.get_object(Bucket=bucket, Key="form/f")
+    assert (got["Body"].read(), got["Metadata"]) == (DATA[:1_500_000], {"run": "7"})
+    assert posted(DATA) == 400
+    assert [posted(b"x", key="other"), posted(b"x", acl="public-read")] == [403, 403]
+    assert posted(b"x", policy=form["fields"]["policy"][:-4]) == 403
+    assert s3.head_object(Bucket=bucket, Key="form/f")["ContentLength"] == 1_500_000
+
+
 def test_rights_are_those_of_the_keys_owner(
     cluster: Cluster, clients: Callable[..., Any], s3: Any, bucket: str
 ) -> None:

@@ -123,13 +123,14 @@ def _told(cluster: Cluster, who: str, *words: str) -> bytes:
 def _run(checkout: Path, settings: Path, gate: set[str], *, everything: bool) -> tuple[set[str], set[str]]:
     """Names of tests that passed, and of those that did not."""
     python = os.environ.get("S3_TESTS_PYTHON", sys.executable)
-    command = [python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-W", "ignore", "--tb=line",
-               "--show-capture=no", "--timeout=300"]  # fmt: skip
+    options = ["-W", "ignore", "--tb=line", "--show-capture=no", "--timeout=300"]
+    command = [python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "s3_tests_plugin", *options]
     if everything:
         chosen = [MODULE, "-m", f"not ({' or '.join(OTHERS)})", "-k", f"not ({' or '.join(WORDS)})"]
     else:
         chosen = [f"{MODULE}::{name}" for name in sorted(gate)]
-    environment = os.environ | {"S3TEST_CONF": str(settings)}
+    paths = os.pathsep.join((str(checkout), str(Path(__file__).parent)))
+    environment = os.environ | {"S3TEST_CONF": str(settings), "PYTHONPATH": paths}
     with subprocess.Popen(
         [*command, *chosen], cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True
     ) as running:

@@ -127,6 +127,12 @@ def upload_created(bucket: str, key: str, upload: str) -> bytes:
     return _document("InitiateMultipartUploadResult", told)
 
 
+def posted(bucket: str, key: str, etag: str) -> bytes:
+    """The answer to a form that asks for one."""
+    told = leaf("Location", f"/{bucket}/{quote(key)}") + leaf("Bucket", bucket) + leaf("Key", key) + leaf("ETag", etag)
+    return _document("PostResponse", told)
+
+
 def completed(bucket: str, key: str, etag: str) -> bytes:
     """The answer to who has completed an upload."""
     where = leaf("Location", f"/{bucket}/{quote(key)}") + leaf("Bucket", bucket) + leaf("Key", key)

@@ -11,7 +11,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from chelonia.core.names import LogicalName
 from chelonia.wire.s3 import apart
@@ -70,6 +70,11 @@ def check_key(key: str) -> str:
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise S3Error("KeyTooLongError", f"Your key is too long: at most {KEY_BYTES_MAX} bytes", key[:80])
     return key
+
+
+def quoted_key(key: str) -> str:
+    """A key as a path of a URL has it."""
+    return quote(key)
 
 
 def home_of(bucket: LogicalName, key: str) -> LogicalName | None:

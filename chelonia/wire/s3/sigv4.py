@@ -77,7 +77,7 @@ def claim_of(request: Signable) -> Claim | None:
     """
     header, query = request.field("authorization"), dict(query_fields(request.query))
     if "Signature" in query and "AWSAccessKeyId" in query:
-        raise _old()
+        raise old()
     if header and "X-Amz-Algorithm" in query:
         raise S3Error("InvalidArgument", "sign once: in the Authorization header field or in the query, not in both")
     if "X-Amz-Algorithm" in query:
@@ -85,7 +85,7 @@ def claim_of(request: Signable) -> Claim | None:
     if not header:
         return None
     if header.startswith("AWS "):
-        raise _old()
+        raise old()
     kind, _, rest = header.partition(" ")
     if kind != ALGORITHM:
         raise S3Error("InvalidArgument", f"this door takes {ALGORITHM} in the Authorization header field")
@@ -97,7 +97,7 @@ def claim_of(request: Signable) -> Claim | None:
     if not payload:
         raise S3Error("MissingSecurityHeader", "x-amz-content-sha256 is needed: the body's SHA-256 or UNSIGNED-PAYLOAD")
     stamp = _stamp(request, code)
-    access_key, scope = _credential(parts["Credential"], stamp, code)
+    access_key, scope = credential(parts["Credential"], stamp, code)
     claim = Claim(access_key, scope, stamp, _names(parts["SignedHeaders"]), parts["Signature"], payload)
     return _complete(request, claim, code)
 
@@ -184,7 +184,7 @@ def _presigned(request: Signable, query: Mapping[str, str]) -> Claim:
         raise S3Error(code, f"X-Amz-Expires is 0 to {EXPIRES_S_MAX} seconds")
     stamp = query["X-Amz-Date"]
     stamp_ms(stamp)
-    access_key, scope = _credential(query["X-Amz-Credential"], stamp, code)
+    access_key, scope = credential(query["X-Amz-Credential"], stamp, code)
     payload = query.get("X-Amz-Content-Sha256") or request.field("x-amz-content-sha256") or UNSIGNED
     claim = Claim(
         access_key, scope, stamp, _names(query["X-Amz-SignedHeaders"]), query["X-Amz-Signature"], payload,
@@ -208,7 +208,8 @@ def _complete(request: Signable, claim: Claim, code: str) -> Claim:
     return claim
 
 
-def _credential(text: str, stamp: str, code: str) -> tuple[str, str]:
+def credential(text: str, stamp: str, code: str) -> tuple[str, str]:
+    """The key and the scope of a `Credential` of a day. Raises: S3Error with this code."""
     found = _CREDENTIAL.match(text)
     if not found:
         raise S3Error(code, "a Credential is <key id>/<YYYYMMDD>/<region>/s3/aws4_request")
@@ -241,6 +242,7 @@ def _decoded(text: str) -> str:
     return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
 
 
-def _old() -> S3Error:
+def old() -> S3Error:
+    """The refusal of version 2."""
     cause = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
     return S3Error("InvalidRequest", cause)

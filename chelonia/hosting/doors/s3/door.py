@@ -14,7 +14,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.doors.plain.parts import Exchange
-from chelonia.hosting.doors.s3 import acls, buckets, listing, multipart, object_parts, objects
+from chelonia.hosting.doors.s3 import acls, buckets, forms, listing, multipart, object_parts, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
 from chelonia.hosting.doors.s3.signing import signable_of, verified
 from chelonia.hosting.metrics import Metrics
@@ -49,6 +49,7 @@ OPERATIONS: Final[dict[str, Handler]] = {
     "PutObjectAcl": acls.put,
     "ListObjectVersions": listing.list_versions,
     "DeleteObjects": listing.delete_objects,
+    "PostObject": forms.post,
     "GetObject": objects.get,
     "HeadObject": objects.get,
     "GetObjectAttributes": object_parts.attributes,

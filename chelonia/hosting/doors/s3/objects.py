@@ -115,6 +115,12 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     if request.length < 0:
         raise S3Error("MissingContentLength", "You must provide the Content-Length HTTP header.")
     kept = facts.facts_from(request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
+    return await stored(parts, ask, kept)
+
+
+async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
+    """Store the body of a request as its object, with what is kept beside it."""
+    request = ask.exchange.request
     ask, copies, when = await ready(parts, ask)
     if ask.marks and not request.length:
         return await _mark(parts, ask, kept, when)

@@ -1,0 +1,124 @@
+"""Uploads by a browser's form: POST of a bucket.
+
+The file goes on to Shepherds as it comes. The last of it waits until the form has ended and its size is as the policy
+says, so nothing else is ever stored whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from chelonia.hosting.doors.s3 import acls, objects
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
+from chelonia.hosting.net.http_messages import HttpResponse
+from chelonia.wire.s3 import answers, checksums, facts, forms, keys, requests
+from chelonia.wire.s3.acls import canned
+from chelonia.wire.s3.checksums import Measured
+from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.forms import FormDecoder
+from chelonia.wire.s3.keys import Target
+from chelonia.wire.web.conditions import quoted
+
+_NAME: Final = "${filename}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    least: int = 0
+    most: int = -1
+
+
+async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
+    """Answer POST of a bucket: an object from a form, signed by its policy, or of `ANONYMOUS`."""
+    request = ask.exchange.request
+    decoder = FormDecoder(forms.boundary_of(request.headers.get("Content-Type", "")))
+    first = b""
+    async for piece in request.body:
+        first = decoder.feed(piece)
+        if decoder.filename is not None:
+            break
+    fields = decoder.fields
+    if decoder.filename is None:
+        decoder.end()
+    if not fields.get("key"):
+        raise S3Error("InvalidArgument", "Bucket POST must contain a field named 'key'.")
+    name = (decoder.filename or "").replace("\\", "/").rpartition("/")[2]
+    key = keys.check_key(fields["key"].replace(_NAME, name))
+    call, bounds = ask.exchange.call, _Bounds()
+    claim = forms.claim_of(fields)
+    if claim is not None:
+        issued = await parts.keys.find(claim.access_key)
+        if issued is None:
+            cause = "The AWS Access Key Id you provided does not exist in our records."
+            raise S3Error("InvalidAccessKeyId", cause, claim.access_key)
+        claim.verify(issued.secret)
+        meant = {**fields, "key": key, "bucket": ask.target.bucket}
+        bounds = _Bounds(*forms.check_policy(claim.policy, meant, parts.clock.now_ms()))
+        call = msgspec.structs.replace(call, dn=issued.key.dn)
+    grants = canned(fields["acl"]) if fields.get("acl") else None
+    checksum, value = next(iter(checksums.named(fields).items()), ("", ""))
+    measured = Measured(checksum=checksum, value=value)
+    body = _file(request.body, decoder, first, measured, bounds)
+    told = replace(request, headers=fields, body=body, length=-1)
+    made = replace(
+        ask,
+        target=Target(ask.target.bucket, key),
+        measured=measured,
+        exchange=replace(ask.exchange, request=told, call=call),
+    )
+    tags = requests.tagging(fields["tagging"].encode()) if fields.get("tagging") else {}
+    await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
+    if grants is not None:
+        await acls.made(parts, made, grants)
+    return _answer(ask.target.bucket, key, quoted(measured.etag), fields)
+
+
+async def _file(
+    rest: AsyncIterator[bytes], decoder: FormDecoder, first: bytes, measured: Measured, bounds: _Bounds
+) -> AsyncIterator[bytes]:
+    """The bytes of the file, the last of them once it is known to be whole and as it must be."""
+    held = b""
+    async for data in _decoded(rest, decoder, first):
+        measured.update(data)
+        if 0 <= bounds.most < measured.size:
+            raise S3Error("EntityTooLarge", f"the policy allows at most {bounds.most} bytes")
+        if held:
+            yield held
+        held = data
+    decoder.end()
+    if measured.size < bounds.least:
+        raise S3Error("EntityTooSmall", f"the policy asks for at least {bounds.least} bytes")
+    measured.check({})
+    if held:
+        yield held
+
+
+async def _decoded(rest: AsyncIterator[bytes], decoder: FormDecoder, first: bytes) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for piece in rest:
+        data = decoder.feed(piece)
+        if data:
+            yield data
+
+
+def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpResponse:
+    told = (("ETag", etag), ("Location", f"/{bucket}/{keys.quoted_key(key)}"))
+    onward = fields.get("success_action_redirect", "") or fields.get("redirect", "")
+    if urlsplit(onward).scheme in ("http", "https") and onward.isascii() and onward.isprintable():
+        query = urlencode({"bucket": bucket, "key": key, "etag": etag})
+        onward = f"{onward}{'&' if '?' in onward else '?'}{query}"
+        return HttpResponse(303, (("ETag", etag), ("Location", onward)), b"", 0)
+    match fields.get("success_action_status", ""):
+        case "201":
+            body = xml_answer(answers.posted(bucket, key, etag), 201)
+            return replace(body, headers=(*body.headers, *told))
+        case "200":
+            return HttpResponse(200, told, b"", 0)
+        case _:
+            return HttpResponse(204, told)
