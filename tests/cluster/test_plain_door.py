@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,10 @@ def test_curl_puts_and_gets_and_lists(cluster: Cluster, place: str, tmp_path: Pa
     assert curl(cluster, "-r", "1000000-1999999", f"{place}/file").stdout == DATA[1_000_000:2_000_000]
     assert curl(cluster, f"{place}/").stdout == b"file\n"
     assert b" 204 " in curl(cluster, "-i", "-X", "DELETE", f"{place}/file").stdout
+    (guid,) = re.findall(r'name="guid" value="([^"]+)"', curl(cluster, f"{place}/?trash").stdout.decode())
+    back = curl(cluster, "-i", "-d", f"guid={guid}&name=file", f"{place}/?trash")
+    assert b"303" in back.stdout.splitlines()[0], back
+    assert curl(cluster, f"{place}/file").stdout == DATA
 
 
 def test_what_the_door_writes_every_other_door_sees(cluster: Cluster, place: str) -> None:

@@ -96,12 +96,21 @@ def look(cluster: Cluster, scratch: Path) -> None:
     """Do what a colleague with a link does."""
     file = scratch / "a name & <b>.txt"
     file.write_bytes(os.urandom(3_000_000))
+    picture = b'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><script>alert(1)</script></svg>'
     assert cluster.request("MKCOL", f"{cluster.files_url}/box").status == 201
     assert cluster.request("PUT", f"{cluster.files_url}/box/seen", body=b"seen").status == 201
+    for name, body in (("plot.svg", picture), ("log.txt", b"<script>alert(1)</script>")):
+        assert cluster.request("PUT", f"{cluster.files_url}/box/{name}", body=body).status == 201
     with browser(scratch) as window:
         window.open(asyncio.run(link(cluster, "/box", upload=False)))
-        assert window.names() == ["seen"], window.names()
+        assert window.names() == ["log.txt", "view", "plot.svg", "view", "seen"], window.names()
         assert window.run("return document.getElementById('drop') === null")
+        text, seen = window.run("return [...document.querySelectorAll('a[aria-label]')].map(each => each.href)")
+        window.open(text)
+        assert window.run("return document.querySelector('pre').textContent") == "<script>alert(1)</script>"
+        window.open(seen)
+        wide = "return document.querySelector('img').naturalWidth"
+        poll(lambda: window.run(wide) == 40, 20, what="the picture is shown")
         window.open(asyncio.run(link(cluster, "/box", upload=True)))
         assert window.run("return !document.getElementById('drop').hidden"), "the script runs"
         window.choose("#pick", file)

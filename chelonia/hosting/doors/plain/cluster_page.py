@@ -6,8 +6,6 @@ an administrator's certificate sees it; a token never does.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 from collections.abc import Iterable
 from typing import Final
@@ -19,6 +17,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import JobView
+from chelonia.hosting.doors.plain.frame import TABLES, policy
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_messages import HttpResponse
 
@@ -26,27 +25,10 @@ CLUSTER: Final = "cluster"
 """`/?cluster`: a query, because every path is a name."""
 AGAIN_S: Final = 5
 """Between two looks of the browser."""
-TABLES: Final = """
-:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;width:100%;margin-top:1rem}
-th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
-td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-footer{margin-top:2rem;color:#888;font-size:.85rem}
-"""
 STYLE: Final = f"""{TABLES}
 caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}.bad{{color:#c30;font-weight:bold}}
 """
-
-
-def sha256_source(text: str) -> str:
-    """What a Content-Security-Policy calls a style or script that stands in the page."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-POLICY: Final = (
-    f"default-src 'none'; style-src {sha256_source(STYLE)}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+POLICY: Final = policy(STYLE)
 
 
 def may_see(call: Call) -> bool:

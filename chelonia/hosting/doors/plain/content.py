@@ -15,7 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.rights.locks import check_held
-from chelonia.hosting.doors.plain import measuring, pages, redirects
+from chelonia.hosting.doors.plain import measuring, pages, preview, redirects
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.ranged import ranged
@@ -46,6 +46,8 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if known.type != TYPE_FILE:
         cause = f"it is a {known.type}" + (f" for {known.target}" if known.target else "")
         raise CheloniaError(Kind.NOT_A_FILE, request.method, str(exchange.place), cause)
+    if preview.VIEW in request.query:
+        return await preview.page(parts, exchange, known)
     if is_fresh(request.headers, known):
         return HttpResponse(304, _described(exchange, there))
     headers = _described(exchange, replace(there, checksums=await measuring.checksums(parts, exchange, there)))

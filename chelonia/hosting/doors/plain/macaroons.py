@@ -16,6 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Share
+from chelonia.hosting.doors.plain import trash
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole, text_answer
 
@@ -44,7 +45,10 @@ class _MacaroonRequest(msgspec.Struct):
 
 async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer POST."""
-    if exchange.header("Content-Type").partition(";")[0].strip().lower() != REQUEST:
+    kind = exchange.header("Content-Type").partition(";")[0].strip().lower()
+    if kind == trash.FORM and trash.TRASH in exchange.request.query:
+        return await trash.bring_back(parts, exchange)
+    if kind != REQUEST:
         return text_answer(415, f"POST here asks for a token: Content-Type {REQUEST}\n")
     body = await read_whole(exchange.request, Whole(BODY_BYTES_MAX))
     try:

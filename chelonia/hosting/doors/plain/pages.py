@@ -16,16 +16,16 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.ports.files import Attributes, Listing, Named
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
-from chelonia.hosting.doors.plain import cluster_page
+from chelonia.hosting.doors.plain import cluster_page, preview, trash
 from chelonia.hosting.doors.plain.bearer import query_of
-from chelonia.hosting.doors.plain.cluster_page import CLUSTER, TABLES, may_see, sha256_source
+from chelonia.hosting.doors.plain.cluster_page import CLUSTER, may_see
+from chelonia.hosting.doors.plain.frame import TABLES, crumbs, head, policy, sha256_source, top_of
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_messages import TEXT, HttpResponse
 from chelonia.wire.web.conditions import NS_PER_S
 from chelonia.wire.web.dav import href_of
 
 STYLE: Final = f"""{TABLES}
-nav{{font-size:1.2rem;overflow-wrap:anywhere}}nav a{{text-decoration:none}}
 tr:hover,tr:focus-within{{background:#8882}}
 #drop{{margin-top:1.5rem;padding:1rem;border:2px dashed #8888;border-radius:.5rem}}
 #drop.over{{border-color:#06c}}progress{{width:100%}}output{{overflow-wrap:anywhere}}
@@ -57,10 +57,7 @@ if(share){share.hidden=false;const [button,out]=share.children;button.onclick=as
 """
 
 
-POLICY: Final = (
-    f"default-src 'none'; style-src {sha256_source(STYLE)}; script-src {sha256_source(SCRIPT)}; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+POLICY: Final = policy(STYLE, f"script-src {sha256_source(SCRIPT)}; connect-src 'self'; ")
 
 
 async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse:
@@ -68,6 +65,8 @@ async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) ->
     request = exchange.request
     if not exchange.place.parts and CLUSTER in request.query:
         return await cluster_page.answer(parts, exchange)
+    if trash.TRASH in request.query:
+        return await trash.show(parts, exchange)
     if not request.path.endswith("/"):
         to = href_of(exchange.place.parts, collection=True) + query_of(request)
         return HttpResponse(301, (("Location", to),), b"", 0)
@@ -90,26 +89,19 @@ async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
 
 
 async def _page(parts: DoorParts, exchange: Exchange, known: Attributes) -> AsyncIterator[bytes]:
-    title, query = html.escape(str(exchange.place)), html.escape(query_of(exchange.request))
-    top = len(exchange.call.scopes[0].path) if exchange.call.scopes else 0
-    crumbs = "".join(
-        f'/<a href="{href_of(exchange.place.parts[: n + 1], collection=True)}{query}">{html.escape(part)}</a>'
-        if n + 1 >= top
-        else f"/{html.escape(part)}"
-        for n, part in enumerate(exchange.place.parts)
-    )
+    query = html.escape(query_of(exchange.request))
     yield (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title} - Chelonia</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f'<nav aria-label="path"><a href="/">Chelonia</a> {crumbs}</nav><main><h1 hidden>{title}</h1>'
-        '<table><thead><tr><th scope="col">Name</th><th scope="col">Size</th><th scope="col">Modified (UTC)</th></tr>'
+        f"{head(str(exchange.place), STYLE)}{crumbs(exchange, exchange.place)}"
+        f"<main><h1 hidden>{html.escape(str(exchange.place))}</h1>"
+        '<table><thead><tr><th scope="col">Name</th><th scope="col">Size</th><th scope="col">Modified (UTC)</th>'
+        "<th></th></tr>"
         "</thead><tbody>\n"
     ).encode()
-    if len(exchange.place.parts) > top:
-        yield f'<tr><td><a href="../{query}">..</a></td><td></td><td></td></tr>\n'.encode()
+    if len(exchange.place.parts) > top_of(exchange):
+        yield f'<tr><td><a href="../{query}">..</a></td><td></td><td></td><td></td></tr>\n'.encode()
     async for entries in _entries(parts, exchange):
         yield "".join(_row(entry, query) for entry in entries).encode()
-    yield f"</tbody></table>{_foot(exchange)}</body></html>\n".encode()
+    yield f"</tbody></table>{_foot(parts, exchange)}</body></html>\n".encode()
 
 
 async def _entries(parts: DoorParts, exchange: Exchange) -> AsyncIterator[tuple[Named, ...]]:
@@ -126,12 +118,13 @@ def _shown(entry: Named) -> str:
     return entry.name + ("/" if entry.attributes.type == TYPE_COLLECTION else "")
 
 
-def _foot(exchange: Exchange) -> str:
+def _foot(parts: DoorParts, exchange: Exchange) -> str:
     """Who the reader is, and where he may drop files."""
     call = exchange.call
     who = f"shared with you ({call.via})" if call.via else call.dn
     seen = f' \u00b7 <a href="/?{CLUSTER}">the cluster</a>' if may_see(call) else ""
-    footer = f"<footer>{html.escape(who)}{seen}</footer>"
+    gone = f' \u00b7 <a href="?{trash.TRASH}">deleted from here</a>' if trash.may_see(parts, call) else ""
+    footer = f"<footer>{html.escape(who)}{gone}{seen}</footer>"
     if call.scopes and not any(scope.covers(Action.ADD_ENTRY, exchange.place) for scope in call.scopes):
         return f"</main>{footer}"
     return (
@@ -155,4 +148,7 @@ def _row(entry: Named, query: str) -> str:
     size = "" if is_collection else f"{known.size:,}".replace(",", "\u202f")
     # `./`: a name may look like a scheme
     link = f'<a href="./{html.escape(href)}{query}">{html.escape(_shown(entry))}</a>'
-    return f'<tr><td>{link}</td><td class="n">{size}</td><td class="n">{moment}</td></tr>\n'
+    shown, view = html.escape(entry.name), f"{preview.VIEW}{query.replace('?', '&amp;', 1)}"
+    look = f'<a href="./{html.escape(href)}?{view}" aria-label="View {shown}">view</a>'
+    look = look if not is_collection and preview.may_show(entry.name) else ""
+    return f'<tr><td>{link}</td><td class="n">{size}</td><td class="n">{moment}</td><td>{look}</td></tr>\n'

@@ -14,7 +14,14 @@ from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.bartender import PutFileRequest, TransferOutcome
+from chelonia.core.ports.bartender import (
+    ListDeletedOutcome,
+    ListRequest,
+    Outcome,
+    PutFileRequest,
+    TransferOutcome,
+    UndeleteRequest,
+)
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked, Want, When
 from chelonia.core.ports.librarian import NodeView
@@ -34,6 +41,18 @@ class PlainUploads(Protocol):
 
     async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
         """See `core.ports.bartender.Bartender.put_file`."""
+        ...
+
+
+class Trash(Protocol):
+    """Of the Bartender, what was deleted and is kept for a while."""
+
+    async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
+        """See `core.ports.bartender.Bartender.list_deleted`."""
+        ...
+
+    async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
+        """See `core.ports.bartender.Bartender.undelete`."""
         ...
 
 
@@ -58,7 +77,7 @@ class DoorParts:
     """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
     `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does; `third`:
     what copies from and to other servers, None: nothing; `measuring`: who may read a file for its checksum alone;
-    `cluster`: what administrators may look at, None: nothing.
+    `cluster`: what administrators may look at, `trash`: what was deleted; None: nothing.
     """
 
     files: Files
@@ -69,6 +88,7 @@ class DoorParts:
     third: ThirdParty | None = None
     measuring: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     cluster: AdminView | None = None
+    trash: Trash | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""What the pages of the plain door have in common: their look, where the reader is, and what they may load.
+
+Never holds a script of its own; names are text wherever they stand.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from typing import Final
+
+from chelonia.core.names import LogicalName
+from chelonia.hosting.doors.plain.bearer import query_of
+from chelonia.hosting.doors.plain.parts import Exchange
+from chelonia.hosting.net.http_messages import HttpResponse
+from chelonia.wire.web.dav import href_of
+
+TABLES: Final = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+nav{font-size:1.2rem;overflow-wrap:anywhere}nav a{text-decoration:none}
+table{border-collapse:collapse;width:100%;margin-top:1rem}
+th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
+td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+footer{margin-top:2rem;color:#888;font-size:.85rem}
+"""
+
+
+def sha256_source(text: str) -> str:
+    """What a Content-Security-Policy calls a style or script that stands in the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def policy(style: str, more: str = "", forms: str = "'none'") -> str:
+    """The Content-Security-Policy of a page with this style, `more` that it may load, and where its forms may go."""
+    loads = f"default-src 'none'; style-src {sha256_source(style)}; {more}"
+    return f"{loads}base-uri 'none'; form-action {forms}; frame-ancestors 'none'"
+
+
+def headers(rules: str) -> tuple[tuple[str, str], ...]:
+    """Of an answer that is a page with these rules."""
+    return (
+        ("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store"), ("Referrer-Policy", "same-origin"),
+        ("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", rules),
+    )  # fmt: skip
+
+
+def answer(exchange: Exchange, told: tuple[tuple[str, str], ...], text: str) -> HttpResponse:
+    """A whole page, or what HEAD tells of it."""
+    body = text.encode()
+    return HttpResponse(200, told, b"" if exchange.request.method == "HEAD" else body, len(body))
+
+
+def head(title: str, style: str) -> str:
+    """All before the body; `title` is text."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)} - Chelonia</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{style}</style></head><body>'
+    )
+
+
+def top_of(exchange: Exchange) -> int:
+    """How many parts of the path lie above what a link shows."""
+    return len(exchange.call.scopes[0].path) if exchange.call.scopes else 0
+
+
+def crumbs(exchange: Exchange, place: LogicalName) -> str:
+    """The way to a collection, each part a link as far up as the reader may go."""
+    query, top = html.escape(query_of(exchange.request)), top_of(exchange)
+    path = "".join(
+        f'/<a href="{href_of(place.parts[: n + 1], collection=True)}{query}">{html.escape(part)}</a>'
+        if n + 1 >= top
+        else f"/{html.escape(part)}"
+        for n, part in enumerate(place.parts)
+    )
+    return f'<nav aria-label="path"><a href="/">Chelonia</a> {path}</nav>'

@@ -1,0 +1,84 @@
+"""A file as a page: a picture, or the beginning of a text. Nothing in it runs.
+
+Text is shown as text, whatever it is; a picture is loaded as one, so that scripts within it do not run either. The page
+may load nothing else.
+"""
+
+from __future__ import annotations
+
+import html
+import mimetypes
+from typing import Final
+from urllib.parse import quote
+
+from chelonia.core.ports.files import Attributes, Looked, Want
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia.hosting.doors.plain import frame
+from chelonia.hosting.doors.plain.bearer import query_of
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
+from chelonia.hosting.net.http_messages import HttpResponse
+
+VIEW: Final = "view"
+"""`/lab/plot.png?view`."""
+TEXT_BYTES: Final = 64 * 1024
+"""So much of a text is shown."""
+PICTURE_BYTES_MAX: Final = 32 * 2**20
+"""Larger pictures are for programs that do not lay them out whole."""
+PICTURES: Final = frozenset(f"image/{kind}" for kind in ("avif", "bmp", "gif", "jpeg", "png", "svg+xml", "webp"))
+TEXTS: Final = frozenset(f"application/{kind}" for kind in ("json", "toml", "x-sh", "xml", "yaml"))
+SUFFIXES: Final = (".cfg", ".ini", ".log", ".md", ".toml", ".xrsl", ".yaml", ".yml")
+"""Names of texts that no type is registered for."""
+STYLE: Final = f"{frame.TABLES}img{{max-width:100%}}pre{{overflow-x:auto;padding:1rem;border:1px solid #8884}}"
+RULES: Final = frame.policy(STYLE, "img-src 'self'; ")
+
+
+def may_show(name: str) -> bool:
+    """Whether a file's name promises a picture or a text."""
+    return _type(name) in PICTURES or _is_text(name)
+
+
+async def page(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse:
+    """Answer GET and HEAD of `?view`. Raises: as reading the file fails."""
+    name, query = exchange.place.name, query_of(exchange.request)
+    href = "./" + quote(name, safe="")
+    if _type(name) in PICTURES and known.size <= PICTURE_BYTES_MAX:
+        source = html.escape(f"{href}?proxy{query.replace('?', '&', 1)}")
+        shown = f'<p><img src="{source}" alt="{html.escape(name)}"></p>'
+    else:
+        shown = await _text(parts, exchange)
+    down = f'<p><a href="{html.escape(href + query)}" download>Download</a> ({known.size:,} bytes)</p>'
+    return frame.answer(
+        exchange,
+        frame.headers(RULES),
+        f"{frame.head(str(exchange.place), STYLE)}{frame.crumbs(exchange, exchange.place.parent)}"
+        f"<main><h1>{html.escape(name)}</h1>{down}{shown}</main></body></html>\n",
+    )
+
+
+async def _text(parts: DoorParts, exchange: Exchange) -> str:
+    there = await look(parts, carrying(parts, exchange.call), exchange.place, Want.SOURCES | Want.EXTENTS | Want.BYTES)
+    size = there.attributes.size
+    begin = await _beginning(parts, exchange, there)
+    try:
+        text = begin.decode()
+    except UnicodeDecodeError as error:  # the last character may be cut
+        text = begin[: error.start].decode() if len(begin) - error.start < 4 and size > len(begin) else "\0"
+    if "\0" in text:
+        return "<p>It is no picture and no text, so there is no preview.</p>"
+    cut = f"<p>This is its beginning: {len(begin):,} of {size:,} bytes.</p>" if size > len(begin) else ""
+    return f"{cut}<pre>{html.escape(text)}</pre>"
+
+
+async def _beginning(parts: DoorParts, exchange: Exchange, there: Looked) -> bytes:
+    span = ByteRange(0, min(there.attributes.size, TEXT_BYTES))
+    body = reader(parts, exchange.call, exchange.place).body(there, span)
+    return body if isinstance(body, bytes) else b"".join([chunk async for chunk in body])
+
+
+def _type(name: str) -> str:
+    guessed, encoding = mimetypes.guess_type(name)
+    return "" if encoding else guessed or ""
+
+
+def _is_text(name: str) -> bool:
+    return _type(name).startswith("text/") or _type(name) in TEXTS or name.lower().endswith(SUFFIXES)
