@@ -19,10 +19,11 @@ from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.rpc_client import AGAIN
 
-CALLS_AT_ONCE: Final = 2
-"""While the answers of one are on their way, the other is served."""
-CALL_FILES_MAX: Final = 64
-"""Files in one call: it is answered when the last of them is durable."""
+CALLS_AT_ONCE: Final = 3
+"""Small calls on their way, so that there is always one at work."""
+CALL_FILES_MAX: Final = 16
+"""Files in one call: as many as a Bartender has in work at once. A call that takes long is asked of the next one beside
+it, and all its bytes are stored twice."""
 CALL_BYTES_MAX: Final = bounds.INLINE_CALL_BYTES_MAX // 2
 """Bytes of the files in one call: with their names and metadata it stays below what a user may send."""
 AGAIN_MS: Final = 10_000
