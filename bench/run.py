@@ -24,6 +24,7 @@ import freeze
 import heal
 import idle
 import listing
+import mount
 import multiuser
 import objects
 import plan
@@ -55,6 +56,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "restart": restart.run,
     "small_files": small_files.run,
     "objects": objects.run,
+    "mount": mount.run,
 }
 OUT = ROOT / "build" / "bench"
 

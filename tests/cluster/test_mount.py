@@ -19,10 +19,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.harness import Cluster
-from tests.support.capabilities import missing
 from tests.support.polling import poll
 
-pytestmark = pytest.mark.skipif(missing("fuse") is not None, reason=f"no mounts on this machine: {missing('fuse')}")
+pytestmark = pytest.mark.capability("fuse")
 
 DATA = os.urandom(3_000_000)
 NOREPLACE, EXCHANGE = 1, 2

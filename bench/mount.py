@@ -1,0 +1,221 @@
+"""The mount beside `sshfs`: small files written and synced, stat, listing, unlink, a stream, random reads; in turn.
+
+Three Shepherds, three copies wanted, two of them durable before `fsync` returns, mutual TLS. `sshfs` (OpenSSH, a
+server of its own on loopback) keeps one copy, durable at the same `fsync`. The same threads of this process work on
+both: their CPU is the client's, that of mount, transport and servers is the servers'. Cold is after the mount was begun
+anew; the page cache of the servers' disk is warm for both.
+
+CHELONIA_BENCH_MOUNT: how many small files a block (150 by default); the stream has a MiB for ten of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import cluster
+from experiment import Outcome, Setup
+from intervals import median_interval
+from machine import Cost, meter
+from scp import NoScp, Sshd, sshd
+
+SIZE = 4096
+MIB = 1 << 20
+AT_ONCE = 16
+BLOCKS_MAX = 5
+MOUNTED_S = 30.0
+Costs = dict[str, list[Cost]]
+"""By what was done."""
+
+
+class Side:
+    """One of the two: a command that mounts and stays, and what serves it."""
+
+    def __init__(self, command: Sequence[str], path: Path, servers: Callable[[], Sequence[int]]) -> None:
+        self._command = command
+        self._servers = servers
+        self._process: subprocess.Popen[bytes] | None = None
+        self.path = path
+
+    def pids(self) -> tuple[int, ...]:
+        """All processes but this one that have to do with it."""
+        assert self._process is not None
+        roots = (self._process.pid, *self._servers())
+        return tuple(dict.fromkeys(pid for root in roots for pid in (root, *_below(root))))
+
+    def begin(self) -> None:
+        """Mount, and wait until it is."""
+        self.path.mkdir(exist_ok=True)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        give_up = time.monotonic() + MOUNTED_S
+        while not os.path.ismount(self.path):
+            if self._process.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit(f"this did not mount: {' '.join(self._command)}")
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Unmount."""
+        subprocess.run(["fusermount3", "-u", str(self.path)], check=False)
+        if self._process is not None:
+            self._process.wait(MOUNTED_S)
+
+    def anew(self) -> None:
+        """Forget what is in memory."""
+        self.end()
+        self.begin()
+
+
+def _below(pid: int) -> tuple[int, ...]:
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return ()
+    return tuple(found for child in children for found in (child, *_below(child)))
+
+
+async def run(setup: Setup) -> Outcome:
+    """Measure both, a block of each in turn."""
+    blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
+    skipped: list[str] = []
+    costs: dict[str, Costs] = {}
+    async with cluster.dev(setup.scratch, 3) as running:
+        async with running.client() as client:
+            await client.make_collection("/mount")
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=setup.scratch, prefix="mount-")))
+            chelonia = (sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(running.description.parent))
+            options = ("-o", f"cache={scratch / 'cache'}", "/mount", str(scratch / "m"))
+            sides = {"chelonia": Side((*chelonia, "mount", *options), scratch / "m", running.pids)}
+            try:
+                sides["sshfs"] = _sshfs(stack.enter_context(_server(setup.scratch)), scratch)
+            except NoScp as error:
+                skipped.append(f"sshfs: {error}")
+            for side in sides.values():
+                side.begin()
+                stack.callback(side.end)
+            for block in range(blocks):
+                for name, side in list(sides.items())[:: 1 if block % 2 == 0 else -1]:
+                    for work, cost in (await asyncio.to_thread(_block, side, str(block))).items():
+                        costs.setdefault(name, {}).setdefault(work, []).append(cost)
+    return Outcome(_told(setup, costs), skipped=skipped)
+
+
+@contextmanager
+def _server(scratch: Path) -> Iterator[Sshd]:
+    if shutil.which("sshfs") is None:
+        raise NoScp("no `sshfs` on the PATH")
+    with sshd(scratch) as server:
+        yield server
+
+
+def _sshfs(server: Sshd, scratch: Path) -> Side:
+    (scratch / "exported").mkdir()
+    options = (
+        f"IdentityFile={server.directory / 'user'},UserKnownHostsFile={server.directory / 'known'},"
+        "IdentitiesOnly=yes,StrictHostKeyChecking=yes"
+    )
+    where = server.remote(scratch / "exported")
+    command = ("sshfs", "-f", "-p", str(server.port), "-F", "none", "-o", options, where, str(scratch / "s"))
+    return Side(command, scratch / "s", lambda: (server.pid,))
+
+
+# --- a block --------------------------------------------------------------------------------------------------------
+
+
+def _block(side: Side, name: str) -> dict[str, Cost]:
+    count = int(os.environ.get("CHELONIA_BENCH_MOUNT", "150"))
+    costs: dict[str, Cost] = {}
+
+    def measured(work: str, act: Callable[[], float]) -> None:
+        stop = meter(side.pids)
+        costs[work] = stop(act())
+
+    top, data = side.path / name, os.urandom(SIZE)
+    top.mkdir()
+    few, many = ([top / f"{kind}{n:06d}" for n in range(count)] for kind in "fm")
+    measured("create, 1", lambda: _each(few, lambda path: _written(path, data)))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        measured("create, 16", lambda: len(list(pool.map(lambda path: _written(path, data), many))))
+    side.anew()
+    measured("stat, cold", lambda: _each(few, os.stat))
+    measured("stat, warm", lambda: _each(few[:20] * 50, os.stat))
+    measured("ls -l", lambda: sum(entry.stat().st_size == SIZE for entry in os.scandir(top)))
+    measured("read, cold", lambda: _each(few, lambda path: path.read_bytes()))
+    measured("unlink", lambda: _each(few + many, os.unlink))
+    _stream(side, top / "stream", max(8, count // 10), measured)
+    return costs
+
+
+def _stream(side: Side, path: Path, mib: int, measured: Callable[[str, Callable[[], float]], None]) -> None:
+    """A large file; operations are MiB, and for random reads 4 KiB."""
+    piece = os.urandom(MIB)
+    measured("stream: write, MiB", lambda: _written(path, piece, mib))
+    side.anew()
+    measured("stream: read cold, MiB", lambda: _read(path) / MIB)
+    measured("stream: read again, MiB", lambda: _read(path) / MIB)
+    side.anew()
+    chosen = random.Random(1)
+    places = [chosen.randrange(mib * MIB // SIZE) * SIZE for _ in range(8 * mib)]
+    with path.open("rb", buffering=0) as file, ThreadPoolExecutor(AT_ONCE) as pool:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        measured("random reads, 16", lambda: len(list(pool.map(lambda at: os.pread(file.fileno(), SIZE, at), places))))
+    path.unlink()
+
+
+def _each(paths: Sequence[Path], act: Callable[[Path], Any]) -> int:
+    for path in paths:
+        act(path)
+    return len(paths)
+
+
+def _written(path: Path, data: bytes, times: int = 1) -> int:
+    with path.open("xb", buffering=0) as file:
+        for _ in range(times):
+            file.write(data)
+        os.fsync(file.fileno())
+    return times
+
+
+def _read(path: Path) -> int:
+    size = 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(MIB):
+            size += len(chunk)
+    return size
+
+
+# --- what is told ---------------------------------------------------------------------------------------------------
+
+
+def _told(setup: Setup, costs: dict[str, Costs]) -> dict[str, Any]:
+    fields: dict[str, Callable[[Cost], float]] = {
+        "per_s": lambda cost: cost.per_s,
+        "server_cpu": lambda cost: cost.server_cpu,
+        "client_cpu": lambda cost: cost.client_cpu,
+    }
+    told: dict[str, Any] = {
+        name: {
+            work: {field: median_interval([of(cost) for cost in seen]).median for field, of in fields.items()}
+            for work, seen in works.items()
+        }
+        for name, works in costs.items()
+    }
+    for work, own in told["chelonia"].items():
+        beside = told.get("sshfs", {}).get(work)
+        line = f"  {work:24} {own['per_s']:8.0f}/s, CPU s per 1000: {own['server_cpu']:.2f} + {own['client_cpu']:.2f}"
+        if beside is not None:
+            own["ratio"] = own["per_s"] / beside["per_s"]
+            line += f"; sshfs {beside['per_s']:8.0f}/s, {beside['server_cpu']:.2f}; ratio {own['ratio']:.2f}"
+        setup.say(line)
+    return told
