@@ -6,12 +6,15 @@ Each call has a deadline. A change is keyed, so it applies once however often it
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
@@ -25,6 +28,7 @@ from chelonia.core.ports.files import (
     Done,
     Failure,
     Files,
+    Inline,
     Listed,
     Listing,
     Look,
@@ -65,7 +69,8 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A commit: where, what, and what must hold. `body`: the plan's bytes, from the first, each time it is called."""
+    """A commit: where, what, and what must hold. `body`: the plan's bytes, from the first, each time it is called;
+    `etag`: what names them where they travel in the change; "" leaves that to the cluster."""
 
     place: LogicalName
     plan: Plan
@@ -73,6 +78,7 @@ class Saving:
     wanted: int
     setting: Setting
     when: When
+    etag: str = ""
 
 
 @dataclass(slots=True)
@@ -138,6 +144,8 @@ class MountedCluster:
         if not plan.ranges:
             content = Content(size=plan.size, whole=plan.whole)
             return _told(await self.change(Splice(place, content, saving.setting, when=saving.when)), place)
+        if plan.plain and plan.length <= bounds.INLINE_BYTES_MAX:
+            return _told(await self.change(await _inline(saving)), place)
         placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
         (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
         placed = _good(answer, "place")
@@ -147,6 +155,18 @@ class MountedCluster:
             return _told(await self.change(Write(place, arrived, saving.setting, when=saving.when)), place)
         content = Content(_extents(plan, placed.blob), (arrived,), plan.size, plan.whole)
         return _told(await self.change(Splice(place, content, saving.setting, when=saving.when)), place)
+
+
+async def _inline(saving: Saving) -> Write:
+    """A small file in the message that names it."""
+    data = b"".join([chunk async for chunk in saving.body()])
+    inline = Inline(data, saving.wanted, Checksums(hashlib.sha256(data).hexdigest()))
+    return Write(saving.place, setting=saving.setting, when=saving.when, etag=saving.etag, inline=inline)
+
+
+def new_etag() -> str:
+    """A name for bytes that nothing else has."""
+    return str(new_call().request_key)
 
 
 def _extents(plan: Plan, blob: BlobId) -> tuple[Extent, ...]:

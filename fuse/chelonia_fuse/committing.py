@@ -23,7 +23,7 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.files import LEAVE, Attributes, Looked, Want, When
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia_fuse.cluster import MountedCluster, Saving
+from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
 from chelonia_fuse.copies import Cache, CachedCopy
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
@@ -168,6 +168,7 @@ class FileCommitter:
 
     async def _commit(self, inode: Inode, copy: CachedCopy) -> None:
         tried: list[BlobId] = []
+        etag = new_etag()
         by_guid = anew = False
         ends = time.monotonic() + GIVE_UP_S
         for left in range(TRIES - 1, -1, -1):
@@ -175,14 +176,19 @@ class FileCommitter:
                 return
             plan, sent = copy.staged.plan(anew=anew), len(tried)
             try:
-                self._done(inode, copy, plan, await self._save(inode, copy, plan, tried, by_guid=by_guid))
+                self._done(
+                    inode,
+                    copy,
+                    plan,
+                    await self._save(self._saving(inode, copy, plan, etag, by_guid=by_guid), inode, tried),
+                )
                 return
             except CheloniaError as error:
                 if error.kind is Kind.TOO_LARGE and not anew:
                     anew = True  # it has as many extents as a file may have
                     continue
                 if error.kind in _REFUSED:
-                    by_guid = await self._judge(inode, copy, plan, tried)
+                    by_guid = await self._judge(inode, copy, plan, [*tried, BlobId(etag)])
                     continue
                 away = len(tried) == sent and time.monotonic() > ends
                 if error.kind not in AGAIN or not left or away:
@@ -192,20 +198,21 @@ class FileCommitter:
             cause = "others change it all the time; close it again"
             raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)
 
-    async def _save(
-        self, inode: Inode, copy: CachedCopy, plan: Plan, tried: list[BlobId], *, by_guid: bool
-    ) -> Attributes:
-        for start, end in plan.ranges:
+    async def _save(self, saving: Saving, inode: Inode, tried: list[BlobId]) -> Attributes:
+        for start, end in saving.plan.ranges:
             await self._reader.ensure(inode, start, end)
-        saving = Saving(
+        return await self._cluster.save(saving, tried)
+
+    def _saving(self, inode: Inode, copy: CachedCopy, plan: Plan, etag: str, *, by_guid: bool) -> Saving:
+        return Saving(
             place=LogicalName(inode.guid, ()) if by_guid else self._inodes.place(inode),
             plan=plan,
             body=partial(copy.chunks, plan.ranges),
             wanted=inode.attributes.wanted or self._cluster.wanted,
             setting=copy.settled(),
             when=When(etags=(copy.staged.etag,)),
+            etag=etag,
         )
-        return await self._cluster.save(saving, tried)
 
     def _done(self, inode: Inode, copy: CachedCopy, plan: Plan, attributes: Attributes) -> None:
         copy.staged.committed(plan, attributes.etag)

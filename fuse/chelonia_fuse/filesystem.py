@@ -39,7 +39,7 @@ from chelonia_fuse.copies import Cache, CachedCopy
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.options import Options
-from chelonia_fuse.reading import WINDOW_MAX, WINDOW_MIN, CopyReader
+from chelonia_fuse.reading import READABLE, WINDOW_MAX, WINDOW_MIN, CopyReader
 from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
@@ -302,7 +302,7 @@ class FileSystem:
         here = copy is not None and not copy.staged.missing(0, copy.staged.size)
         reads = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_TRUNC and not here
         try:
-            there = await self._looked(place, Want.SOURCES if reads else Want.NOTHING, spare=here)
+            there = await self._looked(place, READABLE if reads else Want.NOTHING, spare=here)
         except CheloniaError as error:
             if error.kind not in AGAIN or not here:
                 raise
@@ -310,7 +310,7 @@ class FileSystem:
         inode.learn(there.attributes)
         if copy is not None and copy.staged.etag != there.attributes.etag and not copy.staged.changed:
             self._reader.changed(inode, copy, there)
-        if there.sources:
+        if there.sources or there.data is not None:
             copy = self.cache.of(inode)
             copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
 

@@ -32,8 +32,14 @@ WINDOW_MAX: Final = 16 * 1024 * 1024
 """How far ahead of a program that reads on; doubled with each read."""
 SOURCE_MS: Final = 5 * 60 * 1000
 """How long sources are used: half of how long a ticket to read lasts by default."""
-TRIES: Final = 4
+READABLE: Final = Want.SOURCES | Want.BYTES
+"""What a look has to tell before a file is read: where, or at once what."""
+TRIES: Final = 9
 PAUSE_S: Final = 0.2
+PAUSE_S_MAX: Final = 2.0
+"""Between two tries; together they cover the time in which Shepherds that died are back."""
+GIVE_UP_S: Final = 30.0
+"""After so long no further try is begun."""
 
 
 class CopyReader:
@@ -91,6 +97,7 @@ class CopyReader:
 
     async def _fetch(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
         staged = copy.staged
+        ends = time.monotonic() + GIVE_UP_S
         for left in range(TRIES - 1, -1, -1):
             missing = staged.missing(start, end)
             if not missing or copy.staged is not staged:
@@ -100,9 +107,9 @@ class CopyReader:
                 return
             except CheloniaError as error:
                 copy.source = None
-                if error.kind not in AGAIN or not left:
+                if error.kind not in AGAIN or not left or time.monotonic() > ends:
                     raise
-            await asyncio.sleep(PAUSE_S * 2 ** (TRIES - 1 - left))
+            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S * 2 ** (TRIES - 1 - left)))
 
     async def _part(self, inode: Inode, copy: CachedCopy, at: int, end: int) -> None:
         staged, place = copy.staged, LogicalName(inode.guid, ())
@@ -124,10 +131,10 @@ class CopyReader:
         known = copy.source
         if known is not None and now_ms - copy.source_ms < SOURCE_MS:
             return known
-        there = await self._cluster.look(LogicalName(inode.guid, ()), Want.SOURCES, ByteRange(start, end - start))
+        there = await self._cluster.look(LogicalName(inode.guid, ()), READABLE, ByteRange(start, end - start))
         if there.attributes.etag != copy.staged.etag:
             self.changed(inode, copy, there)
-        if there.sources:
+        if there.sources or there.data is not None:
             copy.source, copy.source_ms = there, now_ms
         return there
 

@@ -6,7 +6,9 @@ import errno
 import logging
 import os
 import stat
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +150,28 @@ async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other
     await mount.close(handle)
     assert await names(other) == ["f"]
     assert await other.read("f") == b"once"
+
+
+async def test_a_read_waits_until_shepherds_that_died_are_back(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(range(256)) * 1024
+    await other.write("f", data)
+    get, refused = mount.network.get, iter(range(6))
+
+    def dead(*args: Any) -> AsyncGenerator[bytes, None]:
+        if next(refused, None) is not None:
+            raise CheloniaError(Kind.NO_REPLICA, cause="none answers")
+        return get(*args)
+
+    monkeypatch.setattr(mount.network, "get", dead)
+    assert await mount.read("f") == data
+
+
+async def test_a_small_file_travels_in_the_messages(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"small")
+    assert await other.read("f") == b"small"
+    assert mount.network.sent_bytes == other.network.read_bytes == 0
 
 
 async def test_only_one_makes_a_file_that_both_want_to_make(mount: Trial, other: Trial) -> None:
