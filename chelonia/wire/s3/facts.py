@@ -71,7 +71,7 @@ def facts_from(fields: Iterable[tuple[str, str]], tags: Mapping[str, str]) -> Fa
         elif lower in kept and value:
             headers[kept[lower]] = value
     codings = [coding.strip() for coding in headers.pop("Content-Encoding", "").split(",")]
-    if coding := ",".join(each for each in codings if each and each.lower() != "aws-chunked"):
+    if coding := ", ".join(each for each in codings if each and each.lower() != "aws-chunked"):
         headers["Content-Encoding"] = coding
     _check(user, USER_BYTES_MAX, "user metadata")
     _check(headers, HEADERS_BYTES_MAX, "header fields")
