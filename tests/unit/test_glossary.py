@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,7 @@ PRIVATE_WORDS = {
 """Words that stood for an idea which has a name in the field: the word, and that name."""
 
 
+@cache
 def _modules() -> dict[Path, ast.Module]:
     """Every module that is shipped, parsed."""
     return {path: ast.parse(path.read_text()) for top in SHIPPED for path in sorted((ROOT / top).rglob("*.py"))}
