@@ -95,7 +95,7 @@ class AnswerRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBytes:
     """Small bytes on stable storage: as their upload was begun, its ids, and who holds them."""
 
     begin: BeginPut
@@ -111,7 +111,7 @@ class ElementCall:
     user: Call
     service: Call
     room: AnswerRoom = field(default_factory=AnswerRoom)
-    stored: list[Stored] = field(default_factory=list)
+    stored: list[StoredBytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

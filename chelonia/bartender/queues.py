@@ -13,7 +13,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.limits import LimitCounts
-from chelonia.core.timing.turns import Turn, Turns
+from chelonia.core.timing.turns import TurnOutcome, Turns
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,14 +65,14 @@ class Places:
         caller = _caller(call)
         place = asyncio.get_running_loop().create_future()
         match self._turns.came(caller, place):
-            case Turn.REFUSED:
+            case TurnOutcome.REFUSED:
                 limits.hit("elements_waiting")
                 _LOG.info("busy: too much of %r waits request=%s", caller, call.request_id)
                 cause = "so much that you have asked for waits already; ask again in a second"
                 raise CheloniaError(Kind.BUSY, cause=cause)
-            case Turn.WAITS:
+            case TurnOutcome.WAITS:
                 await self._turn(caller, place)
-            case Turn.GOES:
+            case TurnOutcome.GOES:
                 pass
         try:
             yield

@@ -39,7 +39,7 @@ from chelonia.core.ports.files import (
     UploadParts,
     When,
 )
-from chelonia.hosting.transfer.upload import Begun, FileAim, UploadOptions, UploadResult, send
+from chelonia.hosting.transfer.upload import BegunUpload, FileAim, UploadOptions, UploadResult, send
 from chelonia_clients.client import Client
 from chelonia_clients.local_sources import span_source
 from chelonia_clients.output import human_size
@@ -134,7 +134,7 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _FilesAnswer:
     """One answer of the port `Files` in the form that repeats on passing trouble."""
 
     kind: str
@@ -142,7 +142,7 @@ class _Answer:
     found: Placed | Done | None = None
 
     @classmethod
-    def of(cls, found: Placed | Done | Failure) -> _Answer:
+    def of(cls, found: Placed | Done | Failure) -> _FilesAnswer:
         return cls(found.kind.value, found.cause) if isinstance(found, Failure) else cls("", "", found)
 
 
@@ -224,8 +224,8 @@ class _PartedUpload:
             raise OSError(errno.EIO, cause, str(self._path))
 
     async def _apply(self, op: str, change: Change) -> Done:
-        async def attempt(call: Call) -> tuple[_Answer]:
-            return (_Answer.of((await self.files.apply(call, (change,)))[0]),)
+        async def attempt(call: Call) -> tuple[_FilesAnswer]:
+            return (_FilesAnswer.of((await self.files.apply(call, (change,)))[0]),)
 
         done = self._good(op, await self.client.settled(attempt))
         assert isinstance(done, Done)
@@ -235,8 +235,8 @@ class _PartedUpload:
         """Where a part may go."""
         ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, measure_md5=True)
 
-        async def attempt(call: Call) -> tuple[_Answer]:
-            return (_Answer.of((await self.files.place(call, (ask,)))[0]),)
+        async def attempt(call: Call) -> tuple[_FilesAnswer]:
+            return (_FilesAnswer.of((await self.files.place(call, (ask,)))[0]),)
 
         placed = self._good("put", await self.client.settled(attempt))
         assert isinstance(placed, Placed)
@@ -246,7 +246,7 @@ class _PartedUpload:
         """Make bytes that have arrived a part. Returns: its etag."""
         return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
 
-    def _good(self, op: str, answer: _Answer) -> Placed | Done | None:
+    def _good(self, op: str, answer: _FilesAnswer) -> Placed | Done | None:
         if answer.kind == Kind.PRECONDITION.value:
             raise CheloniaError(Kind.EXISTS, op, self._ln, "somebody gave this name to another file; -f overwrites it")
         if answer.kind:
@@ -263,9 +263,9 @@ class _PartAim:
         self._number = number
         self.etag = ""
 
-    async def start(self, size: int) -> Begun:
+    async def start(self, size: int) -> BegunUpload:
         placed = await self._upload.placed(size)
-        return Begun(placed.turl, placed.put)
+        return BegunUpload(placed.turl, placed.put)
 
-    async def commit(self, begun: Begun, words: Sequence[str]) -> None:
+    async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
         self.etag = await self._upload.part(self._name, self._number, Arrived(begun.put, tuple(words)))

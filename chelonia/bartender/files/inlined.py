@@ -10,7 +10,7 @@ import hashlib
 import zlib
 
 from chelonia.bartender import small
-from chelonia.bartender.bulk import ElementCall, Stored
+from chelonia.bartender.bulk import ElementCall, StoredBytes
 from chelonia.bartender.client_metadata import FileFacts
 from chelonia.bartender.files import writing
 from chelonia.bartender.ports import Ports
@@ -76,7 +76,7 @@ def _measured(change: Write, inline: Inline) -> Checksums:
     return found
 
 
-async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes) -> Stored:
+async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes) -> StoredBytes:
     nodes = await small.candidates(ports, turn.service, begin.size, begin.wanted)
     begun = await ports.librarian.begin_put(turn.service, begin)
     facts = ReplicaFacts(
@@ -91,7 +91,7 @@ async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes)
         seal=begun.seal,
         commit_within_ms=ports.settings.put_lifetime_ms,
     )
-    return Stored(begin, begun, await small.stored(ports, turn.service, SmallBlob(facts, data), nodes))
+    return StoredBytes(begin, begun, await small.stored(ports, turn.service, SmallBlob(facts, data), nodes))
 
 
 async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int) -> bytes | None:

@@ -19,7 +19,7 @@ REMEMBERED_MAX: Final = 10_000
 """Callers whose clocks are kept: beyond it all begin anew, equal."""
 
 
-class Turn(enum.Enum):
+class TurnOutcome(enum.Enum):
     """What becomes of a call that comes."""
 
     GOES = "goes"
@@ -41,16 +41,16 @@ class Turns(Generic[T]):
     _now: int = 0
     _busy: int = 0
 
-    def came(self, caller: str, ticket: T) -> Turn:
+    def came(self, caller: str, ticket: T) -> TurnOutcome:
         """One more call; of one that waits, `left` will return the ticket."""
         if self._busy < self.places:
             self._begin(caller)
-            return Turn.GOES
+            return TurnOutcome.GOES
         queue = self._waiting.setdefault(caller, deque())
         if len(queue) >= self.waiting_max:
-            return Turn.REFUSED
+            return TurnOutcome.REFUSED
         queue.append(ticket)
-        return Turn.WAITS
+        return TurnOutcome.WAITS
 
     def left(self) -> T | None:
         """A call has ended. Returns: the ticket of the one that goes in its place, which is at work from now on."""

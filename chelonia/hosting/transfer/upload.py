@@ -85,7 +85,7 @@ def stream_source(chunks: AsyncIterator[bytes]) -> Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunUpload:
     """Where bytes go: `turl`, and the token `put` that names them afterwards. `note`: for the user."""
 
     turl: str
@@ -96,11 +96,11 @@ class Begun:
 class Aim(Protocol):
     """What bytes are sent for: a file, or a part of one."""
 
-    async def start(self, size: int) -> Begun:
+    async def start(self, size: int) -> BegunUpload:
         """Ask where they go. Raises: NO_SHEPHERD, and what a fresh start does not cure."""
         ...
 
-    async def commit(self, begun: Begun, words: Sequence[str]) -> None:
+    async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
         """Say that they have arrived, with the receipts of those who hold them."""
         ...
 
@@ -231,15 +231,15 @@ class FileAim:
         self._ln = ln
         self._wish = wish
 
-    async def start(self, size: int) -> Begun:
+    async def start(self, size: int) -> BegunUpload:
         """As `Aim.start`. Raises: EXISTS, NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE."""
         request = (StartPutRequest("0", self._ln, size, "", "", self._wish.replicas, self._wish.replace),)
         start = await self._client.settled(lambda call: self._client.bartender.start_put(call, request))
         if start.kind:
             raise CheloniaError(kind_from_wire(start.kind), "put", self._ln, start.cause or start.status)
-        return Begun(start.turl, start.put, start.cause)
+        return BegunUpload(start.turl, start.put, start.cause)
 
-    async def commit(self, begun: Begun, words: Sequence[str]) -> None:
+    async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
         """Give the bytes their name."""
         metadata = (*self._wish.metadata, *_mtime(self._wish.mtime_s))
         request = (CommitPutRequest("0", begun.put, tuple(words), metadata),)

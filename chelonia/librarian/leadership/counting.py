@@ -22,13 +22,13 @@ from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.elements import add, erase, put
 from chelonia.librarian.namespace.quotas import decide
 from chelonia.librarian.namespace.quotas.act import Quotas, changed
-from chelonia.librarian.namespace.quotas.decide import Account, Change, Held, Table, counter_object, log_object
+from chelonia.librarian.namespace.quotas.decide import Change, Held, QuotaAccount, Table, counter_object, log_object
 
 _LOG = logging.getLogger(__name__)
 _HELD = (Needed("entry"), Needed("parents"), Needed("states", "size"), Needed("content"), Needed("tally", "bytes"))
 
 
-class Seen:
+class CountedFiles:
     """The files that were counted, in order: 16 bytes each."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Total:
 
     bytes: int = 0
     files: int = 0
-    _seen: tuple[Seen, Seen] = field(default_factory=lambda: (Seen(), Seen()))
+    _seen: tuple[CountedFiles, CountedFiles] = field(default_factory=lambda: (CountedFiles(), CountedFiles()))
 
     def add(self, file: ObjectId, size: int) -> None:
         """One more file, or open upload, that nothing is noted of."""
@@ -174,7 +174,7 @@ class Counting:
         while self._leading.now:
             table = await self._quotas.table(self._on.call)
             joined = [account for account in table.accounts.values() if account.counting in totals]
-            elements, found = changed(table), list[tuple[Account, str]]()
+            elements, found = changed(table), list[tuple[QuotaAccount, str]]()
             for account in joined:
                 total = totals[account.counting]
                 found.append((account, await self._differs(account, total)))
@@ -190,7 +190,7 @@ class Counting:
         for counter in totals:
             await self._quotas.clear_log(self._on.call, counter)
 
-    async def _differs(self, account: Account, total: Total) -> str:
+    async def _differs(self, account: QuotaAccount, total: Total) -> str:
         """What a counter says wrongly, in words; "" when it is right. Both were read at one moment."""
         if not account.counter:
             return ""
@@ -201,7 +201,7 @@ class Counting:
         return "" if said == true else f"{said[0]} bytes and {said[1]} files, not {true[0]} and {true[1]}"
 
 
-def _joined(account: Account, total: Total) -> list[Element]:
+def _joined(account: QuotaAccount, total: Total) -> list[Element]:
     """What makes the counter that was counted the one in force."""
     counter = account.counting
     return [

@@ -122,7 +122,7 @@ class FileBlobs:
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
         """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
         writing = [
-            _Writing(
+            _ReplicaWriting(
                 self.incoming(each.reference, ".writing"),
                 self.incoming(each.reference, COMMITTED),
                 self.replica(each.reference),
@@ -438,7 +438,7 @@ class FileWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Writing:
+class _ReplicaWriting:
     """Where a new replica is written, and where it goes."""
 
     bytes: Path
@@ -446,7 +446,7 @@ class _Writing:
     final: Path
 
 
-def _store(writing: Sequence[_Writing], replicas: Sequence[SmallReplica]) -> None:
+def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica]) -> None:
     """Write whole replicas, in the order in which `FileWriter` makes one visible: bytes and records, their names."""
     drafts = [
         draft

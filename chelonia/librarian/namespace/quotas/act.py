@@ -25,7 +25,7 @@ from chelonia.librarian.metadata.elements import add, check, drop, erase, is_, p
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.quotas import decide
-from chelonia.librarian.namespace.quotas.decide import Account, Change, Held, Table, Trees
+from chelonia.librarian.namespace.quotas.decide import Change, Held, QuotaAccount, Table, Trees
 from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.world import World
 
@@ -124,8 +124,8 @@ class Quotas:
             self._table, self._above = found, {}
         return found
 
-    async def _accounts(self, call: Call) -> dict[str, Account]:
-        out, after, more = dict[str, Account](), "", True
+    async def _accounts(self, call: Call) -> dict[str, QuotaAccount]:
+        out, after, more = dict[str, QuotaAccount](), "", True
         while more:
             page = await self._records.scan(call, QUOTAS_OBJECT, "tally", after, bounds.PAGE_ENTRIES_MAX)
             out.update((key, decide.parse_account(key, value)) for key, value in page.items)
@@ -153,7 +153,7 @@ class Quotas:
 
     # --- telling ----------------------------------------------------------------------------------------------------
 
-    async def uses(self, call: Call, accounts: Sequence[Account]) -> tuple[QuotaUse, ...]:
+    async def uses(self, call: Call, accounts: Sequence[QuotaAccount]) -> tuple[QuotaUse, ...]:
         """Quotas with what is used of them."""
         ids = [decide.counter_object(account.counter or account.counting) for account in accounts]
         out = []
@@ -182,7 +182,7 @@ class Quotas:
             accounts = await self._binding(call, table, Held(owner, 0, frozenset((within,) if within else ())))
         return await self.uses(call, accounts)
 
-    async def _binding(self, call: Call, table: Table, side: Held) -> list[Account]:
+    async def _binding(self, call: Call, table: Table, side: Held) -> list[QuotaAccount]:
         return decide.accounts_of(table, side, await self.trees(call, table, side.parents))
 
     async def check_room(self, call: Call, owner: Dn, name: LogicalName, size: int) -> None:
@@ -208,7 +208,7 @@ class Quotas:
         """
         check_quota(quota)
         key, fresh = decide.account_key(quota), self._world.ids.uuid()
-        account = Account(quota)
+        account = QuotaAccount(quota)
 
         async def build() -> PlannedTransact:
             nonlocal account
@@ -219,13 +219,13 @@ class Quotas:
                 if known is None:
                     raise CheloniaError(Kind.NOT_FOUND, "quota", quota.of, "it has no quota")
                 counters = [each for each in (known.counter, known.counting) if each]
-                account = Account(quota, known.counter, known.counting)
+                account = QuotaAccount(quota, known.counter, known.counting)
                 gone = [erase(decide.counter_object(each)) for each in counters]
                 return PlannedTransact([*elements, drop(QUOTAS_OBJECT, "tally", key), *gone], memo=key)
             if known is None and len(table.accounts) >= bounds.QUOTAS_MAX:
                 cause = f"{bounds.QUOTAS_MAX} quotas are kept: remove some"
                 raise CheloniaError(Kind.TOO_LARGE, "quota", cause=cause)
-            account = Account(quota, known.counter, known.counting) if known else Account(quota, "", fresh)
+            account = QuotaAccount(quota, known.counter, known.counting) if known else QuotaAccount(quota, "", fresh)
             elements += await self._collection(call, quota.tree)
             return PlannedTransact([*elements, put(QUOTAS_OBJECT, "tally", key, account.record)], memo=key)
 

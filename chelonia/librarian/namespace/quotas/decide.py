@@ -38,7 +38,7 @@ _NONE: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class QuotaAccount:
     """A quota as it is stored. `counter`: what is used, and refused by; `counting`: the counter that will be, while
     what was there before is still being counted. "" where there is none."""
 
@@ -62,7 +62,7 @@ def account_key(quota: Quota) -> str:
     return _USER + quota.user if quota.user else _TREE + quota.tree
 
 
-def parse_account(key: str, value: str) -> Account:
+def parse_account(key: str, value: str) -> QuotaAccount:
     """Read a quota. Raises: ValueError for what is none."""
     counter, counting, size, files = value.split(" ")
     kind, _, of = key.partition(" ")
@@ -70,7 +70,7 @@ def parse_account(key: str, value: str) -> Account:
     quota = Quota(Dn(user), Guid(tree), int(size), int(files))
     if account_key(quota) != key or not of:
         raise ValueError(f"no quota: {key} {value}")
-    return Account(quota, *("" if each == _NONE else each for each in (counter, counting)))
+    return QuotaAccount(quota, *("" if each == _NONE else each for each in (counter, counting)))
 
 
 def counter_object(counter: str) -> ObjectId:
@@ -89,7 +89,7 @@ class Table:
     collections lie in."""
 
     version: int = 0
-    accounts: Mapping[str, Account] = field(default_factory=dict)
+    accounts: Mapping[str, QuotaAccount] = field(default_factory=dict)
     epoch: str = ""
 
     @property
@@ -168,7 +168,7 @@ def parents_of(changes: Iterable[Change]) -> frozenset[Guid]:
     return frozenset(parent for side in sides for parent in side.parents)
 
 
-def accounts_of(table: Table, side: Held | None, trees: Trees) -> list[Account]:
+def accounts_of(table: Table, side: Held | None, trees: Trees) -> list[QuotaAccount]:
     """The quotas that a file counts for, in order of their keys."""
     if side is None:
         return []

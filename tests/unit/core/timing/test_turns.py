@@ -9,25 +9,35 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.limits import LimitCounts
-from chelonia.core.timing.turns import Turn, Turns
+from chelonia.core.timing.turns import TurnOutcome, Turns
 from tests.sim.virtual_loop import run_virtual
 
 
 def test_whoever_is_furthest_behind_goes_next_and_equals_take_turns() -> None:
     turns: Turns[str] = Turns(2, 10)
-    assert [turns.came("a", f"a{n}") for n in range(4)] == [Turn.GOES, Turn.GOES, Turn.WAITS, Turn.WAITS]
-    assert [turns.came("b", f"b{n}") for n in range(2)] == [Turn.WAITS, Turn.WAITS]
-    assert turns.came("c", "c0") is Turn.WAITS
+    assert [turns.came("a", f"a{n}") for n in range(4)] == [
+        TurnOutcome.GOES,
+        TurnOutcome.GOES,
+        TurnOutcome.WAITS,
+        TurnOutcome.WAITS,
+    ]
+    assert [turns.came("b", f"b{n}") for n in range(2)] == [TurnOutcome.WAITS, TurnOutcome.WAITS]
+    assert turns.came("c", "c0") is TurnOutcome.WAITS
     assert [turns.left() for _ in range(7)] == ["b0", "c0", "a2", "b1", "a3", None, None]
-    assert turns.came("d", "d0") is Turn.GOES
+    assert turns.came("d", "d0") is TurnOutcome.GOES
 
 
 def test_too_many_of_one_caller_are_refused_and_nobody_elses() -> None:
     turns: Turns[str] = Turns(1, 2)
-    assert [turns.came("a", f"a{n}") for n in range(4)] == [Turn.GOES, Turn.WAITS, Turn.WAITS, Turn.REFUSED]
-    assert turns.came("b", "b0") is Turn.WAITS
+    assert [turns.came("a", f"a{n}") for n in range(4)] == [
+        TurnOutcome.GOES,
+        TurnOutcome.WAITS,
+        TurnOutcome.WAITS,
+        TurnOutcome.REFUSED,
+    ]
+    assert turns.came("b", "b0") is TurnOutcome.WAITS
     turns.gave_up("a", "a1")
-    assert turns.came("a", "a4") is Turn.WAITS
+    assert turns.came("a", "a4") is TurnOutcome.WAITS
     assert [turns.left() for _ in range(4)] == ["b0", "a2", "a4", None]
 
 
@@ -36,7 +46,7 @@ def test_who_was_away_has_saved_nothing_up() -> None:
     for _ in range(50):
         turns.came("a", "before")
         turns.left()
-    assert [turns.came(of, of) for of in "abababb"] == [Turn.GOES] + [Turn.WAITS] * 6
+    assert [turns.came(of, of) for of in "abababb"] == [TurnOutcome.GOES] + [TurnOutcome.WAITS] * 6
     assert [turns.left() for _ in range(6)] == ["b", "a", "b", "a", "b", "b"]
 
 

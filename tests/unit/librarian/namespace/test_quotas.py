@@ -15,7 +15,7 @@ from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKe
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
 from chelonia.librarian.metadata.elements import add
-from chelonia.librarian.namespace.quotas.decide import Account, counter_object, parse_account
+from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -330,7 +330,7 @@ def test_a_quota_is_an_administrators_to_set() -> None:
 
 
 def test_an_account_reads_as_it_is_written() -> None:
-    account = Account(Quota(Dn("/CN=a b"), Guid(""), 5, -1), "", "c")
+    account = QuotaAccount(Quota(Dn("/CN=a b"), Guid(""), 5, -1), "", "c")
     assert parse_account(account.key, account.record) == account
     assert (account.key, account.record) == ("user /CN=a b", "- c 5 -1")
     with pytest.raises(ValueError, match="no quota"):
