@@ -22,6 +22,8 @@ from pathlib import Path
 from tests.cluster.harness import Cluster
 from tests.support.polling import poll
 
+PYTHON = os.environ.get("CHELONIA_CONFORM_PYTHON", "python3")
+"""One that has `webdav4`, `fsspec`, `aiohttp` and `uproot`; they are not the project's."""
 TABLE = Path(__file__).parents[2] / "docs" / "conform.md"
 SIZE = 3_000_000
 HEAD = """\
@@ -65,11 +67,20 @@ class Bench:
     def proxy(self) -> str:
         return str(self.cluster.info["user_proxy"])
 
+    def token(self, path: str) -> str:
+        """One that lets read a file, "" when there is none to be had."""
+        headers = {"Content-Type": "application/macaroon-request"}
+        body = b'{"caveats": ["activity:DOWNLOAD,LIST"]}'
+        asked = self.cluster.request("POST", f"{self.https}{path}", body=body, headers=headers)
+        found = re.search(r'"macaroon": ?"([^"]+)"', asked.text)
+        return found[1] if found else ""
+
     def run(self, *argv: str, stdin: str = "", home: Path | None = None) -> tuple[bool, str]:
         """Whether a command ended well, and all it said."""
         environment = {
             **os.environ, "HOME": str(home or self.scratch), "X509_CERT_DIR": str(self.cluster.ca_dir),
             "X509_USER_PROXY": self.proxy, "GFAL_PYTHONBIN": "/usr/bin/python3",
+            "SSL_CERT_FILE": str(ca_file(self)),
         }  # fmt: skip
         done = subprocess.run(
             argv, env=environment, cwd=self.scratch, input=stdin.encode(), timeout=180, capture_output=True, check=False
@@ -242,6 +253,112 @@ def litmus(bench: Bench) -> list[Step]:
     return [(f"{name} ({count})", lambda name=name: one(name)) for name, count in names.items()]  # type: ignore[misc]
 
 
+def davfs2(bench: Bench) -> list[Step]:
+    at, conf = bench.scratch / "davfs", bench.scratch / "davfs2.conf"
+    at.mkdir()
+    (bench.scratch / "davfs-cache").mkdir()
+    shutil.chown(bench.scratch / "davfs-cache", "davfs2", "davfs2")
+    (bench.scratch / "davfs-cache").chmod(0o777)
+    conf.write_text(
+        f"trust_ca_cert {ca_file(bench)}\nclientcert {pkcs12(bench)}\nask_auth 0\ndelay_upload 0\n"
+        f"cache_dir {bench.scratch}/davfs-cache\n"
+    )
+    file = at / "davfs2" / "f"
+
+    def mounted() -> bool:
+        return told(bench, "mount.davfs", "-o", f"conf={conf}", f"{bench.https}/", str(at))
+
+    def unmounted() -> bool:
+        return told(bench, "umount", str(at))
+
+    def written() -> bool:
+        assert os.path.ismount(at)
+        file.parent.mkdir()
+        file.write_bytes(bench.data)
+        poll(lambda: bench.holds("/davfs2/f"), 60, what="davfs2 uploads")
+        return True
+
+    def renamed() -> bool:
+        file.rename(at / "davfs2" / "g")
+        return bench.gone("/davfs2/f") and bench.holds("/davfs2/g")
+
+    def removed() -> bool:
+        shutil.rmtree(at / "davfs2")
+        return bench.gone("/davfs2/")
+
+    return [
+        ("mount", mounted),
+        ("mkdir and write", written),
+        ("ls", lambda: [each.name for each in file.parent.iterdir()] == ["f"] and file.stat().st_size == SIZE),
+        ("read in a new mount", lambda: unmounted() and mounted() and file.read_bytes() == bench.data),
+        ("rename", renamed),
+        ("rm -r", removed),
+        ("umount", unmounted),
+    ]  # fmt: skip
+
+
+WEBDAV4 = """\
+import ssl, sys
+from webdav4.fsspec import WebdavFileSystem
+url, proxy, source = sys.argv[1:4]
+context = ssl.create_default_context()
+context.load_cert_chain(proxy)
+fs = WebdavFileSystem(url, verify=context)
+data = open(source, "rb").read()
+"""
+
+
+def webdav4(bench: Bench) -> list[Step]:
+    def did(code: str) -> bool:
+        return told(bench, PYTHON, "-c", WEBDAV4 + code, bench.https, bench.proxy, str(bench.source))
+
+    return [
+        ("mkdir", lambda: did("fs.mkdir('webdav4')")),
+        ("put", lambda: did("fs.put_file(source, 'webdav4/f')") and bench.holds("/webdav4/f")),
+        ("ls", lambda: did("assert [each['size'] for each in fs.ls('webdav4')] == [len(data)]")),
+        ("cat", lambda: did("assert fs.cat('webdav4/f') == data")),
+        ("open and seek", lambda: did("f = fs.open('webdav4/f'); f.seek(2000); assert f.read(9) == data[2000:2009]")),
+        ("write", lambda: did("with fs.open('webdav4/g', 'wb') as f: f.write(data)") and bench.holds("/webdav4/g")),
+        ("mv", lambda: did("fs.mv('webdav4/g', 'webdav4/h')") and bench.holds("/webdav4/h")),
+        ("rm", lambda: did("fs.rm('webdav4', recursive=True)") and bench.gone("/webdav4/")),
+    ]  # fmt: skip
+
+
+UPROOT = """\
+import sys, numpy, uproot
+path = sys.argv[1]
+x, y = numpy.arange(300000.0), numpy.arange(300000) * 3
+def same(tree):
+    got = tree.arrays(["x", "y"], library="np")
+    assert (got["x"] == x).all() and (got["y"] == y).all()
+"""
+
+
+def uproot(bench: Bench) -> list[Step]:
+    def did(code: str, where: str) -> bool:
+        return told(bench, PYTHON, "-c", UPROOT + code, where)
+
+    local = bench.scratch / "tree.root"
+    wrote = did(
+        "with uproot.recreate(path) as f:\n f.mktree('t', {'x': 'f8', 'y': 'i8'})\n"
+        " for n in range(0, 300000, 10000): f['t'].extend({'x': x[n:n+10000], 'y': y[n:n+10000]})",
+        str(local),
+    )
+    if wrote:
+        bench.cluster.request("PUT", f"{bench.https}/tree.root", body=local.read_bytes())
+    url = f"{bench.https}/tree.root?authz={bench.token('/tree.root')}"
+    ranges = (
+        "with uproot.open({path: 't'}, handler=uproot.HTTPSource) as t:\n same(t)\n source = t.file.source\n"
+        " assert source.fallback is None, 'multi-range was not taken'\n"
+        " print(source.num_requests, 'requests', source.num_requested_chunks, 'chunks')\n"
+        " assert source.num_requests < source.num_requested_chunks"
+    )
+    return [
+        ("read by multi-range, no fallback", lambda: wrote and did(ranges, url)),
+        ("read by fsspec", lambda: wrote and did("with uproot.open({path: 't'}) as t: same(t)", url)),
+    ]
+
+
 def third_party(bench: Bench) -> list[Step]:
     base = (
         "curl",
@@ -318,6 +435,9 @@ CLIENTS: dict[str, tuple[Client, tuple[str, ...]]] = {
     "ARC": (arc, ("arccp", "--version")),
     "rclone": (rclone, ("rclone", "version")),
     "litmus": (litmus, ("litmus", "--version")),
+    "davfs2": (davfs2, ("mount.davfs", "--version")),
+    "webdav4 (fsspec)": (webdav4, (PYTHON, "-c", "import importlib.metadata as m; print(m.version('webdav4'))")),
+    "uproot": (uproot, (PYTHON, "-c", "import uproot; print(uproot.__version__)")),
     "third-party copy": (third_party, ("curl", "--version")),
 }
 
@@ -359,7 +479,9 @@ def row(bench: Bench, name: str, client: Client, version: tuple[str, ...]) -> st
     """Run a client's steps; returns its line of the table."""
     if not shutil.which(version[0]):
         return f"| {name} | - | not installed | |\n"
-    said = bench.run(*version)[1]
+    there, said = bench.run(*version)
+    if not there and version[0] == PYTHON:
+        return f"| {name} | - | not installed | |\n"
     number = re.search(r"\d+\.\d+(\.\d+)?", said)
     failed, steps = [], client(bench)
     for step, act in steps:
@@ -373,7 +495,7 @@ def row(bench: Bench, name: str, client: Client, version: tuple[str, ...]) -> st
 def attempted(act: Callable[[], bool]) -> bool:
     try:
         return act()
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, AssertionError, subprocess.TimeoutExpired) as error:
         print(f"    {error!r}", file=sys.stderr)
         return False
 

@@ -22,7 +22,9 @@ async def propfind(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if depth not in ("0", "1"):
         if depth != "infinity":
             raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", str(exchange.place), "Depth is 0 or 1")
-        return HttpResponse(403, _XML, FINITE)
+        alone = await look(parts, exchange.call, exchange.place)
+        if alone.attributes.type == TYPE_COLLECTION:  # of a file it is the same as 0
+            return HttpResponse(403, _XML, FINITE)
     asked = dav.propfind(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
     want = Want.USER if asked.everything or any(space != dav.DAV for space, _ in asked.properties) else Want.NOTHING
     want |= Want.LOCKS if asked.everything or (dav.DAV, "lockdiscovery") in asked.properties else Want.NOTHING

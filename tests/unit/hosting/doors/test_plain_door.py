@@ -399,6 +399,12 @@ def test_a_page_shows_names_as_text(bench: Bench) -> None:
     assert (bench.ask("GET", "/d").status, bench.ask("GET", "/d").headers["Location"]) == (301, "/d/")
 
 
+def test_depth_infinity_is_refused_of_collections_alone(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"x")
+    assert bench.ask("PROPFIND", "/f").status == 207
+    assert bench.ask("PROPFIND", "/", Depth="infinity").status == 403
+
+
 def test_methods_that_there_are_not(bench: Bench) -> None:
     assert bench.ask("PATCH", "/f", b"x").status == 405
     assert "PROPFIND" in bench.ask("OPTIONS", "/f").headers["Allow"]
