@@ -29,7 +29,7 @@ SIZE = 3_000_000
 HEAD = """\
 # Clients at the plain door
 
-Unmodified clients against a real cluster, with a proxy certificate, and uproot with a token; `make conform` writes this table.
+Unmodified clients against a real cluster, with a proxy certificate (uproot: a token); `make conform` writes this table.
 A step counts when the client says that it went well and the bytes or names are what they should be.
 
 | client | version | steps passed | what failed |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 from chelonia.core import bounds
@@ -49,6 +50,19 @@ def test_bytes_in_the_message_take_the_place_of_others(play: Play) -> None:
         for when in (When(absent=True), When(etags=(before.etag,))):
             assert await applied(world, inline("/f", when=when)) is Kind.PRECONDITION
         assert await read(world, "/f") == b"others"
+
+    play(scenario)
+
+
+def test_of_many_that_make_a_name_at_once_one_does_and_who_asks_nothing_comes_after_it(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        async def all_at_once(name: str, when: When) -> list[Kind | None]:
+            tries = (applied(world, inline(name, b"%d" % number, when=when)) for number in range(5))
+            return [found if isinstance(found, Kind) else None for found in await asyncio.gather(*tries)]
+
+        found = await all_at_once("/one", When(absent=True))
+        assert (found.count(None), found.count(Kind.PRECONDITION)) == (1, 4)
+        assert await all_at_once("/each", When()) == [None] * 5
 
     play(scenario)
 

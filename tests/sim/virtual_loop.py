@@ -292,6 +292,9 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
 def _run(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(main)
+    except BaseException:
+        loop.set_exception_handler(lambda _loop, _context: None)  # a run that failed has said why: once is enough
+        raise
     finally:
         loop.ends_s = math.inf
         leftovers = list(loop.living)

@@ -96,7 +96,12 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
     ready = order.begin
     told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, order.begun.blob))
     renew = order.renew and not ready.replaces
-    await ports.librarian.commit_file(turn.service, replace(order, begin=replace(ready, sections=told), renew=renew))
+    try:
+        await ports.librarian.commit_file(
+            turn.service, replace(order, begin=replace(ready, sections=told), renew=renew)
+        )
+    except CheloniaError as error:
+        raise await _overtaken(ports, turn, change, error) from error
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
@@ -114,8 +119,22 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     )
     ready, there = await ready_to_write(ports, turn, change, begin)
     pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
-    await ports.librarian.splice(turn.service, SpliceOrder(ready, pieces, content.extents, content.size, content.whole))
+    order = SpliceOrder(ready, pieces, content.extents, content.size, content.whole)
+    try:
+        await ports.librarian.splice(turn.service, order)
+    except CheloniaError as error:
+        raise await _overtaken(ports, turn, change, error) from error
     return Done(made=there is None)
+
+
+async def _overtaken(ports: Ports, turn: ElementCall, change: Write | Splice, error: CheloniaError) -> CheloniaError:
+    """What a failure to commit means. Where somebody made the file since it was looked for, all is decided anew."""
+    if error.kind is not Kind.EXISTS:
+        return error
+    (walked,) = await ports.librarian.traverse(turn.service, (change.place,), DESCRIBED)
+    if seen(change.place, walked) is None:  # an upload of somebody else holds the name
+        return error
+    return CheloniaError(Kind.CONFLICT, subject=str(change.place), cause="somebody else made it at the same time")
 
 
 def arrived_bytes(

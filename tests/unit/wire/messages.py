@@ -55,7 +55,7 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.builds(hint, **{name: of(hints[name]) for name in hint.__struct_fields__})
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint)
-    return {str: TEXT, int: INT, bool: st.booleans(), type(None): st.none()}[hint]
+    return {str: TEXT, bytes: st.binary(max_size=12), int: INT, bool: st.booleans(), type(None): st.none()}[hint]
 
 
 def arguments(method: Any) -> st.SearchStrategy[tuple[Any, ...]]:

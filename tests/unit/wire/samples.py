@@ -41,7 +41,7 @@ def of(hint: Any) -> Any:
         return hint(**{name: of(hints[name]) for name in hint.__struct_fields__})
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint)
-    return {str: TEXT, int: 7, bool: True, type(None): None}[hint]
+    return {str: TEXT, bytes: b"\x00\xff", int: 7, bool: True, type(None): None}[hint]
 
 
 def arguments(method: Any) -> tuple[Any, ...]:
