@@ -90,9 +90,10 @@ class Places:
             raise
 
     def _leave(self) -> None:
-        following = self._turns.left()
-        if following is not None and not following.done():
-            following.set_result(None)
+        while (following := self._turns.left()) is not None:
+            if not following.done():  # who is cancelled has not said yet that he waits no more
+                following.set_result(None)
+                return
 
 
 def _caller(call: Call) -> str:

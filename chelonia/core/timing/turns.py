@@ -68,8 +68,10 @@ class Turns(Generic[T]):
         return ticket
 
     def gave_up(self, caller: str, ticket: T) -> None:
-        """A call that waited does so no more."""
-        queue = self._waiting[caller]
+        """A call that waited does so no more; nothing when its turn has come meanwhile."""
+        queue = self._waiting.get(caller)
+        if queue is None or ticket not in queue:
+            return
         queue.remove(ticket)
         if not queue:
             del self._waiting[caller]

@@ -155,7 +155,7 @@ def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[i
                 "AccessDenied", f"Invalid according to Policy: Policy Condition failed: {operator} {name[:80]}"
             )
     named = {name for _, name, _ in rules}
-    free = [name for name in fields if name not in named | _FREE | {"bucket"} and not name.startswith("x-ignore-")]
+    free = [name for name in fields if name not in named | _FREE and not name.startswith("x-ignore-")]
     if free:
         raise S3Error("AccessDenied", f"Invalid according to Policy: Extra input fields: {', '.join(free)[:200]}")
     return least, most

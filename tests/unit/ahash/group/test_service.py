@@ -118,7 +118,7 @@ async def test_a_strong_read_from_elsewhere_waits_for_the_sync_of_what_it_saw(
         await asyncio.wait_for(asked.wait(), 20)
     finally:
         on_disk.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         assert await reading == "new"
         assert (await writing).applied
 

@@ -92,3 +92,22 @@ def test_who_goes_away_leaves_his_place_and_his_turn() -> None:
         assert first.done()
 
     run_virtual(scenario())
+
+
+async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
+    """Those at work leave while those that wait are cancelled, but do not know it yet."""
+    places, limits, call = Places(4, 100), LimitCounts(), Call(Dn("/CN=Joe"))
+
+    async def element() -> None:
+        async with places.one(call, limits):
+            await asyncio.Event().wait()
+
+    elements = [asyncio.ensure_future(element()) for _ in range(16)]
+    await asyncio.sleep(0)
+    for each in elements:
+        each.cancel()
+    await asyncio.gather(*elements, return_exceptions=True)
+    async with asyncio.timeout(20):
+        for _ in range(8):
+            async with places.one(call, limits):
+                pass

@@ -78,6 +78,7 @@ def test_a_policy_allows_what_it_names() -> None:
         (policy(*ALLOWED, expiration="1969-01-01T00:00:00Z"), FIELDS, "AccessDenied"),
         (policy(*ALLOWED), FIELDS | {"key": "b"}, "AccessDenied"),
         (policy(*ALLOWED), FIELDS | {"bucket": "other"}, "AccessDenied"),
+        (policy(*ALLOWED[1:]), FIELDS, "AccessDenied"),
         (policy(*ALLOWED), FIELDS | {"x-amz-meta-a": "1"}, "AccessDenied"),
         (policy(*ALLOWED, ["like", "$key", "a"]), FIELDS, "InvalidPolicyDocument"),
         (policy(*ALLOWED, {"key": 1}), FIELDS, "InvalidPolicyDocument"),
