@@ -5,6 +5,7 @@ All of it is one property of the entry's user metadata, as JSON, so that it chan
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -58,6 +59,11 @@ def stored(facts: Facts) -> dict[str, str]:
     return {PROPERTY: _ENCODER.encode(facts).decode()}
 
 
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""What a name of a header field is (RFC 9110), and what no value may hold. Fields of forms may hold anything."""
+
+
 def facts_from(fields: Iterable[tuple[str, str]], tags: Mapping[str, str]) -> Facts:
     """What the header fields of an upload say. Raises: S3Error when there is too much, or it is not text."""
     kept = {name.lower(): name for name in KEPT}
@@ -85,6 +91,8 @@ def header_fields(facts: Facts) -> tuple[tuple[str, str], ...]:
 
 
 def _check(values: Mapping[str, str], most: int, what: str) -> None:
+    if any(not _TOKEN.fullmatch(name) or _CONTROL.search(value) for name, value in values.items()):
+        raise S3Error("InvalidArgument", f"the {what} hold what no header field can: they could not be read again")
     try:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in values.items())
     except UnicodeEncodeError as error:
