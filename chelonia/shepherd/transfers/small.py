@@ -88,8 +88,8 @@ class SmallBlobs:
     async def _count(self) -> None:
         now_ms = self._node.ports.clock.monotonic_ms()
         if self._counted_ms < 0 or now_ms - self._counted_ms >= SPACE_MS:
+            self._free, _ = await self._node.ports.blobs.space()  # whoever comes meanwhile counts too
             self._counted_ms = now_ms
-            self._free, _ = await self._node.ports.blobs.space()
 
     def _checked(self, blob: SmallBlob) -> SmallReplica | StoreOutcome:
         """The replica to be written, or why it is refused."""
