@@ -31,7 +31,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.hosting.doors.grants import RegistryPace
 from chelonia.hosting.doors.http_server import HttpLimits
-from chelonia.hosting.doors.plain.issuers import Issuer
+from chelonia.hosting.doors.tokens.issuers import Issuer
 from chelonia.hosting.logging_setup import LogSettings
 from chelonia.hosting.net.http_client import ClientLimits
 from chelonia.hosting.net.identity import parse_dn

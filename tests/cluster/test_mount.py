@@ -105,31 +105,31 @@ def rename2(source: Path, target: Path, flags: int) -> None:
 
 def test_plain_file_work(two: tuple[Mount, Mount], cluster: Cluster) -> None:
     a, b = (each.path for each in two)
-    work = a / "work"
-    work.mkdir(0o750)
-    (work / "small").write_bytes(b"abc")
-    (work / "large").write_bytes(DATA)
-    assert (b / "work/small").read_bytes() == b"abc"
-    assert hashlib.sha256((b / "work/large").read_bytes()).digest() == hashlib.sha256(DATA).digest()
-    with (work / "large").open("r+b") as file:
+    desk = a / "desk"
+    desk.mkdir(0o750)
+    (desk / "small").write_bytes(b"abc")
+    (desk / "large").write_bytes(DATA)
+    assert (b / "desk/small").read_bytes() == b"abc"
+    assert hashlib.sha256((b / "desk/large").read_bytes()).digest() == hashlib.sha256(DATA).digest()
+    with (desk / "large").open("r+b") as file:
         file.seek(1_000_000)
         file.write(b"in the middle")
-    with (work / "large").open("ab") as file:
+    with (desk / "large").open("ab") as file:
         file.write(b"at the end")
-    os.truncate(work / "small", 2)
+    os.truncate(desk / "small", 2)
     expected = DATA[:1_000_000] + b"in the middle" + DATA[1_000_013:] + b"at the end"
-    assert (b / "work/large").read_bytes() == expected
-    assert cluster.request("GET", f"{cluster.files_url}/mounted/work/large").body == expected
-    with (work / "sparse").open("wb") as file:
+    assert (b / "desk/large").read_bytes() == expected
+    assert cluster.request("GET", f"{cluster.files_url}/mounted/desk/large").body == expected
+    with (desk / "sparse").open("wb") as file:
         file.seek(1 << 32)
         file.write(b"end")
-    with (b / "work/sparse").open("rb") as file:
+    with (b / "desk/sparse").open("rb") as file:
         assert file.read(5) == bytes(5)
         assert file.seek(1 << 32)
         assert file.read() == b"end"
-    assert sorted(os.listdir(b / "work")) == ["large", "small", "sparse"]
-    assert (b / "work/small").read_bytes() == b"ab"
-    assert stat.S_IMODE((b / "work").stat().st_mode) == 0o750
+    assert sorted(os.listdir(b / "desk")) == ["large", "small", "sparse"]
+    assert (b / "desk/small").read_bytes() == b"ab"
+    assert stat.S_IMODE((b / "desk").stat().st_mode) == 0o750
     space = os.statvfs(a)
     assert 0 < space.f_bavail <= space.f_blocks
 

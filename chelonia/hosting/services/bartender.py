@@ -19,14 +19,14 @@ from chelonia.core.ports.librarian import Librarian, NodeView
 from chelonia.core.timing.jobs import JobView
 from chelonia.hosting.config import BartenderSection, files_url, read_secret
 from chelonia.hosting.doors.compact_server import offer
-from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
-from chelonia.hosting.doors.plain.issuers import Issuers
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.doors.soap_door import SoapDoor
+from chelonia.hosting.doors.tokens.bearer import Bearers
+from chelonia.hosting.doors.tokens.issuers import Issuers
 from chelonia.hosting.net.http_messages import Door
 from chelonia.hosting.net.rpc_client import remote_librarian
 from chelonia.hosting.net.strangers import Strangers

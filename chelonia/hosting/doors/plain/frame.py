@@ -11,8 +11,8 @@ import html
 from typing import Final
 
 from chelonia.core.names import LogicalName
-from chelonia.hosting.doors.plain.bearer import query_of
 from chelonia.hosting.doors.plain.parts import Exchange
+from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.web.dav import href_of
 

@@ -17,10 +17,10 @@ from chelonia.core.ports.files import Attributes, Listing, Named
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.hosting.doors.plain import cluster_page, preview, trash
-from chelonia.hosting.doors.plain.bearer import query_of
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, may_see
 from chelonia.hosting.doors.plain.frame import TABLES, crumbs, head, policy, sha256_source, top_of
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
+from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import TEXT, HttpResponse
 from chelonia.wire.web.conditions import NS_PER_S
 from chelonia.wire.web.dav import href_of

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from chelonia.core.ports.files import Attributes, Looked, Want
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain import frame
-from chelonia.hosting.doors.plain.bearer import query_of
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
+from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import HttpResponse
 
 VIEW: Final = "view"

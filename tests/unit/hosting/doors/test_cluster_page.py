@@ -14,9 +14,9 @@ from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView, ServiceRecord
 from chelonia.core.timing.jobs import JobView
 from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.cluster_page import page
 from chelonia.hosting.doors.plain.door import PlainDoor
+from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
 from tests.support.files import SHARE_KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench

@@ -22,10 +22,10 @@ from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Name
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain import properties
-from chelonia.hosting.doors.plain.bearer import Bearers
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.doors.plain.third_party import ThirdParty
+from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer

@@ -17,7 +17,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import Scope
-from chelonia.hosting.doors.plain.issuers import Issuer, Issuers
+from chelonia.hosting.doors.tokens.issuers import Issuer, Issuers
 from chelonia.hosting.net import key_sets
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.hosting.net.tls import ClientCertificate
