@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.hosting.transfer.download import download
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
@@ -123,6 +124,12 @@ def test_a_get_goes_on_when_its_shepherd_dies(own_cluster: Callable[..., Cluster
     url = f"{cluster.files_url}/large"
     data = os.urandom(24_000_000)
     assert cluster.request("PUT", url, body=data).status == 201
+
+    async def whole() -> None:
+        async with cluster.client("user") as client:
+            await until_live(client, "/large", bounds.REPLICAS_DEFAULT)
+
+    asyncio.run(whole())
     parts = urlsplit(url)
     assert parts.port is not None
     connection = http.client.HTTPSConnection("localhost", parts.port, context=cluster.context("user"), timeout=30)
