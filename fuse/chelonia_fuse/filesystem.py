@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -36,6 +36,7 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECI
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache, CachedCopy
+from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.options import Options
@@ -60,16 +61,6 @@ class Handle:
     def writes(self) -> bool:
         """Whether it was opened to write."""
         return self.flags & os.O_ACCMODE != os.O_RDONLY
-
-
-@dataclass(slots=True, eq=False)
-class OpenDirectory:
-    """An open directory: what it has shown, in order; `after`: where its next page begins, "" when there is none."""
-
-    inode: Inode
-    shown: list[Named] = field(default_factory=list)
-    after: str = ""
-    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,26 +369,7 @@ class FileSystem:
 
     async def entries(self, directory: OpenDirectory, start: int, accept: Callable[[Named, Inode, int], bool]) -> None:
         """Hand entries from the `start`th on to `accept`, until it takes no more."""
-        if start == 0 and directory.shown:
-            directory.shown, directory.after, directory.ended = [], "", False
-        while True:
-            while start >= len(directory.shown) and not directory.ended:
-                await self._page(directory)
-            if start >= len(directory.shown):
-                return
-            entry = directory.shown[start]
-            inode = self.inodes.seen(entry.attributes, directory.inode.number, entry.name)
-            if not accept(entry, inode, start + 1):
-                return
-            start += 1
-
-    async def _page(self, directory: OpenDirectory) -> None:
-        if directory.inode.gone:
-            directory.ended = True
-            return
-        listed = await self._cluster.page(LogicalName(directory.inode.guid, ()), directory.after)
-        directory.shown.extend(listed.entries)
-        directory.after, directory.ended = listed.after, not listed.after
+        await directory.entries(self._cluster, self.inodes, start, accept)
 
 
 _NEW: Final = When(absent=True)

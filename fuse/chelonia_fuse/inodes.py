@@ -7,9 +7,12 @@ Invariants: a number is never given to two entries at a time; the root is number
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
+
+from msgspec import structs
 
 from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 ROOT: Final = 1
 _BITS: Final = 62
 _DEPTH_MAX: Final = 1000
+LAGS_NS: Final = 1_000_000_000
+"""How far a listing, which tells no versions of files, may be behind a look or a change that was answered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +39,7 @@ class Inode:
         gone: the last name was taken away here while it was open.
         shown: the etag of the bytes that the kernel may have in its cache.
         touched_ns: when this mount last changed its names, or what is in the collection.
+        learned_ns: when the attributes were told with their version, monotonic.
     """
 
     number: int
@@ -44,6 +50,7 @@ class Inode:
     gone: bool = False
     shown: str = ""
     touched_ns: int = 0
+    learned_ns: int = 0
     copy: CachedCopy | None = None
 
     @property
@@ -55,6 +62,15 @@ class Inode:
         """Take what the cluster says, unless something newer is known."""
         if attributes.version >= self.attributes.version:
             self.attributes = attributes
+            self.learned_ns = time.monotonic_ns()
+
+    def hear(self, attributes: Attributes, asked_ns: int) -> None:
+        """Take what a listing says that was asked for at a monotonic time: without a version, times decide."""
+        known, since_ns = self.attributes, asked_ns - self.learned_ns
+        if attributes.version:
+            self.learn(attributes)
+        elif since_ns > LAGS_NS or (since_ns > 0 and attributes.changed_ns >= known.changed_ns):
+            self.attributes = structs.replace(attributes, version=known.version)
 
 
 class Inodes:
@@ -78,11 +94,21 @@ class Inodes:
     def seen(self, attributes: Attributes, parent: int = 0, name: str = "") -> Inode:
         """The inode of an entry, made when it is new here; `name` leads to it."""
         inode = self._by_guid.get(attributes.guid)
+        if inode is not None:
+            inode.learn(attributes)
+        return self._known(inode, attributes, parent, name)
+
+    def listed(self, attributes: Attributes, parent: int, name: str, asked_ns: int) -> Inode:
+        """The inode of an entry of a listing, as `seen`; `asked_ns`: when it was asked for, monotonic."""
+        inode = self._by_guid.get(attributes.guid)
+        if inode is not None:
+            inode.hear(attributes, asked_ns)
+        return self._known(inode, attributes, parent, name)
+
+    def _known(self, inode: Inode | None, attributes: Attributes, parent: int, name: str) -> Inode:
         if inode is None:
             inode = Inode(self._number(attributes.guid), attributes)
             self._by_number[inode.number] = self._by_guid[attributes.guid] = inode
-        else:
-            inode.learn(attributes)
         if name:
             self.name(inode, parent, name)
         return inode

@@ -22,8 +22,9 @@ import pyfuse3.asyncio
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Named, Over, Setting
 from chelonia.core.ports.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
+from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import errno_of, line_of
-from chelonia_fuse.filesystem import FileSystem, Handle, OpenDirectory, Owner
+from chelonia_fuse.filesystem import FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import BLOCK, Shown, shown

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Arrived, Files, Look, Looked, Placed
+from chelonia.core.ports.files import Arrived, Files, Listed, Look, Looked, Named, Placed
+from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
@@ -47,7 +50,8 @@ class Network:
             if method == "apply" and self.before_apply is not None:
                 (act, self.before_apply) = (self.before_apply, None)
                 act()
-            return await getattr(self.twin, method)(Call(dn=WHO), *args)
+            answer = await getattr(self.twin, method)(Call(dn=WHO), *args)
+            return _summarised(answer) if isinstance(answer, Listed) else answer
 
         return ask
 
@@ -67,6 +71,17 @@ class Network:
         assert len(data) == size
         self.sent_bytes += size
         return self.twin.arrive(placed, data)
+
+
+def _summarised(page: Listed) -> Listed:
+    """A page as summaries tell it: no versions of files."""
+
+    def told(each: Named) -> Named:
+        return structs.replace(each, attributes=structs.replace(each.attributes, version=0))
+
+    return replace(
+        page, entries=tuple(told(each) if each.attributes.type == TYPE_FILE else each for each in page.entries)
+    )
 
 
 @dataclass

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Named, Over, Setting
-from chelonia_fuse import committing, reading
-from chelonia_fuse.filesystem import OpenDirectory
+from chelonia_fuse import committing, inodes, reading
+from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import shown
@@ -244,6 +245,50 @@ async def test_a_listing_goes_on_where_it_was(mount: Trial) -> None:
         await mount.write(name, b"")
     assert await names(mount, most=2) == ["a", "b"]
     assert await names(mount, start=2) == ["c", "d", "e"]
+
+
+async def test_a_long_listing_is_not_kept_and_goes_back_all_the_same(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 3)
+    for name in "abcdefghijk":
+        await mount.write(name, b"")
+    listing = OpenDirectory(mount.root)
+
+    async def walk(start: int) -> str:
+        seen: list[str] = []
+        await mount.system.entries(listing, start, lambda entry, *_: not seen.append(entry.name))  # type: ignore[func-returns-value]
+        return "".join(seen)
+
+    assert await walk(0) == "abcdefghijk"
+    assert len(listing.shown) <= 6
+    assert [await walk(start) for start in (10, 7, 11, 4, 0, 8)] == ["k", "hijk", "", "efghijk", "abcdefghijk", "ijk"]
+
+
+async def test_a_listing_tells_what_others_changed(mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    await mount.write("f", b"old")
+    seen = await other.find("f")
+    await other.system.refresh(seen)
+    await mount.write("f", b"longer")
+    await names(other)
+    assert seen.attributes.size == len(b"longer")
+    await other.system.set(seen, Setting(modified_ns=4_000_000_000 * 10**9))
+    await other.system.refresh(seen)
+    await mount.write("f", b"longer still", flags=os.O_WRONLY)
+    monkeypatch.setattr(inodes, "LAGS_NS", -1)
+    await names(other)
+    assert seen.attributes.size == len(b"longer still")
+
+
+async def test_a_listing_that_lags_does_not_take_back_what_was_done_here(mount: Trial, twin: MemoryFiles) -> None:
+    await mount.write("f", b"old")
+    listing = OpenDirectory(mount.root)
+    await mount.system.entries(listing, 0, lambda *_: True)
+    await mount.write("f", b"longer")
+    await mount.system.entries(listing, 1, lambda *_: True)
+    (page,) = [entry for entry in listing.shown if entry.name == "f"]
+    inode = mount.system.inodes.listed(page.attributes, mount.root.number, "f", 0)
+    assert inode.attributes.size == len(b"longer")
 
 
 async def test_the_cache_keeps_to_its_size(twin: MemoryFiles, tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""An open directory: what it has shown, page by page, so that changes in it neither repeat nor skip what stays.
+
+Keeps the last two pages; what asks for an older position has its page listed anew.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Named
+from chelonia_fuse.cluster import MountedCluster
+from chelonia_fuse.inodes import Inode, Inodes
+
+_PAGES_KEPT: Final = 2
+"""The kernel asks again for what did not fit into a program's buffer."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenDirectory:
+    """An open directory.
+
+    Args:
+        shown: entries that are kept, in order; `first`: the position of the first of them.
+        pages: position of each page's first entry, and the name after which it begins.
+        after: where the next page begins; `ended`: there is none.
+        asked_ns: when the last page was asked for, monotonic.
+    """
+
+    inode: Inode
+    shown: list[Named] = field(default_factory=list)
+    first: int = 0
+    pages: list[tuple[int, str]] = field(default_factory=list)
+    after: str = ""
+    ended: bool = False
+    asked_ns: int = 0
+
+    async def entries(
+        self, cluster: MountedCluster, inodes: Inodes, start: int, accept: Callable[[Named, Inode, int], bool]
+    ) -> None:
+        """Hand entries from position `start` on to `accept`, until it takes no more."""
+        if start < self.first or start == 0:
+            self._back_to(start)
+        while True:
+            while start >= self.first + len(self.shown) and not self.ended:
+                await self._page(cluster)
+            if start >= self.first + len(self.shown):
+                return
+            entry = self.shown[start - self.first]
+            inode = inodes.listed(entry.attributes, self.inode.number, entry.name, self.asked_ns)
+            if not accept(entry, inode, start + 1):
+                return
+            start += 1
+
+    def _back_to(self, start: int) -> None:
+        if self.pages:
+            at = bisect_right(self.pages, start, key=lambda page: page[0]) - 1
+            self.first, self.after = self.pages[at]
+            del self.pages[at:]
+        self.shown, self.ended = [], False
+
+    async def _page(self, cluster: MountedCluster) -> None:
+        if self.inode.gone:
+            self.ended = True
+            return
+        self.pages.append((self.first + len(self.shown), self.after))
+        if len(self.pages) >= _PAGES_KEPT:
+            kept = self.pages[-_PAGES_KEPT][0]
+            self.shown, self.first = self.shown[max(0, kept - self.first) :], max(kept, self.first)
+        self.asked_ns = time.monotonic_ns()
+        listed = await cluster.page(LogicalName(self.inode.guid, ()), self.after)
+        self.shown.extend(listed.entries)
+        self.after, self.ended = listed.after, not listed.after
