@@ -104,6 +104,8 @@ class Client:
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
         """Given what the cluster wants the user to know about a change that was made."""
+        self.whose = ""
+        """The cluster and the user, for what is written down on this machine; "" where nobody said."""
 
     async def __aenter__(self) -> Client:
         return self

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.ports.access_keys import AccessKeys
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
@@ -94,11 +95,14 @@ def _open(
     strong: bool = False,
 ) -> Client:
     bartenders = settings.bartender_urls()
-    http = open_http(find(settings, environ).tls)
+    plan = find(settings, environ)
+    http = open_http(plan.tls)
     waiting = WaitingNotes(SystemClock(), note) if note is not None else None
     link = replace(_link(http, trace, waiting), strong=strong)
     files = remote_files(link, bartenders)
-    return Client(remote_bartender(link, bartenders), http, trouble=waiting or keep_quiet, files=files)
+    client = Client(remote_bartender(link, bartenders), http, trouble=waiting or keep_quiet, files=files)
+    client.whose = " ".join((*sorted(bartenders), plan.credential.dn if plan.credential else ANONYMOUS))
+    return client
 
 
 def _link(http: HttpClient, trace: Teller | None, waiting: WaitingNotes | None) -> Link:

@@ -1,7 +1,8 @@
 """Uploads of large files, in parts: one that breaks off goes on where it was when the same file is sent there again.
 
-A note on this machine says which upload belongs to a file: its inode, size, time and target. The cluster says which
-parts of it have arrived. Nothing has the target's name before all of them have, and then the whole file has it at once.
+A note on this machine says which upload belongs to a file: its inode, target, cluster and user; and of which state of
+the file it is: size, times and wish. An upload of another state is given up. The cluster says which parts have arrived.
+Nothing has the target's name before all of them have, and then the whole file has it at once.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO, cast
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -28,6 +29,7 @@ from chelonia.core.ports.files import (
     Arrived,
     Change,
     Done,
+    Drop,
     Failure,
     Files,
     Open,
@@ -53,6 +55,10 @@ FRESH: Final = (Kind.NOT_FOUND, Kind.DENIED, Kind.EXPIRED)
 """What the cluster says of an upload that cannot be gone on with: it is over, or another user's."""
 
 
+ArrivedParts = dict[int, tuple[int, str]]
+"""Size and etag of the parts of an upload that have arrived, by number."""
+
+
 def part_bytes(size: int) -> int:
     """The size of the parts of a file, but the last."""
     least = -(-size // bounds.PARTS_MAX)
@@ -66,17 +72,25 @@ def notes_directory(environ: Mapping[str, str]) -> Path:
 
 
 class UploadNote:
-    """The note of one file's upload. Without one, as where nothing can be written, an upload only cannot be resumed."""
+    """The note of one file's upload. Without one, as where nothing can be written, an upload only cannot be resumed.
 
-    def __init__(self, path: Path | None, known: str = "") -> None:
-        self._path = path
-        self.upload = UploadId(known)
+    `facts`: of the file, when its upload was begun.
+    """
 
-    def keep(self, upload: UploadId) -> None:
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+        upload, _, self.facts = file.read().partition("\n") if file is not None else ("", "", "")
+        self.upload = UploadId(upload)
+
+    def keep(self, upload: UploadId, facts: str = "") -> None:
         """Write down which upload it is; "": none any more."""
-        self.upload = upload
-        if self._path is not None:
-            self._path.write_text(upload, encoding="utf-8")
+        self.upload, self.facts = upload, facts
+        if self._file is not None:
+            with suppress(OSError):  # a full disk
+                self._file.seek(0)
+                self._file.truncate()
+                self._file.write(f"{upload}\n{facts}" if upload else "")
+                self._file.flush()
 
 
 @contextmanager
@@ -85,19 +99,17 @@ def noted(directory: Path, what: str) -> Iterator[UploadNote]:
     path = directory / hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _tidy(directory)
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise
+        for other in directory.iterdir():
+            _tidy(other)
+        file = _locked(path)
+        while file is None:
+            file = _locked(path)
     except OSError:
         yield UploadNote(None)
         return
     with file:
         file.seek(0)
-        note = UploadNote(path, file.read())
+        note = UploadNote(file)
         try:
             yield note
         finally:
@@ -105,11 +117,28 @@ def noted(directory: Path, what: str) -> Iterator[UploadNote]:
                 path.unlink(missing_ok=True)
 
 
-def _tidy(directory: Path) -> None:
-    """Notes of uploads that the cluster has given up go."""
-    for path in directory.iterdir():
-        if time.time() - path.stat().st_mtime > bounds.UPLOAD_OPEN_MS / 1000:
-            path.unlink(missing_ok=True)
+def _locked(path: Path, mode: str = "a+") -> TextIO | None:
+    """A note, opened and held; None when another process has removed it before. Raises: OSError when it is held."""
+    file = path.open(mode, encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return cast(TextIO, file)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _tidy(path: Path) -> None:
+    """The note of an upload that the cluster has given up goes, unless another process uses it."""
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > bounds.UPLOAD_OPEN_MS / 1000 and (file := _locked(path, "r+")):
+            with file:
+                path.unlink()
 
 
 async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptions) -> UploadResult:
@@ -118,19 +147,20 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
     Raises: as `upload`; NOT_SUPPORTED where the cluster takes no parts; CONFLICT when the file changes meanwhile.
     """
     found = await asyncio.to_thread(os.stat, path)
-    begun = await FileAim(client, ln, wish).start(found.st_size)  # refuses what would be refused at the end
-    facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, wish.replicas)
-    with noted(notes_directory(os.environ), f"{ln} {facts}") as note:
+    with noted(notes_directory(os.environ), f"{client.whose} {ln} {found.st_dev} {found.st_ino}") as note:
         upload = _PartedUpload(client, path, ln, found, wish)
-        if note.upload:
-            try:
-                return await upload.run(note, begun.note)
-            except CheloniaError as error:
-                if error.kind not in FRESH:
-                    raise
-                upload.take_back()
+        there = await upload.resumed(note)
+        goes_on = note.upload != ""
+        missing = found.st_size - sum(size for size, _ in there.values())
+        begun = await FileAim(client, ln, wish).start(missing)  # refuses what would be refused at the end
+        try:
+            return await upload.run(note, there, begun.note)
+        except CheloniaError as error:
+            if error.kind not in FRESH or not goes_on:
+                raise
+            upload.take_back()
         note.keep(UploadId(""))
-        return await upload.run(note, begun.note)
+        return await upload.run(note, {}, begun.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +188,30 @@ class _PartedUpload:
         self._found = found
         self._counted = 0
 
-    async def run(self, note: UploadNote, remark: str) -> UploadResult:
+    async def resumed(self, note: UploadNote) -> ArrivedParts:
+        """What has arrived of this file before. An upload of what the file was before is given up."""
+        if not note.upload:
+            return {}
+        if note.facts != self._facts:
+            await self._give_up(note)
+            return {}
+        try:
+            there = await self._arrived(note.upload)
+        except CheloniaError as error:
+            if error.kind not in FRESH:
+                raise
+            note.keep(UploadId(""))
+            return {}
+        had, size = sum(length for length, _ in there.values()), self._found.st_size
+        if there:
+            self.client.remark(f"{self._ln}: {human_size(had)} of {human_size(size)} had arrived; the upload goes on")
+        return there
+
+    async def run(self, note: UploadNote, there: ArrivedParts, remark: str) -> UploadResult:
         """Send what is missing, and give all of it its name."""
         size = self._found.st_size
-        there = await self._arrived(note.upload) if note.upload else {}
-        if there:
-            had = sum(length for length, _ in there.values())
-            self.client.remark(f"{self._ln}: {human_size(had)} of {human_size(size)} had arrived; the upload goes on")
         if not note.upload:
-            note.keep(await self._open())
+            note.keep(await self._open(), self._facts)
         step, order = part_bytes(size), []
         for number, start in enumerate(range(0, size, step), 1):
             length = min(step, size - start)
@@ -183,10 +228,23 @@ class _PartedUpload:
             await self._apply("commitPut", Seal(self.place, note.upload, tuple(order), when=self._when()))
         except CheloniaError as error:
             if error.kind is Kind.INCOMPLETE:  # a part is not there any more: the next try begins anew
-                note.keep(UploadId(""))
+                await self._give_up(note)
             raise
         note.keep(UploadId(""))
         return UploadResult(self._ln, size, "", remark)
+
+    @property
+    def _facts(self) -> str:
+        """What tells this state of the file, and this wish, from another."""
+        found = self._found
+        return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {self.wish.replicas}"
+
+    async def _give_up(self, note: UploadNote) -> None:
+        """Let the cluster forget what was sent; what it does not hear of goes after a week."""
+        upload = note.upload
+        note.keep(UploadId(""))
+        with suppress(CheloniaError):
+            await self._apply("put", Drop(self.place, upload))
 
     def take_back(self) -> None:
         """Nothing of it counts as sent."""
@@ -205,9 +263,8 @@ class _PartedUpload:
         setting = Setting(modified_ns=self._found.st_mtime_ns)
         return (await self._apply("put", Open(self.place, above, self.wish.replicas, setting))).upload
 
-    async def _arrived(self, upload: UploadId) -> dict[int, tuple[int, str]]:
-        """Size and etag of the parts that have arrived, by number."""
-        found: dict[int, tuple[int, str]] = {}
+    async def _arrived(self, upload: UploadId) -> ArrivedParts:
+        found: ArrivedParts = {}
         after = 0
         while True:
             page = await self.files.parts(self.client.new_call(), UploadParts(self.place, upload, after))
@@ -219,7 +276,7 @@ class _PartedUpload:
     async def _require_unchanged(self, note: UploadNote) -> None:
         now = await asyncio.to_thread(os.stat, self._path)
         if (now.st_size, now.st_mtime_ns) != (self._found.st_size, self._found.st_mtime_ns):
-            note.keep(UploadId(""))
+            await self._give_up(note)
             cause = "it was changed while it was sent, so nothing has its name; upload it again"
             raise OSError(errno.EIO, cause, str(self._path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,13 +14,14 @@ from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.parts import UploadId
 from chelonia.core.errors import Kind
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Files, Look, Looked, Part, Placed, Uploads
+from chelonia.core.ports.files import Failure, Files, Look, Looked, Part, Placed, Seal, Uploads
 from chelonia.hosting.transfer.upload import TRIES
 from chelonia_clients import resuming, transfers
 from chelonia_clients.client import Client
-from chelonia_clients.resuming import PART_BYTES, part_bytes
+from chelonia_clients.resuming import PART_BYTES, noted, part_bytes
 from chelonia_clients.transfers import TransferResult, TreeOptions, put_file
 from tests.support.bartender import FakeBartender, Fault
 from tests.support.files import MemoryFiles
@@ -58,11 +60,13 @@ class Trial:
         self.files = OneUsersFiles(fake)
         self.said: list[str] = []
         self.moved = 0
+        self.whose = "https://one:1/Bartender /CN=joe"
 
     def client(self) -> Client:
         client = client_on(self.fake)
         client.files = cast(Files, self.files)
         client.remark = self.said.append
+        client.whose = self.whose
         return client
 
     async def put(self, *, force: bool = False) -> TransferResult:
@@ -114,13 +118,89 @@ async def test_a_broken_upload_sends_only_what_is_missing(trial: Trial, tmp_path
     assert not list((tmp_path / "state" / "chelonia" / "uploads").iterdir())
 
 
-async def test_a_file_that_changed_since_begins_anew(trial: Trial) -> None:
+async def test_a_file_that_changed_since_begins_anew_and_what_was_sent_goes(trial: Trial) -> None:
     trial.fake.store.faults = [Fault(), *BROKEN]
     await trial.put()
+    found = os.stat(trial.path)
     trial.path.write_bytes(DATA[::-1])
-    os.utime(trial.path, (1, 1))
+    os.utime(trial.path, ns=(found.st_atime_ns, found.st_mtime_ns))  # only the time of change betrays it
     assert (await trial.put()).error is None
     assert (trial.sent, trial.said) == (4, [])
+    assert await trial.open_uploads() == 0
+
+
+async def test_an_upload_that_goes_on_asks_room_for_what_is_missing(trial: Trial) -> None:
+    trial.fake.store.faults = [Fault(), Fault(), *BROKEN]
+    await trial.put()
+    asked: list[int] = []
+    start_put = trial.fake.start_put
+
+    async def noting(call: Call, requests: Any) -> Any:
+        asked.extend(request.size for request in requests)
+        return await start_put(call, requests)
+
+    trial.fake.start_put = noting  # type: ignore[method-assign]
+    assert (await trial.put()).error is None
+    assert asked == [len(DATA) - 2000]
+
+
+async def test_another_user_or_cluster_does_not_go_on_with_it(trial: Trial) -> None:
+    trial.fake.store.faults = [Fault(), *BROKEN]
+    await trial.put()
+    trial.whose = "https://other:1/Bartender /CN=joe"
+    assert (await trial.put()).error is None
+    assert (trial.sent, trial.said) == (4, [])
+    assert await trial.open_uploads() == 1  # the first one's, who may still go on
+
+
+async def test_parts_that_went_meanwhile_are_given_up_with_their_upload(trial: Trial) -> None:
+    apply = trial.files.twin.apply
+
+    async def losing(call: Call, changes: Any) -> Any:
+        if isinstance(changes[0], Seal):
+            return (Failure(Kind.INCOMPLETE, "/big", "a part is gone"),)
+        return await apply(call, changes)
+
+    trial.files.twin.apply = losing  # type: ignore[method-assign]
+    assert (await trial.put()).error is not None
+    assert await trial.open_uploads() == 0
+
+
+def test_old_notes_go_but_not_those_in_use_nor_those_another_process_has_just_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {name: tmp_path / name for name in ("idle", "used", "vanishing")}
+    for path in old.values():
+        path.touch()
+        os.utime(path, (1, 1))
+    listed = list(tmp_path.iterdir())
+    with old["used"].open("a+") as used:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        old["vanishing"].unlink()
+        monkeypatch.setattr(Path, "iterdir", lambda self: iter(listed))
+        with noted(tmp_path, "this") as note:
+            note.keep(UploadId("u1"), "facts")
+            monkeypatch.undo()
+            assert [path.name for path in tmp_path.iterdir() if path.name in old] == ["used"]
+    with noted(tmp_path, "this") as note:
+        assert (note.upload, note.facts) == ("u1", "facts")
+
+
+def test_a_note_that_was_removed_while_it_was_waited_for_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, list[Path]()
+
+    def removing(file: Any, how: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].unlink()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removing)
+    with noted(tmp_path, "this") as note:
+        note.keep(UploadId("u1"), "facts")
+        assert removed[0].exists()
 
 
 async def test_an_upload_that_the_cluster_gave_up_begins_anew(trial: Trial) -> None:
@@ -143,6 +223,7 @@ async def test_a_file_that_changes_while_it_is_sent_gets_no_name(trial: Trial) -
     done = await trial.put()
     assert done.error is not None
     assert "changed while it was sent" in done.error.cause
+    assert await trial.open_uploads() == 0
     assert not isinstance(await trial.there(), Looked)
 
 
