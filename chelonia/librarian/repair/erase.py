@@ -156,7 +156,6 @@ class Erasers:
         done = dict.fromkeys(confirmed)
         if keys and not done:
             self._sparing.failed(shepherd, now)
-            return
         for key in keys:
             self._stuck.worked(f"{shepherd} {key}") if key in done else self._stuck.failed(f"{shepherd} {key}", now)
 
