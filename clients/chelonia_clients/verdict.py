@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.core.cluster.healing import HealStatus
+from chelonia.core.cluster.healing_words import doubt
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import HealthSummary, NodeView
@@ -118,6 +119,10 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
         yield HealthPoint(
             Level.WARN, f"healing waits: {healing.waits_for or seen.health.waits_for}", "`chelonia admin jobs`"
         )
+    elif (why := doubt(healing)) and not (healing.is_leader and exposed):
+        yield HealthPoint(
+            Level.WARN, f"not known whether all files are whole: {why}", "`chelonia admin heal status` in a moment"
+        )
     elif healing.at_rest and healing.stuck:
         cure = "start or approve Shepherds, or ask for fewer copies: `chelonia admin heal status`"
         yield HealthPoint(Level.WARN, f"{healing.stuck} files want more copies than can be made now", cure)
@@ -142,6 +147,10 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
             Level.BAD, "the A-Hash has no master: nothing can be written", "docs/operate/ahash-replicas.md"
         )
     best = master or told[0]
+    roles = [view.role for found in told for view in found.replicas]
+    if "parted" in roles:
+        cure = "choose one: docs/operate/ahash-replicas.md, Two histories"
+        yield HealthPoint(Level.BAD, "replicas of the A-Hash have two histories", cure)
     voting = sum(view.role in ("master", "follower") for view in best.replicas)
     if best.replica and voting < len(best.replicas):
         cure = "`chelonia admin ahash status`, docs/operate/ahash-replicas.md"

@@ -78,7 +78,7 @@ class Healthy:
         return DrillStatus(Drill())
 
     async def heal_status(self, call: Call) -> HealStatus:
-        return HealStatus("", True, HealControl(0, 1), (), *[0] * 10)
+        return HealStatus("https://l/Librarian", True, HealControl(0, 1), (), *[0] * 10)
 
     async def nodes(self, call: Call) -> tuple[object, ...]:
         return ()
@@ -117,7 +117,7 @@ def test_admin_top_looks_again_until_its_time_is_over(
 
         async def heal_status(self, call: Call) -> HealStatus:
             self.looks += 1
-            return HealStatus("", True, HealControl(0, 1), (), *[0] * 10, lost=2 if self.looks == 1 else 0)
+            return HealStatus("l", True, HealControl(0, 1), (), *[0] * 10, lost=2 if self.looks == 1 else 0)
 
         async def nodes(self, call: Call) -> tuple[object, ...]:
             full = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s"), "alive", Ms(0), 1, 25, 100, 7)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chelonia.core.cluster.healing import Exposed
+from chelonia.core.cluster.healing import Exposed, NodeCursor
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.ahash import AHashStatus, Position, ReplicaView
@@ -47,6 +47,14 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
         (replace(WELL, nodes=(replace(NODE, free_bytes=10),)), "WARN", "10 % of the space is free", "add a Shepherd"),
         (replace(WELL, nodes=(replace(NODE, free_bytes=1),)), "BAD", "1 % of the space is free", "add a Shepherd"),
+        (replace(WELL, healing=replace(WHOLE, leader="", is_leader=False)), "WARN",
+         "not known whether all files are whole: nobody leads repair", "heal status"),
+        (replace(WELL, healing=replace(HURT, is_leader=False)), "WARN", "the repair leader does not answer",
+         "heal status"),
+        (replace(WELL, healing=replace(WHOLE, cursors=(NodeCursor(NODE.shepherd, "", read=False),))), "WARN",
+         "the repair leader is still looking", "heal status"),
+        (replace(WELL, ahashes={"u": ahash("master", "parted", "follower")}), "BAD", "have two histories",
+         "ahash-replicas.md"),
         (replace(WELL, ahashes={"u": ahash("master", "follower", "away")}), "WARN", "2 of 3 replicas", "ahash status"),
         (replace(WELL, ahashes={"u": ahash("away", "away", "away", role="alone")}), "BAD", "no master",
          "ahash-replicas.md"),
