@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts grid conform conform-s3 browser check-history bench deb constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut hosts grid conform conform-s3 browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -56,6 +56,9 @@ sim: .venv/.installed-test ## simulate whole clusters under seeds, going on wher
 
 replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0, --soak 60, --soak 10 --spin 40 --changes-max 1, or --soak 1 --starve 300 900 --waited-max 15)
 	$(PY) -m tests.cluster.replicas $(ARGS)
+
+honest: .venv/.installed-test ## damage replicas in 23 ways, to one, two and all copies, at four sizes: is what is said of health what a reader gets? (10 minutes)
+	$(PY) -m pytest tests/cluster/test_honest_health.py -m "long or not long" --durations 8 $(ARGS)
 
 powercut: .venv/.installed-test ## cut the power of real daemons under writers, on file systems that forget; as root (ARGS: --cuts 200 --seed 1)
 	$(PY) -m tests.cluster.powercut $(ARGS)

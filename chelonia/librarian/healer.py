@@ -40,6 +40,7 @@ from chelonia.librarian.namespace.quotas.act import Quotas
 from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.presence.listening import WATCHES
 from chelonia.librarian.presence.nodes import NodeTable
+from chelonia.librarian.recovery.fsck import names_now
 from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.librarian.recovery.pending_compares import OpenQuestions
 from chelonia.librarian.recovery.removal.act import NodeLife
@@ -131,15 +132,17 @@ class Healer:
         return replace(self._progress.status(), drains=self._balancing.held)
 
     async def status(self) -> HealStatus:
-        """How far healing is: the leader's word, if it can be had."""
-        leader = self._leading.elsewhere
-        if leader is None:
-            return self.own_status()
+        """How far healing is: the leader's word, if it can be had; what is lost by its names now."""
+        leader, found = self._leading.elsewhere, self.own_status()
         try:
-            return await leader.heal_status(self._on.call)
+            if leader is not None:
+                found = await leader.heal_status(self._on.call)
+            lost = found.lost_named
+            names = await names_now(self._on.records, self._on.call, [each.blob for each in lost])
         except CheloniaError as error:
-            _LOG.info("the leader does not say how far healing is: %s", error)
-            return self.own_status()
+            _LOG.info("how far healing is, or what is lost, is not known in full: %s", error)
+            return found
+        return replace(found, lost_named=tuple(replace(e, name=n or e.name) for e, n in zip(lost, names, strict=True)))
 
     async def order(self, call: Call, order: HealOrder) -> HealStatus:
         """Write an administrator's order, and have it in force here."""

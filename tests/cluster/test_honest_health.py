@@ -1,7 +1,8 @@
 """Health is never told better than it is: what every teller says is compared with what a reader really gets.
 
 Each kind of damage is done to one copy of a file and to all copies of another. A scrub and a survey later fsck, status,
-`ls -l`, `stat`, `heal status` and the metrics name exactly the files that cannot be read.
+`ls -l`, `stat`, `heal status` and the metrics name exactly the files that cannot be read, and each copy that is said to
+be alive has the file's bytes. `make honest` does this also for files of other sizes, and to two copies of three.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import Guid
-from chelonia_clients.client import Client
+from chelonia.core.ids import Guid, ReferenceId
+from chelonia.core.metadata import Needed
+from chelonia.core.ports.shepherd import GetRequest
+from chelonia.hosting.net.http_client import Sending
+from chelonia_clients.client import SHORT, Client
 from chelonia_clients.verbs import listing as verbs
 from tests.cluster.harness import Cluster, Ports
 from tests.cluster.load import fetch, locations, put, until_live
-from tests.support.damages import DAMAGES, SWAPPED_WITH_EMPTY
+from tests.support.damages import DAMAGES, SWAPPED_WITH_EMPTY, flip
 from tests.support.polling import patience, poll, poll_async
 
 TOLD_S = 90.0
@@ -39,6 +46,7 @@ LOSE_ALL = {
     "flip_and_grow",
     "remove",
     "remove_both",
+    "spliced",
 }
 """What costs a file for certain when it happens to every copy; of some others the bytes can still be read."""
 EXPECTED = (
@@ -47,34 +55,96 @@ EXPECTED = (
 )
 
 
-async def test_no_teller_is_rosier_than_what_a_reader_gets(own_cluster: Callable[..., Cluster]) -> None:
-    cluster = own_cluster()
-    cluster.expect_log(EXPECTED)
+HARMED = {"one": 1, "all": 3}
+"""How many of the three copies of the files in each collection are harmed."""
+MORE_HARMED = HARMED | {"two": 2}
+"""The same in the long tests."""
+SPLICED = "spliced"
+"""A file of two blobs; the one that is worst off is harmed as by `flip`."""
+RENAMED = "flip_last"
+"""Was written under another name."""
+
+
+def content(name: str, size: int) -> bytes:
+    """The bytes of a file; size 0: tens of thousands, of which some come in messages and others over TURLs."""
+    return (name.encode() * 5_000)[:size] if size else name.encode() * 5_000
+
+
+async def filled(cluster: Cluster, client: Client, size: int, harmed: dict[str, int]) -> dict[str, bytes]:
+    """Three copies of a file for each kind of damage and each number of copies to be harmed."""
     files = {"/well": b"well"}
     for name in [damage.__name__ for damage in DAMAGES]:
-        others = b"" if name == SWAPPED_WITH_EMPTY else b"another file"
-        files |= {f"/{of}/{name}": name.encode() * 5_000 for of in ("one", "all")}
-        files |= {f"/{of}/{name}-other": others for of in ("one", "all") if name.startswith("swap")}
+        others = b"" if name == SWAPPED_WITH_EMPTY else content("another file", size)
+        files |= {f"/{of}/{name}": content(name, size) for of in harmed}
+        files |= {f"/{of}/{name}-other": others for of in harmed if name.startswith("swap")}
+    for collection in harmed:
+        await client.make_collection(f"/{collection}")
+    at_once = asyncio.Semaphore(8)
+
+    async def store(ln: str, data: bytes) -> None:
+        async with at_once:
+            first = "/elsewhere" if ln == f"/all/{RENAMED}" else ln
+            await put(client, first, data, 3)
+            if first != ln:
+                await client.move(first, ln)
+
+    await asyncio.gather(*(store(ln, data) for ln, data in files.items()))
+    for collection in harmed:
+        ln, data = f"/{collection}/{SPLICED}", SPLICED.encode() * 50_000
+        await put(client, ln, data, 3)
+        more = {"Content-Range": f"bytes {len(data)}-{2 * len(data) - 1}/*"}
+        assert cluster.request("PUT", f"{cluster.files_url}{ln}", body=data, headers=more).status == 204
+        files[ln] = data + data
+    return files
+
+
+async def harm(cluster: Cluster, places: dict[str, list[str]], harmed: dict[str, int]) -> None:
+    """Do every kind of damage, to so many copies."""
+    for collection, copies in harmed.items():
+        for damage, name in [*((each, each.__name__) for each in DAMAGES), (flip, SPLICED)]:
+            ln = f"/{collection}/{name}"
+            beside = places.get(f"{ln}-other", places["/well"])
+            for place, other in list(zip(places[ln], beside, strict=True))[:copies]:
+                damage(cluster.replica_file(place), cluster.replica_file(other))
+
+
+@pytest.mark.parametrize("size", [0, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 60_000, 2_500_000))])
+@pytest.mark.timeout(600)
+async def test_no_teller_is_rosier_than_what_a_reader_gets(own_cluster: Callable[..., Cluster], size: int) -> None:
+    cluster, harmed = own_cluster(), MORE_HARMED if size else HARMED
+    cluster.expect_log(EXPECTED)
     async with cluster.client("user", retry_ms=0) as client:
-        for collection in ("/one", "/all"):
-            await client.make_collection(collection)
-        await asyncio.gather(*(put(client, ln, data, 3) for ln, data in files.items()))
+        files = await filled(cluster, client, size, harmed)
         places = {ln: sorted(await until_live(client, ln, 3)) for ln in files}
         kept = cluster.replica_file(places["/all/flip"][0])
         sound = kept.read_bytes()
-        for damage in DAMAGES:
-            for ln, copies in (f"/one/{damage.__name__}", 1), (f"/all/{damage.__name__}", 3):
-                beside = places.get(f"{ln}-other", places["/well"])
-                for place, other in list(zip(places[ln], beside, strict=True))[:copies]:
-                    damage(cluster.replica_file(place), cluster.replica_file(other))
+        await harm(cluster, places, harmed)
         lost = await until_told(cluster, client, files, places)
         assert {ln for ln in lost if not ln.startswith("/all/")} == set()
         assert {f"/all/{name}" for name in LOSE_ALL} <= lost
         assert {"/all/grow", "/all/swap_with_empty-other"}.isdisjoint(lost)
         told_to_people(cluster, lost)
+        assert await not_whole(cluster, client, files) == []
 
         kept.write_bytes(sound)
-        assert await until_told(cluster, client, files, places) == lost - {"/all/flip"}
+        back = lost - {"/all/flip"}
+        assert await until_told(cluster, client, files, places) == back
+        told_to_people(cluster, back)
+
+
+async def not_whole(cluster: Cluster, client: Client, files: dict[str, bytes]) -> list[str]:
+    """The copies that are said to be alive, and of which a reader gets other bytes, or none."""
+    found = []
+    async with cluster.ports("core") as ports:
+        for ln in [ln for ln in files if not ln.endswith(SPLICED)]:
+            for place, state in (await locations(client, ln)).items():
+                if state == ReplicaState.ALIVE.value:
+                    asked = GetRequest("0", ReferenceId(place.split()[1]), ("http",), lifetime_ms=60_000)
+                    [reading] = await ports.shepherds[cluster.named(place)].get(Call(), (asked,))
+                    got = await client.http.request(Sending("GET", reading.turl)) if reading.turl else None
+                    if got is None or got.body != files[ln]:
+                        found.append(f"{ln} {place}: {reading.error}")
+    return found
 
 
 async def until_told(
@@ -91,9 +161,10 @@ async def until_told(
             seen.update(await tellers(cluster, ports, client, files))
         listed = [(ln, place) for ln in seen["read"] for place in await locations(client, ln)]
         seen["never were"] = [(ln, place) for ln, place in listed if place not in places[ln]]
-        names, count = ("read", "fsck", "stat"), ("heal status", "metrics")
+        names, count = ("fsck", "stat", "ls"), ("heal status", "metrics")
         return (
             not seen["never were"]
+            and seen["named"] <= seen["read"]
             and all(seen[each] == seen["read"] for each in names)
             and all(seen[n] == len(seen["read"]) for n in count)
         )
@@ -126,6 +197,12 @@ async def tellers(cluster: Cluster, ports: Ports, client: Client, files: dict[st
         pages.append(await ports.librarian.fsck(Call(), Guid(""), pages[-1].cursor))
     named = [found.text for page in pages for found in page.findings if found.rule == "blob-lost"]
     stated = {ln: verbs.unreadable(await client.stat(ln)) for ln in files}
+    shown = [
+        f"/{collection}/{entry.name}"
+        for collection in dict.fromkeys(ln.split("/")[1] for ln in files if ln.count("/") == 2)
+        async for entry in client.list(f"/{collection}", needed=(*SHORT, Needed("locations")))
+        if verbs.unreadable(entry.metadata) == " LOST"
+    ]
     heal = await ports.librarian.heal_status(Call())
     assert len(heal.lost_named) == min(heal.lost, bounds.LOST_NAMES_SHOWN)
     url = cluster.url("librarian").rsplit("/", 1)[0]
@@ -134,6 +211,8 @@ async def tellers(cluster: Cluster, ports: Ports, client: Client, files: dict[st
     return {
         "fsck": {match[1] for text in named if (match := re.search(r"file (\S+), written", text))},
         "stat": {ln for ln, what in stated.items() if what == " LOST"},
+        "ls": set(shown),
+        "named": {found.name for found in heal.lost_named},
         "heal status": heal.lost,
         "metrics": counted and float(counted[1]),
     }

@@ -118,6 +118,16 @@ class LiveLook:
                 self._values[key] = found.taken[0].object if found.taken else ""
 
 
+async def names_now(records: Records, call: Call, blobs: Sequence[BlobId]) -> list[str]:
+    """A Logical Name of each blob's file now; "" for one that has none any more."""
+    look = LiveLook(records, call)
+
+    def name(blob: BlobId) -> str:
+        return invariants.path_of(look, Guid(look.section(blob_object(blob), "blob").get("file", "")))
+
+    return await look.settle(lambda: [name(blob) for blob in blobs])
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Where fsck stands: after an object, and (with `section`) inside one of its wide sections, after `at`.
