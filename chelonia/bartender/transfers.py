@@ -241,7 +241,20 @@ async def tickets(
     demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
     candidates = await ports.shepherds.candidates(turn.service, demand, durable)
     begun = await ports.librarian.begin_put(turn.service, begin)
-    facts = ReplicaFacts(
+    facts = begun_facts(ports, begin, begun)
+    bearer = turn.user.carrier or turn.user.dn
+    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, md5)
+    try:
+        return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
+    except CheloniaError:
+        if begin.named:
+            await _give_back(ports, turn, begin)
+        raise
+
+
+def begun_facts(ports: Ports, begin: BeginPut, begun: Begun) -> ReplicaFacts:
+    """What the replicas of a begun upload are to be."""
+    return ReplicaFacts(
         blob=begun.blob,
         guid=begun.guid,
         name=begin.recorded,
@@ -252,14 +265,6 @@ async def tickets(
         created_ms=ports.clock.now_ms(),
         seal=begun.seal,
     )
-    bearer = turn.user.carrier or turn.user.dn
-    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, md5)
-    try:
-        return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
-    except CheloniaError:
-        if begin.named:
-            await _give_back(ports, turn, begin)
-        raise
 
 
 async def _give_back(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:

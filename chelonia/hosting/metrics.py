@@ -111,6 +111,8 @@ class Metrics:
         self.operation = operations.count
         """Counts one operation."""
         self._bytes = Counter("chelonia_data_bytes", "File bytes moved, by direction.", ("direction",), registry=r)
+        for direction in ("in", "out"):
+            self._bytes.labels(direction)  # told from the start: nothing moved is not the same as nothing known
         self._http = Counter("chelonia_http_responses", "HTTP answers by status class.", ("status",), registry=r)
         self._cut = Counter(
             "chelonia_connections_cut", "Clients' connections cut because this process stood still.", registry=r

@@ -45,7 +45,8 @@ BOOTS = "boots"
 @dataclass(frozen=True, slots=True)
 class ShepherdPorts:
     """What a Shepherd needs from the world. `librarians`: one port that fails over among several; `each_librarian`: all
-    of them, each by itself, for heartbeats (none: there is but that one port)."""
+    of them, each by itself, for heartbeats (none: there is but that one port); `moved`: counts bytes of small files,
+    "in" or "out"."""
 
     blobs: BlobStore
     state_file: ShepherdStateFile
@@ -57,6 +58,7 @@ class ShepherdPorts:
     ids: Ids
     each_librarian: tuple[Librarian, ...] = ()
     limits: LimitCounts = field(default_factory=LimitCounts)
+    moved: Callable[[str, int], None] = lambda direction, size: None
 
 
 class ShepherdNode:

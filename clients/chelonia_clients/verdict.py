@@ -46,7 +46,7 @@ class HealthPoint:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """File bytes that a node has taken in `ms` milliseconds, those of copies too: since the first came."""
+    """File bytes that a node has taken in `ms` milliseconds, those of copies too, since it started."""
 
     size: float
     ms: float

@@ -277,6 +277,7 @@ class World:
         self.transfers = FakeTransfers()
         self.signer = NamedSigner(name)
         self.loops: asyncio.Task[None] | None = None
+        self.moved: list[tuple[str, int]] = []
         self.limits = LimitCounts()
         self.service = self._service()
 
@@ -291,6 +292,7 @@ class World:
             clock=self.clock,
             ids=self.ids,
             limits=self.limits,
+            moved=lambda direction, size: self.moved.append((direction, size)),
         )
         return ShepherdService(ports, self.settings)
 

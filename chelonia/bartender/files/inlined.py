@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from dataclasses import replace
 
 from chelonia.bartender import small
 from chelonia.bartender.bulk import ElementCall, StoredBytes
@@ -15,9 +16,9 @@ from chelonia.bartender.client_metadata import FileFacts
 from chelonia.bartender.files import writing
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry
-from chelonia.bartender.transfers import locations
+from chelonia.bartender.transfers import begun_facts, locations
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
+from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.contents.uploads import BeginPut, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
@@ -79,18 +80,7 @@ def _measured(change: Write, inline: Inline) -> Checksums:
 async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes) -> StoredBytes:
     nodes = await small.candidates(ports, turn.service, begin.size, begin.wanted)
     begun = await ports.librarian.begin_put(turn.service, begin)
-    facts = ReplicaFacts(
-        blob=begun.blob,
-        guid=begun.guid,
-        name=begin.recorded,
-        owner=begin.owner,
-        size=begin.size,
-        checksums=begin.checksums,
-        wanted=begin.wanted,
-        created_ms=ports.clock.now_ms(),
-        seal=begun.seal,
-        commit_within_ms=ports.settings.put_lifetime_ms,
-    )
+    facts = replace(begun_facts(ports, begin, begun), commit_within_ms=ports.settings.put_lifetime_ms)
     return StoredBytes(begin, begun, await small.stored(ports, turn.service, SmallBlob(facts, data), nodes))
 
 

@@ -47,6 +47,7 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
         ids=node.ids,
         each_librarian=node.each_librarian(section.librarians, own_id),
         limits=node.metrics.limits,
+        moved=node.metrics.data,
     )
     shepherd = ShepherdService(ports, settings)
     node.guard(lambda: still_after_ms(shepherd.lease_ms, settings.heartbeat_ms))

@@ -57,30 +57,30 @@ class WriteBatches:
         """Call by call until nothing waits."""
         number = 0
         try:
-            while self._waiting:
+            while batch := self._next():
                 number += 1
-                await self._send(call.keyed(RequestKey(f"{call.request_key}/{number}")), self._next())
+                await self._send(call.keyed(RequestKey(f"{call.request_key}/{number}")), batch)
         finally:
             self._sending -= 1  # in the step that saw that nothing waits: who comes after it is sent by another
 
     async def _send(self, call: Call, batch: list[_Waiting]) -> None:
         try:
             answers = await self._settled(call, batch)
-        except CheloniaError as error:
-            for _, answer in batch:
-                if not answer.done():
-                    answer.set_exception(error)
-            return
         except BaseException:
             for _, answer in (*batch, *self._waiting):
                 answer.cancel()
             raise
         for (_, answer), told in zip(batch, answers, strict=True):
-            if not answer.done():
+            if answer.done():
+                continue
+            if isinstance(told, CheloniaError):
+                answer.set_exception(told)
+            else:
                 answer.set_result(told)
 
     def _next(self) -> list[_Waiting]:
-        """As many of those that wait as one call takes, in their order."""
+        """As many of those that wait as one call takes, in their order; who has gone away sends nothing."""
+        self._waiting = [each for each in self._waiting if not each[1].done()]
         count = size = 0
         for change, _ in self._waiting[:CALL_FILES_MAX]:
             size += len(change.inline.data) if change.inline is not None else 0
@@ -90,20 +90,23 @@ class WriteBatches:
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    async def _settled(self, call: Call, batch: list[_Waiting]) -> list[Done | Failure]:
-        """The answers, asked for again while some are of a passing trouble; the first lasting one of each counts."""
+    async def _settled(self, call: Call, batch: list[_Waiting]) -> list[Done | Failure | CheloniaError]:
+        """The answers, asked for again while some are of a passing trouble; the first lasting one of each counts, and a
+        call that fails later fails only those that have none yet."""
         changes = tuple(change for change, _ in batch)
-        answers: dict[int, Done | Failure] = {}
+        answers: list[Done | Failure | CheloniaError] = []
         give_up_ms, backoff = self._clock.monotonic_ms() + AGAIN_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while True:
-            for number, told in enumerate(await self._files.apply(call, changes)):
-                if number not in answers or _passing(answers[number]):
-                    answers[number] = told
+            try:
+                told: tuple[Done | Failure | CheloniaError, ...] = await self._files.apply(call, changes)
+            except CheloniaError as error:
+                return [error if _passing(each) else each for each in answers] or [error] * len(batch)
+            answers = [new if _passing(old) else old for old, new in zip(answers or told, told, strict=True)]
             pause_ms = backoff.failed()
-            if not any(map(_passing, answers.values())) or self._clock.monotonic_ms() + pause_ms > give_up_ms:
-                return [answers[number] for number in range(len(batch))]
+            if not any(map(_passing, answers)) or self._clock.monotonic_ms() + pause_ms > give_up_ms:
+                return answers
             await self._clock.sleep(pause_ms)
 
 
-def _passing(answer: Done | Failure) -> bool:
+def _passing(answer: Done | Failure | CheloniaError) -> bool:
     return isinstance(answer, Failure) and answer.kind in AGAIN

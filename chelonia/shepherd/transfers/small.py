@@ -123,7 +123,7 @@ class SmallBlobs:
         """Write batch by batch until nothing waits."""
         batch: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]] = []
         try:
-            while self._waiting:
+            while self._forget_gone():
                 size = count = 0
                 while count < len(self._waiting) and size <= bounds.STORED_CALL_BYTES_MAX:
                     size += sum(len(each.data) for each in self._waiting[count][0])
@@ -137,6 +137,12 @@ class SmallBlobs:
         finally:
             self._writing -= 1
 
+    def _forget_gone(self) -> bool:
+        """Give back the space of those whose caller has gone away before they were written; whether any is left."""
+        self._free += sum(len(each.data) for replicas, written in self._waiting if written.done() for each in replicas)
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+        return bool(self._waiting)
+
     async def _write(self, batch: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]]) -> None:
         """Write a batch at once; where that fails, each by itself, so that nobody fails for another's bytes."""
         try:
@@ -149,6 +155,7 @@ class SmallBlobs:
                 await self._write([one])
             return
         for replicas, written in batch:
+            self._node.ports.moved("in", sum(len(each.data) for each in replicas))
             receipts = [self._node.receipt(self._taken(each)) for each in replicas]
             if not written.done():
                 written.set_result(receipts)
@@ -180,6 +187,7 @@ class SmallBlobs:
         if hashlib.sha256(data).hexdigest() != held.checksums.sha256:
             node.suspect(reference)
             return FetchOutcome(error="its bytes have another checksum", kind=Kind.NOT_ALIVE.value)
+        node.ports.moved("out", len(data))
         return FetchOutcome(data)
 
 

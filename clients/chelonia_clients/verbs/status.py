@@ -199,6 +199,8 @@ def _full(seen: Seen) -> str:
     if left_ms >= 0:
         since = min(each.ms for each in seen.arrived)
         return f"full in about {_long(left_ms)}, if as much comes as in the last {_long(since)} and none goes"
+    if not seen.arrived:
+        return "not known when it will be full: no node that serves metrics was reached"
     if not any(each.size for each in seen.arrived):
         return "nothing has come since the nodes started"
     return "too early to say when it will be full"

@@ -28,15 +28,18 @@ DATA = b"small bytes"
 
 class AsJoe:
     """The port as joe's connection has it. `applied`: how many changes each call had; `trouble`: changes that meet a
-    passing trouble first."""
+    passing trouble first; `fails`: the number of the call that fails as a whole."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self.applied: list[tuple[RequestKey, int]] = []
         self.trouble = 0
+        self.fails = 0
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         self.applied.append((call.request_key, len(changes)))
+        if len(self.applied) == self.fails:
+            raise CheloniaError(Kind.UNAVAILABLE, "apply", cause="nobody answers")
         answers = await self._files.apply(msgspec.structs.replace(call, dn=JOE.dn), changes)
         await asyncio.sleep(0.01)
         lost = self.trouble
@@ -126,3 +129,22 @@ async def test_large_calls_are_cut(client: Client) -> None:
     large = bytes(bounds.INLINE_BYTES_MAX)
     await asyncio.gather(*(upload(client, bytes_source(large), f"/f{n}") for n in range(20)))
     assert max(count for _, count in files.applied) * len(large) <= bounds.INLINE_CALL_BYTES_MAX // 2
+
+
+async def test_a_later_call_that_fails_fails_nothing_that_was_stored(client: Client) -> None:
+    files = cast(AsJoe, client.files)
+    files.trouble, files.fails = 1, 2
+    uploads = [upload(client, bytes_source(DATA), f"/f{n}") for n in range(3)]
+    done = await asyncio.gather(*uploads, return_exceptions=True)
+    assert [isinstance(each, CheloniaError) for each in done] == [True, False, False]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent(client: Client) -> None:
+    files = cast(AsJoe, client.files)
+    tasks = [asyncio.create_task(upload(client, bytes_source(DATA), f"/f{n}")) for n in range(100)]
+    while not files.applied:
+        await asyncio.sleep(0)
+    for task in tasks[60:]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(count for _, count in files.applied) == 60

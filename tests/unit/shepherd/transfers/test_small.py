@@ -44,6 +44,7 @@ async def test_a_receipt_is_given_for_what_is_on_stable_storage() -> None:
     await world.restart()
     assert world.blobs.data(reference) == DATA
     assert await fetch(world, reference) == DATA
+    assert world.moved == [("in", len(DATA)), ("out", len(DATA))]
 
 
 @virtual
@@ -122,3 +123,23 @@ async def test_what_comes_together_is_written_together_and_fails_alone() -> None
     assert [each.kind for (each,) in outcomes] == ["", "", "", "", "no-space"]
     assert sizes == [1, 5, 1, 1, 1, 1, 1]
     assert len(world.blobs.references()) == 5
+
+
+@virtual
+async def test_what_nobody_waits_for_any_more_is_not_written() -> None:
+    world = await World().start()
+    whole, written = world.blobs.store_whole, list[int]()
+
+    async def slowly(replicas: Sequence[SmallReplica]) -> None:
+        written.append(len(replicas))
+        await world.pass_ms(10)
+        await whole(replicas)
+
+    world.blobs.store_whole = slowly  # type: ignore[method-assign]
+    tasks = []
+    for number in range(1, 5):  # two are written at once, the others wait
+        tasks.append(asyncio.create_task(store(world, small(number))))
+        await world.pass_ms(1)
+    tasks.pop().cancel()
+    await asyncio.gather(*tasks)
+    assert sum(written) == len(world.blobs.references()) == 3
