@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut hosts grid conform conform-s3 browser check-history bench deb constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut hosts grid conform conform-s3 mounted browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -68,6 +68,9 @@ hosts: .venv/.installed-test ## hosts as network namespaces, set up by the opera
 
 conform: .venv/.installed-test ## run clients of others at the plain door, write docs/conform.md; as root (ARGS: names of clients: no table)
 	$(PY) -m tests.conform.clients $(ARGS)
+
+mounted: .venv/.installed-test ## run suites and programs of others on a mount, some while nodes die; as root (PJDFSTEST, FSX: see the module; ARGS: names --minutes 10 --entries 100000)
+	$(PY) -m tests.conform.mounted $(ARGS)
 
 browser: .venv/.installed-test ## look at the page by share links in a real Chromium (chromium, chromium-driver)
 	$(PY) -m tests.conform.browser

@@ -27,6 +27,9 @@ PARTS_MAX: Final = 4
 """Requests side by side for one file."""
 SMALL_BYTES: Final = 1024 * 1024
 """A file up to this size comes whole."""
+BLOCKS: Final = (1024 * 1024, 256 * 1024, 64 * 1024)
+"""What a read here and there brings: the largest block of which a quarter is here already, else the smallest. A request
+costs as much as 64 KiB on their way, and who reads much of a region will read the rest."""
 WINDOW_MIN: Final = 512 * 1024
 WINDOW_MAX: Final = 16 * 1024 * 1024
 """How far ahead of a program that reads on; doubled with each read."""
@@ -40,6 +43,16 @@ PAUSE_S_MAX: Final = 2.0
 """Between two tries; together they cover the time in which Shepherds that died are back."""
 GIVE_UP_S: Final = 30.0
 """After so long no further try is begun."""
+
+
+def around(staged: Staged, start: int, end: int) -> tuple[int, int]:
+    """The bytes to fetch where [start, end) is missing: with them comes the block that they are in."""
+    for size in BLOCKS:
+        first, last = start // size * size, min(-(-end // size) * size, staged.kept)
+        here = last - first - sum(b - a for a, b in staged.missing(first, last))
+        if last - first == size and 4 * here >= size:
+            return first, last
+    return start // size * size, min(-(-end // size) * size, max(staged.kept, end))
 
 
 class CopyReader:
@@ -61,6 +74,8 @@ class CopyReader:
                 continue
             if copy.staged.base <= SMALL_BYTES:
                 first, last = 0, copy.staged.kept
+            else:
+                first, last = around(copy.staged, first, last)
             await self._all(inode, copy, first, last)
 
     async def _all(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:

@@ -8,72 +8,21 @@ import ctypes
 import errno
 import hashlib
 import os
-import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.harness import Cluster
+from tests.cluster.mounts import Mount
 from tests.support.polling import poll
 
 pytestmark = pytest.mark.capability("fuse")
 
 DATA = os.urandom(3_000_000)
 NOREPLACE, EXCHANGE = 1, 2
-
-
-@dataclass
-class Mount:
-    """One `chelonia mount` in a process of its own."""
-
-    cluster: Cluster
-    place: str
-    path: Path
-    cache: Path
-    options: str = ""
-    process: subprocess.Popen[str] | None = None
-    lines: list[str] = field(default_factory=list)
-
-    def chelonia(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(self.cluster.root), *words]
-
-    def start(self) -> Mount:
-        self.path.mkdir(exist_ok=True)
-        options = ",".join(filter(None, (f"cache={self.cache}", self.options)))
-        with (self.path.parent / f"{self.path.name}.log").open("ab") as log:
-            argv = self.chelonia("mount", "-o", options, self.place, str(self.path))
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self.process.stdout is not None
-        with self.process.stdout as out:
-            assert out.readline().startswith("mounted"), self.log()
-        return self
-
-    def log(self) -> str:
-        return (self.path.parent / f"{self.path.name}.log").read_text()
-
-    def kill(self) -> None:
-        """As if the machine's power went: the process is gone, and so is what it had in memory."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-        subprocess.run(["fusermount3", "-u", "-z", str(self.path)], check=True)
-
-    def end(self) -> None:
-        done = subprocess.run(self.chelonia("umount", str(self.path)), capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert self.process is not None
-        assert self.process.wait(30) == 0, self.log()
-
-    def abandon(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            subprocess.run(["fusermount3", "-u", "-z", str(self.path)], check=False)
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -236,6 +236,10 @@ def test_new_bytes_keep_the_file_and_change_its_etag(play: Play) -> None:
         assert after.attributes.etag != before.attributes.etag
         assert after.attributes.version > before.attributes.version
         assert (after.attributes.size, after.user) == (5, {"k": "v"})
+        await write(world, "/f", b"told", setting=Setting(mode=0o604, uid=7, gid=8, accessed_ns=9 * S))
+        await write(world, "/f", b"left as it is")
+        told = (await there(world, "/f")).attributes
+        assert (told.mode, told.uid, told.gid, told.accessed_ns) == (0o604, 7, 8, 9 * S)
 
     play(scenario)
 

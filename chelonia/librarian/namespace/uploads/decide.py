@@ -203,16 +203,17 @@ def commit_over(pending: PendingUpload, slot: Slot, over: Overwritten, new: NewB
 
 
 def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, str]], now: Ms) -> list[Element]:
-    """Swap a file's bytes in place; its states, modification time and given `metadata` follow. Raises: NOT_FOUND,
-    NOT_A_FILE, CHECKSUM."""
+    """Swap a file's bytes in place; its states, modification time, and given `metadata` and `posix` follow.
+
+    Raises: NOT_FOUND, NOT_A_FILE, CHECKSUM."""
     if type_of(over.file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
     elements = [*countable(new), *swap_blobs(over.file, over.blobs, new, now), *discard_content(over.file, now)]
     times = {"modified": seconds(now), **given.get("timestamps", {})}
     states = file_states(given.get("states", {}), new)
-    sections = {"states": states, "timestamps": times, "metadata": given.get("metadata", {})}
-    return elements + put_all(over.file.id, sections)
+    kept = {section: given.get(section, {}) for section in ("metadata", "posix")}
+    return elements + put_all(over.file.id, {"states": states, "timestamps": times, **kept})
 
 
 def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[Element]:

@@ -1,0 +1,448 @@
+"""Programs and suites of others on a mount of a real cluster, some while its nodes die. `make mounted` runs them.
+
+Each proof is one function: it raises, or tells what it saw. What is not installed is skipped and told. Checkouts of
+suites are named by the environment: PJDFSTEST (its directory, built), FSX (the binary). As root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Content, Failure, Splice
+from chelonia_clients import connect
+from chelonia_clients.settings import Wish
+from tests.cluster.harness import Cluster
+from tests.cluster.mounts import Mount
+from tests.support.polling import poll
+
+RENAME24 = {4, 5, 8, 9}
+"""pjdfstest: link counts of directories are not kept (docs/operate/mount.md)."""
+FREEZE_S, BETWEEN_S = 5.0, 20.0
+PROJECT = Path(__file__).parents[2]
+
+
+class Skipped(Exception):
+    """What a proof needs is not here."""
+
+
+@dataclass
+class Desk:
+    """Two mounts of one collection of a cluster, and a local directory. `minutes`: for what runs for a time."""
+
+    cluster: Cluster
+    one: Mount
+    two: Mount
+    scratch: Path
+    minutes: float
+    entries: int
+    faults: list[str] = field(default_factory=list)
+
+    def new(self, name: str) -> Path:
+        """A directory on the mount."""
+        path = self.one.path / name
+        path.mkdir()
+        return path
+
+    def run(self, *argv: str | Path, cwd: Path | None = None, timeout: float = 1800.0) -> str:
+        """What a command says. Raises: AssertionError when it fails."""
+        words = [str(word) for word in argv]
+        if shutil.which(words[0]) is None:
+            raise Skipped(f"no {words[0]}")
+        done = subprocess.run(words, cwd=cwd or self.scratch, capture_output=True, timeout=timeout, check=False)
+        said = (done.stdout + done.stderr).decode("utf-8", "replace")
+        assert done.returncode == 0, f"{' '.join(words)[:200]}: {done.returncode}\n{said[-3000:]}"
+        return said
+
+    @contextlib.contextmanager
+    def dying(self) -> Iterator[None]:
+        """Nodes are killed and frozen, one after another, each whole again before the next."""
+        over, chosen = threading.Event(), random.Random(1)
+        thread = threading.Thread(target=self._faults, args=(over, chosen))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _faults(self, over: threading.Event, chosen: random.Random) -> None:
+        while not over.wait(BETWEEN_S):
+            name = chosen.choice([*self.cluster.core_names, *self.cluster.shepherd_names])
+            freeze = name in self.cluster.shepherd_names and chosen.random() < 0.5
+            self.faults.append(f"{'freeze' if freeze else 'kill'} {name}")
+            print(f"    {time.strftime('%H:%M:%S')} {self.faults[-1]}", flush=True)
+            if freeze:
+                self.cluster.signal(name, signal.SIGSTOP)
+                over.wait(FREEZE_S)
+                self.cluster.signal(name, signal.SIGCONT)
+            else:
+                self.cluster.wait_restarted(name, self.cluster.kill(name))
+
+
+def pjdfstest(desk: Desk) -> str:
+    """The POSIX test suite: all but what is written down."""
+    suite = Path(os.environ.get("PJDFSTEST", "/nowhere"))
+    if not (suite / "pjdfstest").exists():
+        raise Skipped("PJDFSTEST names no built checkout of pjdfstest")
+    argv = ["prove", "-r", str(suite / "tests")]
+    done = subprocess.run(argv, cwd=desk.new("pjd"), capture_output=True, text=True, timeout=3600, check=False)
+    failed = re.findall(r"/(\w+/\d+)\.t +\(Wstat.*Failed: [1-9]\d*\)\n +Failed tests?: +([\d, -]+)", done.stdout)
+    found = re.search(r"Files=(\d+), Tests=(\d+)", done.stdout)
+    assert found, done.stdout[-2000:]
+    wrong = {name: numbers(told) for name, told in failed}
+    assert not wrong or wrong == {"rename/24": RENAME24}, wrong
+    return f"{found[1]} files, {found[2]} checks, {sum(map(len, wrong.values()))} fail: {sorted(wrong)}"
+
+
+def numbers(told: str) -> set[int]:
+    """`4-5, 8` as a set."""
+    spans = [word.split("-") for word in told.replace(" ", "").split(",") if word]
+    return {n for span in spans for n in range(int(span[0]), int(span[-1]) + 1)}
+
+
+def fsx(desk: Desk) -> str:
+    """Random reads, writes, truncations, closing and opening, while nodes die: no byte may be wrong."""
+    binary, top = os.environ.get("FSX", ""), desk.new("fsx")
+    if not Path(binary).is_file():
+        raise Skipped("FSX names no binary")
+    begun, done = time.monotonic(), 0
+    with desk.dying():
+        while time.monotonic() < begun + 60 * desk.minutes:
+            seed = int(begun) + done
+            words = ("-q", "-c", "20", "-N", "500", "-F", "1500000", "-S", str(seed), "-P", str(desk.scratch))
+            desk.run(binary, *words, top / f"f{done % 5}")
+            done += 500
+    return f"{done} operations in {time.monotonic() - begun:.0f} s, none wrong; {len(desk.faults)} faults"
+
+
+def fio(desk: Desk) -> str:
+    """Writes with checksums, read back."""
+    top = desk.new("fio")
+    for how in ("randwrite", "write"):
+        words = (f"--name={how}", f"--rw={how}", "--bs=16k", "--size=24m", "--verify=crc32c", "--do_verify=1")
+        said = desk.run("fio", *words, "--verify_fatal=1", "--fsync=256", f"--directory={top}", "--numjobs=2")
+        assert said.count("err= 0") >= 2, said[-2000:]
+    return "random and sequential, 2 jobs of 24 MiB each: nothing wrong"
+
+
+def bonnie(desk: Desk) -> str:
+    """bonnie++: characters, blocks, seeks, and files by the hundred."""
+    words = ("-s", "64m", "-r", "32", "-n", "0:65536:16:4", "-u", "root", "-q")
+    said = desk.run("bonnie++", "-d", desk.new("bonnie"), *words)
+    return said.strip().splitlines()[-1][:120]
+
+
+def dbench(desk: Desk) -> str:
+    """dbench: what a file server's clients do."""
+    load = next((p for p in map(Path, ("/usr/share/dbench/client.txt",)) if p.exists()), None)
+    if load is None:
+        raise Skipped("no client.txt of dbench")
+    seconds = str(max(20, int(20 * desk.minutes)))
+    said = desk.run("dbench", "-t", seconds, "-c", load, "-D", desk.new("dbench"), "2")
+    assert "ERROR" not in said, said[-2000:]
+    return next(line for line in reversed(said.splitlines()) if line.startswith("Throughput"))
+
+
+def postmark(desk: Desk) -> str:
+    """postmark: small files made, appended to, read and removed."""
+    script = desk.scratch / "postmark"
+    wish = ("number 200", "transactions 300", "size 500 20000", "run", "quit")
+    lines = (f"set location {desk.new('postmark')}", *(f"set {word}" if " " in word else word for word in wish))
+    script.write_text("\n".join(lines))
+    said = desk.run("postmark", script)
+    assert "Error" not in said, said[-1000:]
+    return "; ".join(re.findall(r"\d+ (?:created|read|appended|deleted) \([^)]*\)", said)) or said[-200:]
+
+
+def building(desk: Desk) -> str:
+    """A project of C cloned and built on the mount, from a repository on it."""
+    suite, top = Path(os.environ.get("PJDFSTEST", "/nowhere")), desk.new("built")
+    if not (suite / ".git").exists():
+        raise Skipped("PJDFSTEST names no checkout")
+    desk.run("git", "clone", "-q", "--bare", "--no-local", suite, top / "bare")
+    desk.run("git", "clone", "-q", top / "bare", top / "work")
+    desk.run("git", "fsck", "--full", cwd=top / "work")
+    desk.run("autoreconf", "-ifs", cwd=top / "work")
+    desk.run(top / "work/configure", cwd=top / "work")
+    desk.run("make", cwd=top / "work")
+    assert (desk.two.path / "built/work/pjdfstest").stat().st_size > 10_000
+    changed = desk.run("git", "status", "--porcelain", "--untracked-files=no", cwd=top / "work")
+    assert not changed, changed
+    return "cloned twice, fsck, autoreconf, configure, make; nothing that git knows has changed"
+
+
+def sqlite(desk: Desk) -> str:
+    """Transactions by rollback journal and by WAL, with two processes' worth of connections."""
+    top = desk.new("sqlite")
+    for mode in ("delete", "wal"):
+        with contextlib.closing(sqlite3.connect(top / mode, timeout=60)) as one:
+            (found,) = one.execute(f"pragma journal_mode={mode}").fetchone()
+            one.execute("create table t (n integer primary key, what text)")
+            with contextlib.closing(sqlite3.connect(top / mode, timeout=60)) as two:
+                for n in range(20):
+                    with one if n % 2 else two as writer:
+                        writer.execute("insert into t values (?, ?)", (n, "x" * 1000))
+            assert one.execute("pragma integrity_check").fetchone() == ("ok",), mode
+            assert one.execute("select count(*) from t").fetchone() == (20,)
+            assert found == mode
+    return "rollback journal and WAL: 20 commits of two connections each, integrity ok"
+
+
+def rsync(desk: Desk) -> str:
+    """A tree twice: the second time nothing moves."""
+    source, top = PROJECT / "chelonia" / "core", desk.new("rsync")
+    desk.run("rsync", "-a", "--exclude=__pycache__", f"{source}/", f"{top}/")
+    again = desk.run("rsync", "-ai", "--exclude=__pycache__", f"{source}/", f"{top}/")
+    assert not again.strip(), again
+    desk.run("diff", "-r", "-x", "__pycache__", source, desk.two.path / "rsync")
+    return f"{sum(1 for _ in top.rglob('*'))} entries; the second moves nothing; the other mount has the same"
+
+
+def tar(desk: Desk) -> str:
+    """A tree out of and into an archive."""
+    top, archive = desk.new("tar"), desk.scratch / "tree.tar"
+    desk.run("tar", "-C", PROJECT, "--exclude=__pycache__", "-cf", archive, "chelonia", "docs")
+    begun = time.monotonic()
+    desk.run("tar", "-C", top, "-xf", archive)
+    took, count = time.monotonic() - begun, sum(1 for _ in top.rglob("*"))
+    desk.run("tar", "-C", top, "-df", archive)
+    desk.run("tar", "-C", desk.two.path / "tar", "-cf", desk.scratch / "again.tar", ".")
+    return f"{count} entries out in {took:.0f} s ({count / took:.0f}/s), equal; archived again by the other mount"
+
+
+def coherence(desk: Desk) -> str:
+    """Two processes on two mounts: appended lines, names exchanged, lock files: nothing lost, nothing twice."""
+    desk.new("both")
+    tops = [mount.path / "both" for mount in (desk.one, desk.two)]
+    rounds, failed = 30, list[BaseException]()
+
+    def play(who: int) -> None:
+        top = tops[who]
+        try:
+            for n in range(rounds):
+                held = lock(top / "lock")
+                (top / "holder").write_text(str(who))
+                assert (top / "holder").read_text() == str(who)
+                count = int((top / "count").read_text()) if (top / "count").exists() else 0
+                (top / f"count.{who}").write_text(str(count + 1))
+                (top / f"count.{who}").rename(top / "count")
+                held()
+                with (top / "log").open("a") as log:
+                    log.write(f"{who} {n}\n")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=play, args=(who,)) for who in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    lines = (tops[0] / "log").read_text().splitlines()
+    assert sorted(lines) == sorted(f"{who} {n}" for who in (0, 1) for n in range(rounds)), lines
+    assert (tops[1] / "count").read_text() == str(2 * rounds)
+    left = sorted(path.name for path in tops[0].iterdir())
+    assert left == ["count", "holder", "log"], left
+    return f"{rounds} rounds each: {len(lines)} appended lines, a counter under a lock file right, no conflict"
+
+
+def lock(path: Path) -> Callable[[], None]:
+    """Hold a lock file; returns how to give it up."""
+    give_up = time.monotonic() + 120
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            return path.unlink
+        assert time.monotonic() < give_up, "the lock is never free"
+        time.sleep(0.05)
+
+
+def unmounting(desk: Desk) -> str:
+    """Writers at work while it is unmounted: what was closed without an error is there, by a new mount."""
+    mount = Mount(desk.cluster, desk.one.place, desk.scratch / "third", desk.scratch / "third-cache").start()
+    top, closed, over = mount.path / "unmounted", list[str](), threading.Event()
+    top.mkdir()
+
+    def write(who: int) -> None:
+        for n in range(10_000):
+            try:
+                (top / f"{who}-{n}").write_bytes(f"{who}-{n}".encode() * 100)
+            except OSError:
+                return
+            closed.append(f"{who}-{n}")
+            if over.is_set():
+                return
+
+    threads = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    poll(lambda: len(closed) > 40, 120.0, what="some are written")
+    subprocess.run(["fusermount3", "-u", "-z", str(mount.path)], check=True)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert mount.process is not None
+    assert mount.process.wait(90) == 0, mount.log()
+    there = desk.two.path / "unmounted"
+    lost = [name for name in closed if (there / name).read_bytes() != name.encode() * 100]
+    assert not lost, lost
+    return f"{len(closed)} files were closed, all are there"
+
+
+def killing(desk: Desk) -> str:
+    """`kill -9` of the mount under writers, again and again: what was closed or synced is there."""
+    mount = Mount(desk.cluster, desk.one.place, desk.scratch / "fourth", desk.scratch / "fourth-cache")
+    kept, rounds = dict[str, bytes](), 4
+    for turn in range(rounds):
+        mount.start()
+        top = mount.path / "killed"
+        top.mkdir(exist_ok=True)
+        over = threading.Timer(4.0, mount.kill)
+        over.start()
+        with contextlib.suppress(OSError):
+            for n in range(10_000):
+                data = os.urandom(3000)
+                with (top / f"{turn}-{n}").open("wb") as file:
+                    file.write(data)
+                    if n % 2:
+                        os.fsync(file.fileno())
+                        kept[f"{turn}-{n}"] = data
+                kept[f"{turn}-{n}"] = data
+        over.join()
+    mount.start()
+    lost = [name for name, data in kept.items() if (mount.path / "killed" / name).read_bytes() != data]
+    mount.end()
+    assert not lost, lost
+    return f"{rounds} deaths, {len(kept)} files closed or synced, none lost"
+
+
+def leaks(desk: Desk) -> str:
+    """Much opened, written, read, renamed and removed: descriptors and memory stay."""
+    top, process = desk.new("leaks"), desk.one.process
+    assert process is not None
+    seen = list[tuple[int, int]]()
+    for turn in range(5):
+        for n in range(60):
+            path = top / f"{turn}-{n}"
+            path.write_bytes(os.urandom(20_000))
+            path.read_bytes()
+            path.rename(top / "moved")
+            (top / "moved").unlink()
+        seen.append(used(process.pid))
+    assert seen[-1][0] <= seen[1][0] + 5, seen
+    assert seen[-1][1] <= seen[1][1] + 8 * 1024, seen
+    return f"descriptors {[fds for fds, _ in seen]}, memory {[kib // 1024 for _, kib in seen]} MiB"
+
+
+def used(pid: int) -> tuple[int, int]:
+    """Open files, and resident memory in KiB, of the mount that a command has become."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return len(os.listdir(f"/proc/{pid}/fd")), int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+
+
+def many(desk: Desk) -> str:
+    """A directory with many entries: listed whole with attributes, by readdir and stat."""
+    process = desk.one.process
+    assert process is not None
+    top, before = desk.new("many"), used(process.pid)[1]
+    asyncio.run(made(desk, "many"))
+    rates = []
+    for mount in (desk.two, desk.one):
+        begun, count = time.monotonic(), 0
+        for entry in os.scandir(mount.path / "many"):
+            entry.stat()
+            count += 1
+        rates.append(count / (time.monotonic() - begun))
+        assert count == desk.entries, count
+    after = used(process.pid)[1]
+    assert top.is_dir()
+    return (
+        f"{desk.entries} entries at {rates[0]:.0f} and {rates[1]:.0f}/s; memory {before // 1024} -> {after // 1024} MiB"
+    )
+
+
+async def made(desk: Desk, name: str) -> None:
+    """Empty files, many in a message."""
+    async with connect.from_environment(Wish(cluster=desk.cluster.root / "cluster.json")) as client:
+        assert client.files is not None
+        for start in range(0, desk.entries, 100):
+            places = [
+                parse_ln(f"{desk.one.place}/{name}/f{n:07d}") for n in range(start, min(start + 100, desk.entries))
+            ]
+            changes = tuple(Splice(place, Content(size=0, whole=True)) for place in places)
+            wrong = [each for each in await client.files.apply(client.new_call(), changes) if isinstance(each, Failure)]
+            assert not wrong, wrong[0]
+
+
+PROOFS: dict[str, Callable[[Desk], str]] = {
+    each.__name__: each
+    for each in (
+        coherence, sqlite, rsync, tar, building, fio, postmark, dbench, bonnie, unmounting, killing, leaks, many,
+        pjdfstest, fsx,
+    )
+}  # fmt: skip
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make mounted")
+    parser.add_argument("names", nargs="*", help=" ".join(PROOFS))
+    parser.add_argument("--minutes", type=float, default=10.0, help="of fsx under faults")
+    parser.add_argument("--entries", type=int, default=20_000, help="of the large directory")
+    parser.add_argument("--replicas", type=int, default=3, help="of the A-Hash")
+    wish = parser.parse_args(argv)
+    root, failed = Path(tempfile.mkdtemp(prefix="chelonia-mounted-")), list[str]()
+    cluster = Cluster(root / "cluster", shepherds=3, replicas=wish.replicas)
+    mounts = [Mount(cluster, "/desk", root / name, root / f"cache-{name}", "allow_other") for name in ("one", "two")]
+    try:
+        cluster.start()
+        cluster.request("MKCOL", f"{cluster.files_url}/desk")
+        for mount in mounts:
+            mount.start()
+        (root / "scratch").mkdir()
+        desk = Desk(cluster, *mounts, root / "scratch", wish.minutes, wish.entries)
+        for name in wish.names or PROOFS:
+            failed += [] if attempted(name, desk) else [name]
+        for mount in mounts:
+            mount.end()
+            assert "Traceback" not in mount.log(), mount.log()
+    finally:
+        for mount in mounts:
+            mount.abandon()
+        cluster.stop()
+        if not failed:
+            shutil.rmtree(root, ignore_errors=True)
+    print(f"failed: {' '.join(failed)}; all is kept in {root}" if failed else "all well")
+    return len(failed)
+
+
+def attempted(name: str, desk: Desk) -> bool:
+    begun = time.monotonic()
+    try:
+        said, good = PROOFS[name](desk), "ok"
+    except Skipped as reason:
+        said, good = str(reason), "skipped"
+    except (OSError, AssertionError, subprocess.SubprocessError) as error:
+        said, good = repr(error) if not str(error) else str(error), "FAILED"
+    print(f"{name}: {good}, {time.monotonic() - begun:.0f} s: {said}", flush=True)
+    return good != "FAILED"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
