@@ -37,7 +37,7 @@ class Network:
     def __init__(self, twin: MemoryFiles) -> None:
         self.twin = twin
         self.away = False
-        self.read_bytes = self.sent_bytes = 0
+        self.reads = self.read_bytes = self.sent_bytes = 0
         self.before_apply: Callable[[], None] | None = None
 
     def check(self) -> None:
@@ -61,6 +61,7 @@ class Network:
     async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
         self.check()
         data = self.twin.bytes_of(sources[0])[span.offset : span.offset + span.length]
+        self.reads += 1
         self.read_bytes += len(data)
         for at in range(0, len(data), 1 << 20):
             yield data[at : at + (1 << 20)]

@@ -169,6 +169,17 @@ async def test_a_read_waits_until_shepherds_that_died_are_back(
     assert await mount.read("f") == data
 
 
+async def test_reads_here_and_there_bring_the_block_that_they_are_in(mount: Trial, other: Trial) -> None:
+    await mount.write("f", LARGE)
+    handle = await other.open("f", os.O_RDONLY)
+    for at in range(pages := len(LARGE) // 4096):
+        place = at * 37 % pages * 4096
+        assert await other.system.read(handle, place, 4096) == LARGE[place : place + 4096]
+    assert other.network.reads <= 16
+    assert other.network.read_bytes <= 2 * len(LARGE)
+    await other.close(handle)
+
+
 async def test_a_small_file_travels_in_the_messages(mount: Trial, other: Trial) -> None:
     await mount.write("f", b"small")
     assert await other.read("f") == b"small"
