@@ -24,7 +24,7 @@ from chelonia_fuse.ranges import Range
 from chelonia_fuse.staging import Staged
 
 FILES_OPEN_MAX: Final = 512
-"""Copies whose file is kept open although nobody reads it."""
+"""Copies whose file is kept open: half of what a process may have by default."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,6 +151,7 @@ class Cache:
         self._directory = directory
         self._bytes_max = bytes_max
         self._inodes: dict[Guid, Inode] = {}
+        self._open: dict[Guid, Inode] = {}
         self.bytes = 0
 
     def clear(self, keep: set[str]) -> None:
@@ -169,8 +170,13 @@ class Cache:
         if inode.copy is None:
             known = inode.attributes
             inode.copy = CachedCopy(self.path(inode.guid), Staged.of(known.etag, known.size))
-        self._inodes.pop(inode.guid, None)
-        self._inodes[inode.guid] = inode
+        for order in (self._inodes, self._open):
+            order.pop(inode.guid, None)
+            order[inode.guid] = inode
+        while len(self._open) > FILES_OPEN_MAX:
+            copy = self._open.pop(next(iter(self._open))).copy
+            if copy is not None and not copy.lock.locked():  # else its bytes may be on their way to the disk
+                copy.close()
         return inode.copy
 
     def took(self, count: int) -> None:
@@ -180,13 +186,10 @@ class Cache:
             self.trim()
 
     def trim(self) -> None:
-        """Let go of copies until the rest fits, and of open files."""
+        """Let go of copies until the rest fits."""
         left = {guid: i.copy.staged.valid.total for guid, i in self._inodes.items() if i.copy is not None}
         self.bytes = sum(left.values())
         idle = [inode for inode in self._inodes.values() if _is_idle(inode)]
-        for inode in idle[: max(0, len(self._inodes) - FILES_OPEN_MAX)]:
-            assert inode.copy is not None
-            inode.copy.close()
         for inode in idle:
             if self.bytes <= self._bytes_max:
                 return
@@ -201,7 +204,8 @@ class Cache:
 
     def drop(self, inode: Inode) -> None:
         """Let go of a file's bytes."""
-        self._inodes.pop(inode.guid, None)
+        for order in (self._inodes, self._open):
+            order.pop(inode.guid, None)
         if inode.copy is not None:
             inode.copy.remove()
             inode.copy = None

@@ -15,7 +15,7 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Named, Over, Setting
-from chelonia_fuse import committing, inodes, reading
+from chelonia_fuse import committing, copies, inodes, reading
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
@@ -309,6 +309,19 @@ async def test_the_cache_keeps_to_its_size(twin: MemoryFiles, tmp_path: Path) ->
         assert await small.read(f"f{n}") == LARGE
     assert sum(path.stat().st_size for path in (tmp_path / "small" / "data").iterdir()) <= 4 * len(LARGE)
     assert await small.read("f0") == LARGE
+
+
+async def test_few_files_of_the_cache_are_open_at_a_time(mount: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "FILES_OPEN_MAX", 4)
+    kept = [await mount.open(f"open{n}", os.O_CREAT | os.O_RDWR) for n in range(6)]
+    for handle in kept:
+        await mount.system.write(handle, 0, handle.inode.guid.encode())
+    for n in range(20):
+        await mount.write(f"f{n}", b"x" * n)
+    assert sum(inode.copy.fd >= 0 for inode in mount.cache.inodes() if inode.copy is not None) <= 4
+    for handle in kept:
+        assert await mount.system.read(handle, 0, 100) == handle.inode.guid.encode()
+        await mount.close(handle)
 
 
 async def test_a_file_larger_than_the_cache_is_read_all_the_same(
