@@ -30,6 +30,7 @@ from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor
 from chelonia.hosting.doors.connection_shares import ConnectionTable, Rank, Shares, owner_of
 from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.limit_notes import LimitNotes
+from chelonia.hosting.doors.listening import ListeningSockets, Turnstile
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, Peer, WhenClosed, error_answer
 from chelonia.hosting.net.identity import Identity, TlsObject
@@ -116,7 +117,8 @@ class HttpServer:
         self._parts = parts
         self._limits = limits or HttpLimits()
         self._acceptor: _Acceptor | None = None
-        self._server: asyncio.Server | None = None
+        self._listening = ListeningSockets(self._protocol, listener.tls, self._limits.handshake_ms)
+        self._strangers = Turnstile()
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -126,8 +128,7 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The port listened on."""
-        assert self._server is not None, "start() first"
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listening.port
 
     @property
     def connections(self) -> int:
@@ -136,7 +137,6 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen. Raises: OSError when the address is taken."""
-        context = self._listener.tls
         limits = self._limits
         self._acceptor = _Acceptor(
             self._serve,
@@ -151,23 +151,14 @@ class HttpServer:
             access_log=None,
             logger=_ProtocolLog(logging.getLogger("chelonia.http.protocol")),
         )
-        timeout = limits.handshake_ms / 1000 if context else None
-        self._server = await asyncio.get_running_loop().create_server(
-            self._protocol,
-            self._listener.host,
-            self._listener.port,
-            ssl=context,
-            backlog=1024,
-            reuse_address=True,
-            ssl_handshake_timeout=timeout,
-        )
+        await self._listening.start(self._listener.host, self._listener.port)
 
     async def stop(self, deadline_ms: int) -> None:
         """Take no new connection, finish what has begun within `deadline_ms`, then close everything."""
-        if self._server is None or self._acceptor is None:
+        if self._acceptor is None:
             return
         self._stopping = self._acceptor.stopping = True
-        self._server.close()  # whoever is in a TLS handshake goes on with it
+        self._listening.stop()
         busy = {id(request.protocol) for request in self._active.values()}
         for connection in self._acceptor.connections:
             if id(connection) not in busy:
@@ -196,6 +187,8 @@ class HttpServer:
         table = self._acceptor.newcomers.table
         table.busy(raw.protocol)
         try:
+            if table.is_strange(raw.protocol):
+                await self._strangers.through()
             return await self._exchange(raw)
         finally:
             table.idle(raw.protocol)

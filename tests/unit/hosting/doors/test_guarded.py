@@ -78,7 +78,7 @@ async def guards(limit_ms: int = LIMIT_MS) -> AsyncIterator[Guards]:
         door,
         ListenSettings("127.0.0.1", 0, None, False),
         replace(PLAIN, guarded=guarded),
-        HttpLimits(connections_per_address_max=1000),
+        HttpLimits(connections_per_address_max=1000, first_request_ms=600_000),
     )
     its = Guards(guarded, cut, server)
     await server.start()

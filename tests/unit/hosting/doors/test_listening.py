@@ -1,0 +1,116 @@
+"""How connections come to a listener: one handshake in each turn of the event loop, and none is given up lightly."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.hosting.doors import listening
+from chelonia.hosting.doors.listening import ListeningSockets, Turnstile
+from chelonia.hosting.net.tls import ClientCertificate
+from tests.support.polling import poll_async
+from tests.unit.hosting.doors.test_http_server import echo
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import secure
+
+
+async def test_one_goes_through_in_each_turn_of_the_loop_in_the_order_of_coming() -> None:
+    turnstile, came, turn = Turnstile(), list[tuple[str, int]](), 0
+
+    async def go(name: str) -> None:
+        await turnstile.through()
+        came.append((name, turn))
+
+    tasks = [asyncio.create_task(go(name)) for name in "abcde"]
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    while not all(task.done() for task in tasks):
+        turn += 1
+        await asyncio.sleep(0)
+    turns = [at for _, at in came]
+    assert [name for name, _ in came] == ["a", "b", "d", "e"]
+    assert len(set(turns)) == len(turns)
+    await asyncio.wait_for(turnstile.through(), 5)  # nobody waits any more
+
+
+async def test_handshakes_that_come_at_once_begin_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, turn = list[int](), 0
+    shake = ssl.SSLObject.do_handshake
+
+    def count(each: ssl.SSLObject) -> Any:
+        if each.server_side and not vars(each).get("_counted"):
+            vars(each)["_counted"] = True
+            began.append(turn)
+        return shake(each)
+
+    def look() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(look)
+
+    loop = asyncio.get_running_loop()
+    async with secure(echo, Grid(tmp_path).server(), ClientCertificate.OPTIONAL) as server:
+        monkeypatch.setattr(ssl.SSLObject, "do_handshake", count)
+        hellos = [_hello() for _ in range(20)]
+        wires = [await asyncio.open_connection("127.0.0.1", server.port) for _ in hellos]
+        loop.call_soon(look)
+        for (_, writer), hello in zip(wires, hellos, strict=True):
+            writer.write(hello)
+        await poll_async(lambda: len(began) == len(hellos))
+        assert len(set(began)) == len(began)
+        for _, writer in wires:
+            writer.transport.abort()
+
+
+def _hello() -> bytes:
+    """What a client says first."""
+    out = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    client = context.wrap_bio(ssl.MemoryBIO(), out)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return out.read()
+
+
+@pytest.mark.expect_log("no connection can be accepted")
+async def test_a_listener_without_file_descriptors_goes_on_when_there_are_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "ACCEPT_PAUSE_S", 0.01)
+    loop, failures = asyncio.get_running_loop(), [OSError(errno.EMFILE, "Too many open files")] * 3
+    accept = loop.sock_accept
+
+    async def fail_first(sock: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await accept(sock)
+
+    monkeypatch.setattr(loop, "sock_accept", fail_first)
+    greeted = asyncio.Event()
+
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            greeted.set()
+            transport.close()
+
+    listener = ListeningSockets(Greeting, None, 1000)
+    await listener.start("127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    await asyncio.wait_for(greeted.wait(), 30)
+    assert not failures
+    writer.close()
+    listener.stop()
+
+
+async def test_an_address_that_is_taken_is_named() -> None:
+    first, second = (ListeningSockets(asyncio.Protocol, None, 1000) for _ in range(2))
+    await first.start("127.0.0.1", 0)
+    with pytest.raises(OSError, match=rf"'127.0.0.1', {first.port}\): address already in use"):
+        await second.start("127.0.0.1", first.port)
+    first.stop()
