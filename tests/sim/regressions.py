@@ -197,5 +197,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "the record that ends a change to one voter stood only with who had lost his vote by it: it followed nobody "
         "with less and stood for nothing, so there was no master ever after",
     ),
+    (
+        "swarm",
+        26_120_077,
+        "metadata of a backup knew a copy that went with a store; one report told of its loss and of a newer copy, which "
+        "was refused as one too many and never told again: nobody knew of it, and nobody removed it",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -186,6 +186,7 @@ def _judge_unlisted(
         judged.elements.append(_forget(location, record))
     elif cause is Cause.VERIFIED and not record and _has_another(location, blob, judged, blob_id):
         judged.refused.append(f"{location}: this Shepherd has a copy of {blob_id} already")
+        judged.unknown.append(location.reference)  # told again later: the other may be gone then
     elif cause is Cause.VERIFIED and not record:
         judged.fresh.add(blob_id)
         judged.unlisted.append(location.reference)

@@ -137,7 +137,7 @@ async def test_what_cannot_be_is_refused_and_holds_up_nothing_that_can(expect_lo
             replace(good, reference=ReferenceId(LOST)),
         )
         answer = await b.service.report(shepherd_call(three), Report(three, 1, 1, (good, *wrong)))
-        assert (answer.accepted, answer.unknown) == (1, ())
+        assert (answer.accepted, answer.unknown) == (1, (LOST,))
         assert await believed(b, three) == {NEW: S.ALIVE}
         assert three not in await b.locations(blob)
         again = await b.service.report(shepherd_call(three), Report(three, 1, 2, (replace(good, reference=EXTRA),)))  # type: ignore[arg-type]
@@ -147,6 +147,18 @@ async def test_what_cannot_be_is_refused_and_holds_up_nothing_that_can(expect_lo
         assert (await b.report(one, (blob, EXTRA, S.ALIVE))).accepted == 2, "in the place of a damaged one"
         assert (await believed(b, one))[EXTRA] is S.ALIVE  # type: ignore[index]
         assert b.limits.reached == {"report_entries": 6}
+
+
+@pytest.mark.expect_log("an entry is refused")
+async def test_a_copy_that_came_in_the_place_of_a_lost_one_is_listed_when_that_is_gone() -> None:
+    """Metadata of a backup knew the copy of an earlier store; one report told of its loss and of the new one."""
+    async with bench() as b:
+        _, blob = await b.file("f", copies=1)
+        one = b.shepherds[0]
+        answer = await b.report(one, (blob, ref(blob, one), S.DELETED), (blob, EXTRA, S.ALIVE))
+        assert answer.unknown == (EXTRA,), "so it is told again"
+        assert (await b.report(one, (blob, EXTRA, S.ALIVE))).unknown == ()
+        assert await believed(b, one) == {EXTRA: S.ALIVE}
 
 
 async def test_alive_with_other_bytes_is_not_alive() -> None:
