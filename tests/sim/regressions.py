@@ -200,7 +200,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     (
         "swarm",
         26_120_077,
-        "metadata of a backup knew a copy that went with a store; one report told of its loss and of a newer copy, which "
+        "metadata of a backup knew a copy that went with a store; a report told of its loss and of a newer one, which "
         "was refused as one too many and never told again: nobody knew of it, and nobody removed it",
     ),
 )
