@@ -241,6 +241,10 @@ CHUNK_BYTES: Final = 1024 * 1024
 """Read and write unit of bulk data."""
 READ_HELD_BYTES: Final = CHUNK_BYTES
 """Last bytes of a streamed read that are held until all are verified: most files whole, and little memory a reader."""
+READ_HELD_AT_DOORS_BYTES: Final = 256 * 1024
+"""The same at doors and mounts, which read for many at once."""
+WRONG_REPLICAS_KEPT: Final = 1000
+"""Replicas that gave wrong bytes, which a node asks last."""
 TICKET_BYTES_MAX: Final = 4096
 """A ticket in a TURL."""
 REPLICAS_DEFAULT: Final = 3

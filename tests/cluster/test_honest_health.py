@@ -8,6 +8,7 @@ be alive has the file's bytes. `make honest` does this also for files of other s
 from __future__ import annotations
 
 import asyncio
+import http.client
 import re
 import signal
 import subprocess
@@ -51,7 +52,7 @@ LOSE_ALL = {
 """What costs a file for certain when it happens to every copy; of some others the bytes can still be read."""
 EXPECTED = (
     "is lost, no verified copy|replica damaged|replica is invalid|replica missing|check impossible|erasure|"
-    "bytes behind the end of a replica cut off"
+    "bytes behind the end of a replica cut off|wrong bytes of a replica"
 )
 
 
@@ -119,6 +120,9 @@ async def test_no_teller_is_rosier_than_what_a_reader_gets(own_cluster: Callable
         kept = cluster.replica_file(places["/all/flip"][0])
         sound = kept.read_bytes()
         await harm(cluster, places, harmed)
+        at_once = {ln: by_the_door(cluster, ln) or by_the_door(cluster, ln) for ln in files}
+        assert {ln for ln, got in at_once.items() if got not in ("", files[ln])} == set(), "wrong bytes, handed over"
+        assert {ln for ln, got in at_once.items() if not got and files[ln] and not ln.startswith("/all/")} == set()
         lost = await until_told(cluster, client, files, places)
         assert {ln for ln in lost if not ln.startswith("/all/")} == set()
         assert {f"/all/{name}" for name in LOSE_ALL} <= lost
@@ -130,6 +134,15 @@ async def test_no_teller_is_rosier_than_what_a_reader_gets(own_cluster: Callable
         back = lost - {"/all/flip"}
         assert await until_told(cluster, client, files, places) == back
         told_to_people(cluster, back)
+
+
+def by_the_door(cluster: Cluster, ln: str) -> bytes | str:
+    """The bytes of a file as the plain door has them; "" where it has none, or breaks off."""
+    try:
+        answer = cluster.request("GET", cluster.files_url + ln)
+    except (http.client.HTTPException, OSError):
+        return ""
+    return answer.body if answer.status == 200 else ""
 
 
 async def not_whole(cluster: Cluster, client: Client, files: dict[str, bytes]) -> list[str]:

@@ -18,7 +18,6 @@ import os
 import stat
 import tempfile
 import zlib
-from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from chelonia.hosting.net.http_client import target_of
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
+from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.requester import Progress, Requester, answered
 
 
@@ -119,7 +119,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     """
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
-    search, held = _Search(client, ln), _HeldBytes(ln, progress)
+    search, held = _Search(client, ln), HeldBytes(ln, bounds.READ_HELD_BYTES, progress)
     async for facts, choice in search.replicas():
         fetched = fetched or _Fetched(ln, facts)
         fetched.check_same(facts)
@@ -145,56 +145,6 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
             yield piece
         return
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
-
-
-class _HeldBytes:
-    """What lies between the replicas and a consumer who cannot give bytes back: those held until all is verified, and
-    the digest of those handed over, by which another replica is known to begin as they do."""
-
-    def __init__(self, ln: str, progress: Progress | None) -> None:
-        self._ln = ln
-        self._progress = progress
-        self._given = hashlib.sha256()
-        self._given_bytes = 0
-        self._pieces: deque[bytes] = deque()
-        self._bytes = 0
-        self._again = hashlib.sha256()
-        self._skip = 0
-
-    def start_over(self) -> None:
-        """What is held is wrong, and perhaps what was handed over: the next bytes are the file's first."""
-        self._pieces.clear()
-        self._bytes, self._skip, self._again = 0, self._given_bytes, hashlib.sha256()
-
-    def take(self, chunk: bytes) -> Iterator[bytes]:
-        """The next bytes. Yields what may be handed over; Raises: CHECKSUM where others have been."""
-        if self._skip:
-            known, chunk = chunk[: self._skip], chunk[self._skip :]
-            self._again.update(known)
-            self._skip -= len(known)
-            if not self._skip and self._again.digest() != self._given.digest():
-                cause = f"the {self._given_bytes} bytes handed over are not how this replica begins; read it anew"
-                raise CheloniaError(Kind.CHECKSUM, "get", self._ln, cause)
-        if chunk:
-            self._pieces.append(chunk)
-            self._bytes += len(chunk)
-        while self._pieces and self._bytes - len(self._pieces[0]) >= bounds.READ_HELD_BYTES:
-            yield self._hand_over()
-
-    def rest(self) -> Iterator[bytes]:
-        """All is verified: what is left."""
-        assert not self._skip, "verified, though the bytes handed over have not been compared"
-        while self._pieces:
-            yield self._hand_over()
-
-    def _hand_over(self) -> bytes:
-        piece = self._pieces.popleft()
-        self._bytes -= len(piece)
-        self._given.update(piece)
-        self._given_bytes += len(piece)
-        if self._progress is not None:
-            self._progress(len(piece))
-        return piece
 
 
 async def download(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Arrived, Placed
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.http_client import HttpClient, Streaming
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
+from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire import receipts
+from chelonia.wire.web.digests import parse_digests
+
+_LOG = logging.getLogger(__name__)
 
 
 class HttpBytes:
@@ -20,6 +26,7 @@ class HttpBytes:
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self._transfers = HttpTransfers(client)
+        self._wrong: dict[str, None] = {}
 
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
         """Send a body to where it was placed."""
@@ -31,26 +38,44 @@ class HttpBytes:
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in done.receipts))
 
     async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of `span`, from as many sources as it takes."""
-        at, end = span.offset, span.offset + span.length
+        """Yield the bytes of `span`, from as many sources as it takes.
+
+        All bytes of a blob are compared with its checksum, the last `bounds.READ_HELD_AT_DOORS_BYTES` before they are
+        yielded: where they are wrong another source goes on, if it begins with what was yielded. Raises: CHECKSUM.
+        """
+        if not span.length:
+            return
+        reading, of_no_use = _Reading(span), dict[str, None]()
         failure = CheloniaError(Kind.NO_REPLICA, "get", cause="no Shepherd was named to read it from")
         for patience_ms in PATIENCE_MS:
-            choice = ReplicaChoice(list(sources), patience_ms)
-            while at < end and choice.turls:
+            left = [turl for turl in sources if turl not in of_no_use]
+            choice = ReplicaChoice(sorted(left, key=lambda turl: _replica(turl) in self._wrong), patience_ms)
+            while choice.turls:
+                from_one = not reading.size
                 try:
-                    async with contextlib.aclosing(self._from(choice, at, end)) as chunks:
+                    async with contextlib.aclosing(self._from(choice, reading)) as chunks:
                         async for chunk in chunks:
-                            at += len(chunk)
-                            yield chunk
+                            for piece in reading.take(chunk):
+                                yield piece
+                    reading.check()
                 except CheloniaError as error:
                     failure = error
-            if at >= end:
+                    if error.kind is Kind.CHECKSUM:
+                        of_no_use[choice.given] = None
+                        if from_one and reading.at == reading.end:
+                            self._is_wrong(_replica(choice.given))
+                        reading.start_over()
+                    continue
+                for piece in reading.rest():
+                    yield piece
                 return
         raise failure
 
-    async def _from(self, choice: ReplicaChoice, at: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield bytes from `at` on, from the first source that answers; never more than up to `end`."""
+    async def _from(self, choice: ReplicaChoice, reading: _Reading) -> AsyncGenerator[bytes, None]:
+        """Yield what is missing, from the first source that answers; never more than that."""
+        at, end = reading.at, reading.end
         async with opened(self._client, choice, at, end) as answer:
+            reading.answered(answer)
             skip = at if answer.status != 206 else 0
             async for chunk in answer.chunks():
                 kept = chunk[skip:] if skip else chunk
@@ -61,3 +86,61 @@ class HttpBytes:
                 if at >= end:
                     return
         raise CheloniaError(Kind.INCOMPLETE, "get", cause="a Shepherd sent less than it has")
+
+    def _is_wrong(self, replica: str) -> None:
+        """Ask others before this replica from now on: its Shepherd's scrub will find it."""
+        if replica not in self._wrong:
+            _LOG.warning("wrong bytes of a replica: others are asked first replica=%s", replica)
+        self._wrong[replica] = None
+        while len(self._wrong) > bounds.WRONG_REPLICAS_KEPT:
+            del self._wrong[next(iter(self._wrong))]
+
+
+class _Reading:
+    """The bytes of `span`, on their way from one or more replicas of a blob; verified where they are all there are."""
+
+    def __init__(self, span: ByteRange) -> None:
+        self._span = span
+        self.end = span.offset + span.length
+        self.size = 0
+        self._sha256 = ""
+        self._held: HeldBytes | None = None
+
+    @property
+    def at(self) -> int:
+        """The next byte of the blob."""
+        return self._span.offset + self.size
+
+    def answered(self, answer: Streaming) -> None:
+        """A replica answers, and tells how large it is, and its checksum."""
+        head = answer.headers
+        _, _, total = head.get("Content-Range", f"/{answer.length}").rpartition("/")
+        if not self.size and not self._span.offset and total == str(self._span.length):
+            self._sha256 = parse_digests(repr_digest=head.get("Repr-Digest", "")).sha256
+            if self._sha256 and self._held is None:
+                self._held = HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES)
+
+    def take(self, chunk: bytes) -> Iterable[bytes]:
+        """The next bytes; gives what may be yielded. Raises: CHECKSUM."""
+        self.size += len(chunk)
+        return (chunk,) if self._held is None else self._held.take(chunk)
+
+    def check(self) -> None:
+        """All are there. Raises: CHECKSUM when they are wrong."""
+        if self._held is not None and self._held.sha256() != self._sha256:
+            raise CheloniaError(Kind.CHECKSUM, "get", cause="the bytes do not have the checksum that was told of them")
+
+    def start_over(self) -> None:
+        """The next bytes are the first again."""
+        self.size = 0
+        if self._held is not None:
+            self._held.start_over()
+
+    def rest(self) -> Iterable[bytes]:
+        """What was held back, once it is verified."""
+        return () if self._held is None else self._held.rest()
+
+
+def _replica(turl: str) -> str:
+    """Which replica a TURL leads to, without its ticket."""
+    return turl.partition("?")[0]

@@ -1,0 +1,72 @@
+"""Bytes held back from a consumer who cannot give them back, until all of them are verified.
+
+Decides which bytes may be handed over, and whether another replica begins as those that were. Never hands over the
+last ones before somebody has said that all are right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.transfer.requester import Progress
+
+
+class HeldBytes:
+    """Between the replicas of `subject` and one consumer: at most about `hold` bytes, and the digest of those handed
+    over. `progress` is told how many these are."""
+
+    def __init__(self, subject: str, hold: int, progress: Progress | None = None) -> None:
+        self._subject = subject
+        self._hold = hold
+        self._progress = progress
+        self._given = hashlib.sha256()
+        self._given_bytes = 0
+        self._pieces: deque[bytes] = deque()
+        self._bytes = 0
+        self._again = hashlib.sha256()
+        self._skip = 0
+
+    def sha256(self) -> str:
+        """The checksum of all bytes taken, hex."""
+        whole = self._given.copy()
+        for piece in self._pieces:
+            whole.update(piece)
+        return whole.hexdigest()
+
+    def start_over(self) -> None:
+        """What is held is wrong, and perhaps what was handed over: the next bytes are the file's first."""
+        self._pieces.clear()
+        self._bytes, self._skip, self._again = 0, self._given_bytes, hashlib.sha256()
+
+    def take(self, chunk: bytes) -> Iterator[bytes]:
+        """The next bytes. Yields what may be handed over; Raises: CHECKSUM where others have been."""
+        if self._skip:
+            known, chunk = chunk[: self._skip], chunk[self._skip :]
+            self._again.update(known)
+            self._skip -= len(known)
+            if not self._skip and self._again.digest() != self._given.digest():
+                cause = f"the {self._given_bytes} bytes handed over are not how this replica begins; read it anew"
+                raise CheloniaError(Kind.CHECKSUM, "get", self._subject, cause)
+        if chunk:
+            self._pieces.append(chunk)
+            self._bytes += len(chunk)
+        while self._pieces and self._bytes - len(self._pieces[0]) >= self._hold:
+            yield self._hand_over()
+
+    def rest(self) -> Iterator[bytes]:
+        """All is verified: what is left."""
+        assert not self._skip, "verified, though the bytes handed over have not been compared"
+        while self._pieces:
+            yield self._hand_over()
+
+    def _hand_over(self) -> bytes:
+        piece = self._pieces.popleft()
+        self._bytes -= len(piece)
+        self._given.update(piece)
+        self._given_bytes += len(piece)
+        if self._progress is not None:
+            self._progress(len(piece))
+        return piece

@@ -1,0 +1,113 @@
+"""What a door reads of Shepherds: all bytes of a blob are verified, and another replica goes on where one is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia.hosting.net.http_client import HttpClient, Sending
+from chelonia.hosting.transfer.front import HttpBytes
+from chelonia.wire.web.digests import digest_headers
+
+DATA = bytes(range(256)) * 3_000
+SUMS = Checksums(sha256=hashlib.sha256(DATA).hexdigest())
+SOURCES = ("https://s1/turl/a?ticket=1", "https://s2/turl/b?ticket=2")
+WHOLE = ByteRange(0, len(DATA))
+
+
+@dataclass
+class Replicas:
+    """Replicas behind TURLs; `bad`: where each has a wrong byte; `breaks`: after how many bytes it breaks off."""
+
+    bad: dict[str, int] = field(default_factory=dict)
+    breaks: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def stream(self, sending: Sending) -> AsyncIterator[Answer]:
+        name = sending.url[8:10]
+        self.asked.append(name)
+        first, _, last = sending.headers["Range"].removeprefix("bytes=").partition("-")
+        data = bytearray(DATA)
+        if name in self.bad:
+            data[self.bad[name]] ^= 1
+        yield Answer(bytes(data), int(first), int(last) + 1, self.breaks.pop(name, len(DATA)))
+
+
+@dataclass
+class Answer:
+    data: bytes
+    first: int
+    end: int
+    breaks: int
+    status: int = 206
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        told = dict(digest_headers(SUMS))
+        return told | {"Content-Range": f"bytes {self.first}-{self.end - 1}/{len(self.data)}"}
+
+    @property
+    def length(self) -> int:
+        return self.end - self.first
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for at in range(self.first, self.end, 50_000):
+            if at - self.first >= self.breaks:
+                raise CheloniaError(Kind.INCOMPLETE)
+            yield self.data[at : min(at + 50_000, self.end)]
+
+
+async def read(replicas: Replicas, span: ByteRange = WHOLE, transfers: HttpBytes | None = None) -> bytes:
+    transfers = transfers or HttpBytes(cast(HttpClient, replicas))
+    got = bytearray()
+    async for chunk in transfers.get(SOURCES, span):
+        got += chunk
+        assert DATA[span.offset :].startswith(bytes(got)), "a wrong byte was handed over"
+    return bytes(got)
+
+
+@pytest.mark.parametrize("at", [len(DATA) - 1, len(DATA) - bounds.READ_HELD_AT_DOORS_BYTES])
+async def test_a_wrong_end_is_never_handed_over_and_another_replica_goes_on(
+    at: int, expect_log: Callable[..., None]
+) -> None:
+    expect_log("wrong bytes of a replica.* replica=https://s1/turl/a$")
+    assert await read(Replicas({"s1": at})) == DATA
+    both = Replicas({"s1": at}, {"s2": 100_000})
+    assert await read(both) == DATA, "the other one broke off meanwhile"
+
+
+async def test_who_gave_wrong_bytes_is_asked_last_from_then_on(expect_log: Callable[..., None]) -> None:
+    """A byte that was handed over cannot be taken back; whoever asks again gets right ones."""
+    expect_log("wrong bytes of a replica.* replica=https://s1/turl/a$")
+    replicas = Replicas({"s1": 0})
+    transfers = HttpBytes(cast(HttpClient, replicas))
+    with pytest.raises(CheloniaError, match="read it anew"):
+        async for _ in transfers.get(SOURCES, WHOLE):
+            pass
+    assert replicas.asked == ["s1", "s2"]
+    assert await read(replicas, transfers=transfers) == DATA
+    assert replicas.asked[2:] == ["s2"]
+
+
+async def test_where_all_are_wrong_the_bytes_break_off(expect_log: Callable[..., None]) -> None:
+    expect_log("wrong bytes of a replica")
+    replicas = Replicas({"s1": len(DATA) - 1, "s2": len(DATA) - 2})
+    with pytest.raises(CheloniaError) as caught:
+        await read(replicas)
+    assert caught.value.kind is Kind.CHECKSUM
+
+
+async def test_a_part_comes_as_it_is_and_goes_on_elsewhere_where_it_breaks_off() -> None:
+    span = ByteRange(100, 200_000)
+    assert await read(Replicas(breaks={"s1": 100_000}), span) == DATA[100:200_100]
+    assert await read(Replicas(), ByteRange(100, 0)) == b""
