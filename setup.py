@@ -32,7 +32,7 @@ CLIENT = [
 ]
 SERVER = [
     "asn1crypto>=1.5",
-    "awscrt>=0.23",
+    "awscrt>=0.38",
     "berkeleydb>=18.1.17",
     "prometheus-client>=0.21",
     "PyJWT>=2.10",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import http.client
@@ -192,9 +193,43 @@ def test_an_object_of_parts_is_seen_when_it_is_complete(s3: Any, bucket: str) ->
     got = s3.get_object(**where)
     assert (got["Body"].read(), got["Metadata"]) == (first + DATA[5:15], {"a": "1"})
     assert s3.get_object(**where, Range="bytes=5242878-5242881")["Body"].read() == first[-2:] + DATA[5:7]
+    assert s3.get_object(**where)["ChecksumCRC64NVME"] == whole["ChecksumCRC64NVME"]  # nobody asked: boto3 checks it
     other = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
     s3.abort_multipart_upload(**other)
     assert refused(s3.list_parts, **other) == (404, "NoSuchUpload")
+
+
+def test_an_object_of_parts_has_the_checksum_that_was_asked_for(s3: Any, bucket: str) -> None:
+    first, second = os.urandom(5 * 1024 * 1024), b"the last part"
+    sums = [hashlib.sha256(data).digest() for data in (first, second)]
+    composite = base64.b64encode(hashlib.sha256(b"".join(sums)).digest()).decode() + "-2"
+    told = [base64.b64encode(each).decode() for each in sums]
+    where = {"Bucket": bucket, "Key": "summed"}
+    upload = where | {"UploadId": s3.create_multipart_upload(**where, ChecksumAlgorithm="SHA256")["UploadId"]}
+    parts = []
+    for number, data in enumerate((first, second), 1):
+        put = s3.upload_part(PartNumber=number, Body=data, ChecksumAlgorithm="SHA256", **upload)
+        parts.append({"PartNumber": number, "ETag": put["ETag"], "ChecksumSHA256": put["ChecksumSHA256"]})
+    wrong = {"ChecksumAlgorithm": "CRC32", "PartNumber": 3, "Body": b"x"}
+    assert refused(s3.upload_part, **wrong, **upload) == (400, "InvalidRequest")
+    listed = s3.list_parts(**upload)
+    assert [each["ChecksumSHA256"] for each in listed["Parts"]] == told
+    assert (listed["ChecksumAlgorithm"], listed["ChecksumType"]) == ("SHA256", "COMPOSITE")
+    lie = [parts[0], parts[1] | {"ChecksumSHA256": told[0]}]
+
+    def complete(parts: list[Any], **more: Any) -> Any:
+        return s3.complete_multipart_upload(MultipartUpload={"Parts": parts}, **more, **upload)
+
+    assert refused(complete, parts=lie) == (400, "InvalidPart")
+    assert refused(complete, parts=parts, ChecksumSHA256="bad") == (400, "BadDigest")
+    assert refused(complete, parts=parts, MpuObjectSize=1) == (400, "InvalidRequest")
+    whole = complete(parts, ChecksumSHA256=composite)
+    assert (whole["ChecksumSHA256"], whole["ChecksumType"]) == (composite, "COMPOSITE")
+    assert complete(parts, ChecksumSHA256=composite)["ChecksumSHA256"] == composite
+    assert s3.get_object(**where, PartNumber=2)["ChecksumSHA256"] == told[1]
+    known = s3.get_object_attributes(**where, ObjectAttributes=["Checksum", "ObjectParts"])
+    assert (known["Checksum"]["ChecksumSHA256"], known["Checksum"]["ChecksumType"]) == (composite, "COMPOSITE")
+    assert [each["ChecksumSHA256"] for each in known["ObjectParts"]["Parts"]] == told
 
 
 def test_conditions_hold_for_writers_too(s3: Any, bucket: str) -> None:

@@ -110,6 +110,27 @@ def test_parts_become_a_file_in_their_order_whenever_they_came(play: Play) -> No
     play(scenario)
 
 
+def test_what_a_sender_measured_is_told_of_parts_and_of_the_file(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        upload, given = await opened(world, "/f", user={"k": "v", "of": "the upload"}), ("crc32:0000000a", "")
+        for number, checksum in enumerate(given, 1):
+            arrived = await sent(world, "/f", b"abc")
+            await done(world, Part(at("/f"), upload, number, arrived, checksum))
+        page = await world.files.parts(JOE, UploadParts(at("/f"), upload))
+        assert tuple(each.checksum for each in page.parts) == given
+        assert page.user == {"k": "v", "of": "the upload"}
+        bad = Part(at("/f"), upload, 3, await sent(world, "/f", b"abc"), "crc32: a b")
+        assert await applied(world, bad) is Kind.BAD_REQUEST
+        etag = hashlib.md5(b"abc").hexdigest()
+        assert isinstance(await sealed(world, "/f", upload, (1, etag), (2, etag), user={"of": "the seal"}), Done)
+        seen = await there(world, "/f", Want.USER | Want.CHECKSUMS | Want.EXTENTS)
+        assert seen.user == {"k": "v", "of": "the seal"}
+        assert [seen.sums.get(each.blob, {}) for each in seen.extents] == [{"crc32": "0000000a"}, {}]
+        assert not (await there(world, "/f", Want.EXTENTS)).sums
+
+    play(scenario)
+
+
 def test_a_part_that_is_put_again_replaces_the_first_and_parts_not_named_go(play: Play) -> None:
     async def scenario(world: World) -> None:
         upload = await opened(world, "/f")

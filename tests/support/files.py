@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -108,6 +109,7 @@ class Opened:
     owner: Dn
     within: Guid
     parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
 
     def etag(self, number: int) -> str:
         return hashlib.md5(self.parts[number][1]).hexdigest()
@@ -124,6 +126,7 @@ class MemoryFiles:
         self._bytes: dict[str, bytes] = {}
         self._used: set[str] = set()
         self._uploads: dict[UploadId, Opened] = {}
+        self._sums: dict[str, str] = {}
 
     def arrive(self, placed: Placed, data: bytes) -> Arrived:
         """Keep these bytes for the upload."""
@@ -182,9 +185,12 @@ class MemoryFiles:
         found = self._upload(call, ask.upload, ask.place, Action.READ)
         numbers = [number for number in sorted(found.parts) if number > ask.after]
         page = numbers[: ask.limit or bounds.PAGE_ENTRIES_MAX]
-        told = tuple(Told(n, len(found.parts[n][1]), found.etag(n), Ms(1)) for n in page)
+        told = tuple(
+            Told(n, len(found.parts[n][1]), found.etag(n), Ms(1), found.checksums.get(found.parts[n][0], ""))
+            for n in page
+        )
         after = page[-1] if len(numbers) > len(page) else 0
-        return PartPage(told, after, found.change.place, found.owner, found.within)
+        return PartPage(told, after, found.change.place, found.owner, found.within, dict(found.change.user))
 
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
         used = sum(node.attributes.size for node in self.nodes.values())
@@ -225,7 +231,12 @@ class MemoryFiles:
             turls if node.extents is not None else {},
             self._covering(ask.place) if Want.LOCKS in ask.want else (),
             data,
+            self._sums_of(extents) if Want.CHECKSUMS in ask.want and node.extents is not None else {},
         )
+
+    def _sums_of(self, extents: tuple[Extent, ...]) -> dict[BlobId, dict[str, str]]:
+        known = {each.blob: self._sums.get(each.blob, "") for each in extents}
+        return {blob: dict([kept.split(":")]) for blob, kept in known.items() if kept}
 
     def _list(self, call: Call, ask: Listing) -> Listed:
         if ask.limit < 0:
@@ -354,7 +365,10 @@ class MemoryFiles:
         if put in self._used or not ask.measure_md5:
             raise CheloniaError(Kind.BAD_REQUEST)
         self._used.add(put)
+        if change.checksum and not re.fullmatch(r"[a-z0-9]{1,16}:[0-9a-f]{8,64}", change.checksum):
+            raise CheloniaError(Kind.BAD_REQUEST)
         found.parts[change.number] = (put, self._bytes[put])
+        found.checksums[put] = self._sums[put] = change.checksum
         return Done(etag=found.etag(change.number))
 
     def _seal(self, call: Call, change: Seal) -> Done:
@@ -383,7 +397,8 @@ class MemoryFiles:
         arrived = tuple(Arrived(put, ()) for put, data in chosen if data)
         content = Content(tuple(extents), arrived, whole=True)
         opened = found.change
-        write = Splice(change.place, content, opened.setting, opened.user, change.parents, change.when)
+        user = {**opened.user, **change.user}
+        write = Splice(change.place, content, opened.setting, user, change.parents, change.when)
         done = self._write(call, write)
         node = self._existing(change.place)
         joined = b"".join(hashlib.md5(data).digest() for _, data in chosen)

@@ -51,13 +51,13 @@ async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
 async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
     """Take a piece of the caller's as a part."""
     token, held = arrived_bytes(ports, turn, change, change.content, piece=True)
-    part = PutPart(change.upload, change.number, CommitFile(token.begin, token.begun, held))
+    part = PutPart(change.upload, change.number, CommitFile(token.begin, token.begun, held), change.checksum)
     return Done(etag=await ports.librarian.put_part(turn.service, part))
 
 
 async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     """Make parts the content of the file, if the caller still may and what he rests on holds."""
-    write = Splice(change.place, Content(), parents=change.parents, when=change.when)
+    write = Splice(change.place, Content(), user=change.user, parents=change.parents, when=change.when)
     ready, there = await ready_to_write(ports, turn, write, _begin(turn, change.place, 0, Ms(0)))
     order = SealUpload(change.upload, ready, change.order, change.least)
     await ports.librarian.seal_upload(turn.service, order)

@@ -142,7 +142,8 @@ async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> 
         found = [FoundEntry(ask.place, each) for each in stored]
         sources = await asyncio.gather(*(_sources(ports, turn, each) for each in found))
     blobs = {place.blob: turls for place, turls in zip(page.blobs, sources, strict=False)}
-    return replace(seen, extents=page.extents, told=page.until, blobs=blobs)
+    sums = {place.blob: place.sums for place in page.blobs if place.sums} if Want.CHECKSUMS in ask.want else {}
+    return replace(seen, extents=page.extents, told=page.until, blobs=blobs, sums=sums)
 
 
 async def _sources(ports: Ports, turn: ElementCall, found: FoundEntry) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ Invariants: the extents of a content are ordered, do not overlap, and end at or 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from chelonia.core import bounds
@@ -38,10 +38,12 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one blob is, as readers see it: location -> state."""
+    """Where one blob is, as readers see it: location -> state. `sums`: checksums of it that were kept for readers,
+    name -> hex."""
 
     blob: BlobId
     locations: Mapping[str, str]
+    sums: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ which they were opened; to callers this is opaque text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NewType
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -64,19 +65,21 @@ class UploadPage:
 
 @dataclass(frozen=True, slots=True)
 class UploadedPart:
-    """A part that has arrived. `etag`: its MD5, hex."""
+    """A part that has arrived. `etag`: its MD5, hex; `checksum`: what else its sender keeps with it, `<name>:<hex>`."""
 
     number: int
     size: int
     etag: str
     arrived_ms: Ms
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PartPage:
     """Parts of one open upload by number. `after` continues the listing, 0: it ends.
 
-    `place`: what the upload is for; `owner`: who opened it; `within`: the collection that lists it.
+    `place`: what the upload is for; `owner`: who opened it; `within`: the collection that lists it; `user`: the user
+    metadata that it keeps for its file.
     """
 
     parts: tuple[UploadedPart, ...]
@@ -84,3 +87,4 @@ class PartPage:
     place: LogicalName
     owner: Dn
     within: Guid
+    user: Mapping[str, str] = field(default_factory=dict)

@@ -113,11 +113,12 @@ class OpenUpload:
 
 @dataclass(frozen=True, slots=True)
 class PutPart:
-    """A piece that has arrived becomes a part, in place of one of that number."""
+    """A piece that has arrived becomes a part, in place of one of that number. `checksum`: as of `UploadedPart`."""
 
     upload: UploadId
     number: int
     piece: CommitFile
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,7 @@ class Looked:
         extents: of the span asked for, at most `bounds.EXTENTS_PAGE`. Gaps are zeros.
         told: the bytes up to which extents are told; look again from there for more.
         blobs: TURLs by blob, of a file of several.
+        sums: with CHECKSUMS and EXTENTS, of the blobs of a file of several: checksums kept with them, name -> hex.
         data: all bytes of a file of at most `bounds.INLINE_BYTES_MAX`, as a Shepherd has checked them; None: it is
             larger or of several blobs, the answer is full, or no Shepherd gave them: then `sources` are told.
     """
@@ -174,6 +175,7 @@ class Looked:
     blobs: Mapping[BlobId, tuple[str, ...]] = field(default_factory=dict)
     locks: tuple[Lock, ...] = ()
     data: bytes | None = field(default=None, repr=False)
+    sums: Mapping[BlobId, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,12 +381,14 @@ class Open:
 @dataclass(frozen=True, slots=True)
 class Part:
     """A piece that has arrived (`Placing.piece`, `Placing.measure_md5`) becomes a part, in place of one of its number
-    (1 to `bounds.PARTS_MAX`). `Done.etag`: its MD5, hex."""
+    (1 to `bounds.PARTS_MAX`). `Done.etag`: its MD5, hex. `checksum`: one more that its sender has measured and wants
+    told of it (`<name>:<hex>`): with the parts of the upload, and in `Looked.sums`."""
 
     place: LogicalName
     upload: UploadId
     number: int
     content: Arrived
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +396,8 @@ class Seal:
     """Make parts the content of the file, in one step for readers; parts that are not named go. All else is as in
     `Write`; the etag of the file is `<MD5 of the parts' MD5s>-<their number>`.
 
-    `order`: number and etag of each part, numbers rising; `least`: bytes that each has, but the last.
+    `order`: number and etag of each part, numbers rising; `least`: bytes that each has, but the last; `user`: metadata
+    for the file beside, and before, what the upload keeps for it.
     """
 
     place: LogicalName
@@ -401,6 +406,7 @@ class Seal:
     least: int = 0
     parents: bool = False
     when: When = ANY
+    user: UserValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

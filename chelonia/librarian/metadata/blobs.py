@@ -41,6 +41,8 @@ from chelonia.librarian.metadata.elements import (
 FIRST_ORDINAL = "00000000"
 CHECKSUM_TYPES = ("sha256", "md5", "adler32")
 DEFAULT_CHECKSUM_TYPE = "md5"
+SUMS = "sums"
+"""Further checksums of a blob, `<name>:<hex>` with blanks between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ def make_blob(new: NewBlob) -> list[Element]:
     known = {prop: value for prop, value in props.items() if value}
     elements = [check(new.object, version(0)), *put_all(new.object, {"blob": known, "locations": alive})]
     return elements + [file_record(location, facts.blob) for location in new.locations]
+
+
+def sums_of(blob: StoredObject) -> dict[str, str]:
+    """The further checksums that are kept with a blob: name -> hex."""
+    return dict(word.split(":", 1) for word in blob.value("blob", SUMS).split(" ") if ":" in word)
 
 
 def swap_blobs(file: StoredObject, old: Sequence[StoredObject], new: NewBlob, now: Ms) -> list[Element]:

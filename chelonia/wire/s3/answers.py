@@ -11,6 +11,7 @@ from urllib.parse import quote
 from chelonia.core.contents.parts import PartPage, PartsUpload
 from chelonia.core.errors import CheloniaError
 from chelonia.wire.s3.acls import GROUPS, Grant
+from chelonia.wire.s3.checksums import InParts, kind_of, to_base64
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted
 from chelonia.wire.xml import leaf
@@ -116,9 +117,10 @@ def location(region: str) -> bytes:
     return _document("LocationConstraint", region)
 
 
-def copied(etag: str, modified_ns: int, name: str = "CopyObjectResult") -> bytes:
+def copied(etag: str, modified_ns: int, name: str = "CopyObjectResult", checksum: tuple[str, str] = ("", "")) -> bytes:
     """The answer to a copy."""
-    return _document(name, leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag)))
+    told = leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag))
+    return _document(name, told + _checksum(*checksum))
 
 
 def upload_created(bucket: str, key: str, upload: str) -> bytes:
@@ -133,20 +135,27 @@ def posted(bucket: str, key: str, etag: str) -> bytes:
     return _document("PostResponse", told)
 
 
-def completed(bucket: str, key: str, etag: str) -> bytes:
-    """The answer to who has completed an upload."""
+def completed(bucket: str, key: str, etag: str, checksum: tuple[str, str]) -> bytes:
+    """The answer to who has completed an upload. `checksum`: name and base64, as in all answers."""
     where = leaf("Location", f"/{bucket}/{quote(key)}") + leaf("Bucket", bucket) + leaf("Key", key)
-    return _document("CompleteMultipartUploadResult", where + leaf("ETag", quoted(etag)))
+    told = _checksum(*checksum)
+    kind = leaf("ChecksumType", kind_of(checksum[1])) if told else ""
+    return _document("CompleteMultipartUploadResult", f"{where}{leaf('ETag', quoted(etag))}{told}{kind}")
+
+
+def _checksum(name: str, value: str) -> str:
+    return leaf(f"Checksum{name.upper()}", value) if name and value else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PartSizes:
-    """Of an object in parts, how many it has, and sizes of those behind `after` by number, at most `limit`."""
+    """Of an object in parts, how many it has, and sizes of those behind `after` by number, at most `limit`, with the
+    checksum of each."""
 
     count: int
     after: int
     limit: int
-    sizes: tuple[int, ...]
+    sizes: tuple[tuple[int, tuple[str, str]], ...]
 
 
 def attributes(
@@ -155,26 +164,27 @@ def attributes(
     """What an object is like, of what was asked for; `checksum`: the algorithm and the value, "": none is known."""
     out = [leaf("ETag", etag)] if "ETag" in wanted else []
     if "Checksum" in wanted and checksum[0]:
-        value = leaf(f"Checksum{checksum[0].upper()}", checksum[1])
-        out.append(f"<Checksum>{value}<ChecksumType>FULL_OBJECT</ChecksumType></Checksum>")
+        out.append(f"<Checksum>{_checksum(*checksum)}{leaf('ChecksumType', kind_of(checksum[1]))}</Checksum>")
     if "ObjectParts" in wanted and told is not None:
         last = told.after + len(told.sizes)
         fields = (("PartsCount", told.count), ("PartNumberMarker", told.after), ("NextPartNumberMarker", last),
                   ("MaxParts", told.limit))  # fmt: skip
         inner = "".join(leaf(name, str(value)) for name, value in fields)
         inner += leaf("IsTruncated", "true" if last < told.count else "false")
-        for number, length in enumerate(told.sizes, told.after + 1):
-            inner += f"<Part>{leaf('PartNumber', str(number))}{leaf('Size', str(length))}</Part>"
+        for number, (length, one) in enumerate(told.sizes, told.after + 1):
+            inner += f"<Part>{leaf('PartNumber', str(number))}{leaf('Size', str(length))}{_checksum(*one)}</Part>"
         out.append(f"<ObjectParts>{inner}</ObjectParts>")
     out += [leaf("StorageClass", "STANDARD")] if "StorageClass" in wanted else []
     out += [leaf("ObjectSize", str(size))] if "ObjectSize" in wanted else []
     return _document("GetObjectAttributesResponse", "".join(out))
 
 
-def parts(bucket: str, key: str, upload: str, page: PartPage, asked: tuple[int, int]) -> bytes:
-    """A page of the parts of an upload; `asked`: how many at most, and behind which number."""
-    limit, after = asked
+def parts(target: tuple[str, str], upload: str, page: PartPage, asked: tuple[int, int], scheme: InParts) -> bytes:
+    """A page of the parts of an upload of `target` (bucket, key); `asked`: how many at most, behind which number."""
+    (bucket, key), (limit, after) = target, asked
     out = [leaf("Bucket", bucket), leaf("Key", key), leaf("UploadId", upload)]
+    if scheme.asked:
+        out += [leaf("ChecksumAlgorithm", scheme.name.upper()), leaf("ChecksumType", scheme.kind)]
     out += [_owner(page.owner), _owner(page.owner, "Initiator"), "<StorageClass>STANDARD</StorageClass>"]
     out += [leaf("PartNumberMarker", str(after)), leaf("MaxParts", str(limit))]
     if page.parts:
@@ -182,7 +192,9 @@ def parts(bucket: str, key: str, upload: str, page: PartPage, asked: tuple[int, 
     out.append(leaf("IsTruncated", "true" if page.after else "false"))
     for part in page.parts:
         told = leaf("PartNumber", str(part.number)) + leaf("LastModified", instant(part.arrived_ms * 1_000_000))
-        out.append(f"<Part>{told}{leaf('ETag', quoted(part.etag))}{leaf('Size', str(part.size))}</Part>")
+        name, _, digits = part.checksum.partition(":")
+        told += f"{leaf('ETag', quoted(part.etag))}{leaf('Size', str(part.size))}{_checksum(name, to_base64(digits))}"
+        out.append(f"<Part>{told}</Part>")
     return _document("ListPartsResult", "".join(out))
 
 

@@ -1,5 +1,7 @@
 """The checksums that clients send beside a body, and what is measured of one as it passes. Pure.
 
+Of an object in parts a checksum is of the whole body, put together from those of the parts without reading, or
+(composite) of the parts' checksums one after the other, with their number behind a dash.
 Source: "Checking object integrity", Amazon S3 User Guide; ETag of a body in one piece: its MD5 (RFC 1864 in hex).
 """
 
@@ -9,7 +11,9 @@ import base64
 import binascii
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Final, Protocol
 
 from awscrt import checksums as crt
@@ -52,6 +56,76 @@ ALGORITHMS: Final[Mapping[str, Callable[[], Hash]]] = {
     "sha256": hashlib.sha256,
 }
 """What clients may name, in `x-amz-checksum-<name>`."""
+
+COMBINED: Final[Mapping[str, Callable[[int, int, int], int]]] = {
+    "crc32": crt.combine_crc32,
+    "crc32c": crt.combine_crc32c,
+    "crc64nvme": crt.combine_crc64nvme,
+}
+"""Of those that combine: (of the first bytes, of those behind, how many these are) -> of all."""
+_WHOLE_ALONE: Final = ("crc64nvme",)
+_COMPOSITE: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """The checksum of an object in parts, as its upload was opened. `asked`: its client named it."""
+
+    name: str = "crc64nvme"
+    composite: bool = False
+    asked: bool = False
+
+    @property
+    def kept(self) -> tuple[str, str]:
+        """What an open upload keeps of it, in the place of a checksum; empty when nobody asked for one."""
+        return (self.name, _COMPOSITE if self.composite else "") if self.asked else ("", "")
+
+    @property
+    def kind(self) -> str:
+        """The value of `x-amz-checksum-type`."""
+        return kind_of(_COMPOSITE if self.composite else "")
+
+    def joined(self, pieces: Sequence[tuple[str, int]]) -> str:
+        """The checksum of pieces one after the other. `pieces`: of each its checksum (hex) and its length in bytes."""
+        if self.composite:
+            hashed = ALGORITHMS[self.name]()
+            hashed.update(b"".join(bytes.fromhex(value) for value, _ in pieces))
+            return f"{base64.b64encode(hashed.digest()).decode()}{_COMPOSITE}{len(pieces)}"
+        both = COMBINED[self.name]
+        known = [(int(value, 16), length) for value, length in pieces]
+        value, _ = reduce(lambda one, other: (both(one[0], *other), one[1] + other[1]), known)
+        return base64.b64encode(value.to_bytes(len(pieces[0][0]) // 2, "big")).decode()
+
+
+def in_parts(name: str, kind: str) -> InParts:
+    """What the header fields of a new upload ask for. Raises: S3Error."""
+    lower, upper = name.lower(), kind.upper()
+    if not lower and not upper:
+        return InParts()
+    if lower not in ALGORITHMS or upper not in ("", "COMPOSITE", "FULL_OBJECT"):
+        raise S3Error("InvalidRequest", "Checksum algorithm provided is unsupported. Please try again with any of the "
+                                        f"valid types: {[each.upper() for each in ALGORITHMS]}")  # fmt: skip
+    composite = upper == "COMPOSITE" or (not upper and lower not in _WHOLE_ALONE)
+    if (lower not in COMBINED and not composite) or (lower in _WHOLE_ALONE and composite):
+        cause = f"The {upper} checksum type cannot be used with the {lower} checksum algorithm."
+        raise S3Error("InvalidRequest", cause)
+    return InParts(lower, composite, asked=True)
+
+
+def of_upload(kept: tuple[str, str]) -> InParts:
+    """What an open upload keeps; nothing that this door wrote is as if none was asked for."""
+    name, value = kept
+    return InParts(name, value == _COMPOSITE, asked=True) if name in ALGORITHMS else InParts()
+
+
+def kind_of(value: str) -> str:
+    """The type of a checksum in base64."""
+    return "COMPOSITE" if _COMPOSITE in value else "FULL_OBJECT"
+
+
+def to_base64(digits: str) -> str:
+    """A checksum in hex, as S3 spells it."""
+    return base64.b64encode(bytes.fromhex(digits)).decode()
 
 
 def named(fields: Mapping[str, str]) -> dict[str, str]:
@@ -106,15 +180,24 @@ class Measured:
         for each in self._hashes.values():
             each.update(data)
 
+    def want(self, name: str) -> None:
+        """Measure one more, of a body that has not come yet."""
+        if name not in self._hashes:
+            self._hashes[name] = ALGORITHMS[name]()
+
+    def hex(self, name: str) -> str:
+        """One checksum that is measured, in hexadecimal digits."""
+        return self._hashes[name].digest().hex()
+
     @property
     def etag(self) -> str:
         """The MD5 in hexadecimal digits."""
-        return self._hashes["md5"].digest().hex()
+        return self.hex("md5")
 
     @property
     def told(self) -> str:
         """The checksum in base64, "" where there is none."""
-        return base64.b64encode(self._hashes[self.checksum].digest()).decode() if self.checksum else ""
+        return to_base64(self.hex(self.checksum)) if self.checksum else ""
 
     def check(self, trailers: Mapping[str, str]) -> None:
         """Compare with what was said, in trailing fields too. Raises: S3Error."""

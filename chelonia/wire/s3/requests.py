@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from chelonia.core.errors import CheloniaError
 from chelonia.wire import xml
+from chelonia.wire.s3.checksums import ALGORITHMS
 from chelonia.wire.s3.errors import S3Error
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -43,14 +44,24 @@ def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
     return tuple(doomed), _text(root, "Quiet").lower() == "true"
 
 
-def completion(body: bytes) -> tuple[tuple[int, str], ...]:
-    """Numbers and etags of the parts of an upload. Raises: S3Error."""
+@dataclass(frozen=True, slots=True)
+class CompletedPart:
+    """One part that an upload is completed of; `checksums`: what the client says of it, in base64 by name."""
+
+    number: int
+    etag: str
+    checksums: Mapping[str, str]
+
+
+def completion(body: bytes) -> tuple[CompletedPart, ...]:
+    """The parts that an upload is completed of. Raises: S3Error."""
     order = []
     for part in _children(_root(body, "CompleteMultipartUpload"), "Part"):
         number, etag = _text(part, "PartNumber"), _text(part, "ETag").strip('"')
         if not (number.isascii() and number.isdigit() and len(number) <= 5 and etag):
             raise S3Error("MalformedXML", "a Part has a PartNumber and an ETag")
-        order.append((int(number), etag))
+        said = {name: _text(part, f"Checksum{name.upper()}") for name in ALGORITHMS}
+        order.append(CompletedPart(int(number), etag, {name: value for name, value in said.items() if value}))
     if not order:
         raise S3Error("MalformedXML", "an upload is completed of at least one Part")
     return tuple(order)

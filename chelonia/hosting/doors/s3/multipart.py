@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from msgspec import structs
+
 from chelonia.core import bounds
 from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
@@ -23,7 +25,8 @@ from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
-from chelonia.wire.s3 import answers, apart, facts, keys, requests
+from chelonia.wire.s3 import answers, apart, checksums, completion, facts, keys, requests
+from chelonia.wire.s3.checksums import PREFIX, InParts, Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.web.conditions import quoted
 from chelonia.wire.web.ranges import parse_range
@@ -38,13 +41,19 @@ _APART: Final = "k"
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploads`."""
     kept = facts.facts_from(ask.exchange.request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
+    scheme = checksums.in_parts(ask.header("x-amz-checksum-algorithm"), ask.header("x-amz-checksum-type"))
+    kept = structs.replace(kept, checksum=scheme.kept)
     ask, copies, _ = await ready(parts, ask)
     if ask.marks:
         ask = ask.at(ask.apart)
     opened = Open(ask.place, ask.bucket, copies, user=facts.stored(kept), parents=True)
     done = await apply(parts.plain, ask.exchange.call, opened)
     told = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
-    return xml_answer(answers.upload_created(ask.target.bucket, ask.target.key, told))
+    answer = xml_answer(answers.upload_created(ask.target.bucket, ask.target.key, told))
+    if not scheme.asked:
+        return answer
+    named = ("x-amz-checksum-algorithm", scheme.name.upper()), ("x-amz-checksum-type", scheme.kind)
+    return replace(answer, headers=(*answer.headers, *named))
 
 
 async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -52,21 +61,28 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     request, number, ask = ask.exchange.request, _number(ask), _of_upload(ask)
     if request.length < 0:
         raise S3Error("MissingContentLength", "You must provide the Content-Length HTTP header.")
-    await _page(parts, ask, limit=1)
+    scheme, measured = _scheme(await _page(parts, ask, limit=1)), ask.measured
+    if scheme.asked and measured.checksum not in ("", scheme.name):
+        cause = f"Checksum Type mismatch occurred, expected checksum Type: {scheme.name}, actual checksum Type: "
+        raise S3Error("InvalidRequest", cause + measured.checksum)
+    measured.want(scheme.name)
     placing = Placing(ask.place, request.length, wanted=parts.plain.copies, parents=True, piece=True, measure_md5=True)
     _, arrived = await sent(parts.plain, ask.exchange, placing)
-    measured = ask.measured
-    done = await _applied(parts, ask, Part(ask.place, _upload(ask), number, arrived))
+    checksum = measured.hex(scheme.name)
+    change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}")
+    done = await _applied(parts, ask, change)
     if done.etag != measured.etag:
         raise S3Error("InternalError", "the part was stored with another MD5 than it came with; send it again")
-    told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
-    return HttpResponse(200, (("ETag", quoted(done.etag)), *told), b"", 0)
+    told = {f"{PREFIX}{scheme.name}": checksums.to_base64(checksum)} if scheme.asked else {}
+    told |= {f"{PREFIX}{measured.checksum}": measured.told} if measured.checksum else {}
+    return HttpResponse(200, (("ETag", quoted(done.etag)), *told.items()), b"", 0)
 
 
 async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `uploadId` and a source."""
     number, ask = _number(ask), _of_upload(ask)
-    await _page(parts, ask, limit=1)
+    scheme, measured = _scheme(await _page(parts, ask, limit=1)), Measured()
+    measured.want(scheme.name)
     source, there = await found(parts, source_of(parts, ask), Want.SOURCES)
     check_source(ask, there)
     size, text = there.attributes.size, ask.header("x-amz-copy-source-range")
@@ -77,26 +93,36 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise S3Error("InvalidArgument", f"x-amz-copy-source-range is bytes=first-last within {size} bytes")
         span = spans[0]
     placing = Placing(ask.place, span.length, wanted=parts.plain.copies, parents=True, piece=True, measure_md5=True)
-    arrived = await carried(parts, source, there, span, placing)
-    done = await _applied(parts, ask, Part(ask.place, _upload(ask), number, arrived))
-    return xml_answer(answers.copied(done.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult"))
+    arrived = await carried(parts, source, there, span, placing, measured)
+    checksum = measured.hex(scheme.name)
+    change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}")
+    done = await _applied(parts, ask, change)
+    told = (scheme.name, checksums.to_base64(checksum)) if scheme.asked else ("", "")
+    return xml_answer(answers.copied(done.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told))
 
 
 async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploadId`: the parts are the object from now on, or nothing has changed."""
-    order = requests.completion(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    said = requests.completion(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    order = tuple((part.number, part.etag) for part in said)
     etag = _etag(order)
     _, there = await seen(parts, ask)
     when, ask = await conditions(parts, ask, there), _of_upload(ask)
-    seal = Seal(ask.place, _upload(ask), order, PART_BYTES_MIN, parents=True, when=when)
     try:
+        arrived = await _all_parts(parts, ask)
+        fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
+        kept = completion.completed(fields, said, etag, arrived)
+        seal = Seal(ask.place, _upload(ask), order, PART_BYTES_MIN, True, when, facts.stored(kept))
         await _applied(parts, ask, seal)
     except CheloniaError as error:
         # A client that has not heard the answer asks again.
-        _, again = await seen(parts, ask) if error.kind is Kind.NOT_FOUND and when == ANY else (ask, None)
+        lost = error.kind is Kind.NOT_FOUND and when == ANY
+        _, again = await seen(parts, ask, Want.USER) if lost else (ask, None)
         if again is None or again.attributes.etag != etag:
             raise _refusal(error, order) from error
-    return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag))
+        kept = facts.facts_of(again.user)
+    checksum = kept.checksum if kept.etag == etag else ("", "")
+    return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum))
 
 
 async def abort(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -112,7 +138,8 @@ async def list_parts(parts: S3Parts, ask: Ask) -> HttpResponse:
     page = await _page(parts, ask, after, max(limit, 1))
     told = page if limit else PartPage((), 0, page.place, page.owner, page.within)
     told_id = ask.query.get("uploadId", "")
-    return xml_answer(answers.parts(ask.target.bucket, ask.target.key, told_id, told, (limit, after)))
+    target = ask.target.bucket, ask.target.key
+    return xml_answer(answers.parts(target, told_id, told, (limit, after), _scheme(page)))
 
 
 async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -202,6 +229,20 @@ def _count(ask: Ask, name: str, otherwise: int = PAGE) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise S3Error("InvalidArgument", f"{name} is a number from 0")
     return min(int(text), max(PAGE, bounds.PARTS_MAX))
+
+
+def _scheme(page: PartPage) -> InParts:
+    return checksums.of_upload(facts.facts_of(page.user).checksum)
+
+
+async def _all_parts(parts: S3Parts, ask: Ask) -> PartPage:
+    """All parts of an upload, in one page. Raises: NOT_FOUND."""
+    page = await parts.plain.files.parts(ask.exchange.call, UploadParts(ask.place, _upload(ask), 0, PAGE))
+    found = list(page.parts)
+    while page.after:
+        page = await parts.plain.files.parts(ask.exchange.call, UploadParts(ask.place, _upload(ask), page.after, PAGE))
+        found += page.parts
+    return replace(page, parts=tuple(found))
 
 
 async def _page(parts: S3Parts, ask: Ask, after: int = 0, limit: int = 0) -> PartPage:

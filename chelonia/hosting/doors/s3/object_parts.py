@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.ports.files import Look, Looked, Want
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import good
+from chelonia.hosting.doors.plain.ranged import Headers
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts
+from chelonia.wire.s3.checksums import PREFIX, to_base64
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.web.conditions import http_date
 
@@ -19,31 +22,43 @@ _IN_PARTS: Final = re.compile(r"[0-9a-f]{32}-([0-9]{1,5})\Z")
 PAGE: Final = 1000
 
 
-async def sizes(parts: S3Parts, ask: Ask, there: Looked) -> tuple[int, ...]:
-    """Bytes of each part; none of an object that was not made of parts."""
-    known, out = there.attributes, list[int]()
+async def made_of(parts: S3Parts, ask: Ask, there: Looked) -> tuple[tuple[int, Mapping[str, str]], ...]:
+    """Bytes and checksums of each part; none of an object that was not made of parts."""
+    known, out = there.attributes, list[tuple[int, Mapping[str, str]]]()
     made = _IN_PARTS.match(known.etag)
     at = 0
     while made and at < known.size:
-        look = Look(ask.place, Want.EXTENTS, ByteRange(at, known.size - at))
+        look = Look(ask.place, Want.EXTENTS | Want.CHECKSUMS, ByteRange(at, known.size - at))
         (answer,) = await parts.plain.files.look(ask.exchange.call, (look,))
         page = good(answer, ask.operation)
         if page.attributes.etag != known.etag or page.told <= at:
             return ()
-        out += [extent.length for extent in page.extents]
+        out += [(extent.length, page.sums.get(extent.blob, {})) for extent in page.extents]
         at = page.told
     return tuple(out) if made and len(out) == int(made[1]) else ()
 
 
-async def span_of(parts: S3Parts, ask: Ask, there: Looked) -> tuple[str, int]:
-    """The range that `partNumber` asks for, and how many parts there are (0: not made of parts). Raises: S3Error."""
+async def one_part(parts: S3Parts, ask: Ask, there: Looked, headers: Headers) -> tuple[str, Headers]:
+    """The range that `partNumber` asks for, and the header fields of the object with what is of that part alone.
+    Raises: S3Error."""
     number = _number(ask.query["partNumber"], "partNumber")
-    lengths = await sizes(parts, ask, there)
-    if not 1 <= number <= max(len(lengths), 1):
-        raise S3Error("InvalidPart", f"the object has {max(len(lengths), 1)} parts")
-    start = sum(lengths[: number - 1])
-    length = lengths[number - 1] if lengths else there.attributes.size
-    return f"bytes={start}-{start + length - 1}" if length else "", len(lengths)
+    pieces = await made_of(parts, ask, there)
+    if not 1 <= number <= max(len(pieces), 1):
+        raise S3Error("InvalidPart", f"the object has {max(len(pieces), 1)} parts")
+    start = sum(length for length, _ in pieces[: number - 1])
+    length, sums = pieces[number - 1] if pieces else (there.attributes.size, {})
+    span = f"bytes={start}-{start + length - 1}" if length else ""
+    if not pieces:
+        return span, headers
+    name, value = _checksum_of(facts.facts_of(there.user).checksum[0], sums)
+    own = {f"{PREFIX}{name}": value} if value else {}
+    told = [(field, own.get(field, text)) for field, text in headers if value or not field.startswith(PREFIX)]
+    return span, (*told, ("x-amz-mp-parts-count", str(len(pieces))))
+
+
+def _checksum_of(name: str, sums: Mapping[str, str]) -> tuple[str, str]:
+    """The checksum of a part that goes with the object's, in base64."""
+    return name, to_base64(sums.get(name, ""))
 
 
 async def attributes(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -53,11 +68,12 @@ async def attributes(parts: S3Parts, ask: Ask) -> HttpResponse:
         raise S3Error("InvalidArgument", "x-amz-object-attributes names what is wanted: ETag, ObjectSize and others")
     ask, there = await found(parts, ask, Want.USER)
     known, kept = there.attributes, facts.facts_of(there.user)
-    lengths = await sizes(parts, ask, there) if "ObjectParts" in wanted else ()
+    pieces = await made_of(parts, ask, there) if "ObjectParts" in wanted else ()
     after = _number(ask.header("x-amz-part-number-marker") or "0", "x-amz-part-number-marker")
     limit = min(_number(ask.header("x-amz-max-parts") or str(PAGE), "x-amz-max-parts"), PAGE)
-    told = answers.PartSizes(len(lengths), after, limit, lengths[after : after + limit]) if lengths else None
     checksum = kept.checksum if kept.etag == known.etag else ("", "")
+    shown = tuple((length, _checksum_of(checksum[0], sums)) for length, sums in pieces[after : after + limit])
+    told = answers.PartSizes(len(pieces), after, limit, shown) if pieces else None
     answer = xml_answer(answers.attributes(wanted, known.size, known.etag, checksum, told))
     return HttpResponse(200, (*answer.headers, ("Last-Modified", http_date(known.modified_ns))), answer.body)
 

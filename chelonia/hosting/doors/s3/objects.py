@@ -38,6 +38,7 @@ from chelonia.hosting.doors.s3 import object_parts
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, no_key, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
+from chelonia.wire.s3.checksums import Measured, kind_of
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import Facts
 from chelonia.wire.s3.keys import Target
@@ -70,8 +71,7 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     if "partNumber" in ask.query:
         if wanted:
             raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
-        wanted, count = await object_parts.span_of(parts, ask, there)
-        headers = (*headers, ("x-amz-mp-parts-count", str(count))) if count else headers
+        wanted, headers = await object_parts.one_part(parts, ask, there, headers)
     try:
         answer = ranged(reader(parts.plain, ask.exchange.call, ask.place), there, headers, wanted)
     except CheloniaError as error:
@@ -96,7 +96,7 @@ def described(ask: Ask, there: Looked) -> Headers:
         and not ask.header("Range")
     ):
         fields[f"x-amz-checksum-{kept.checksum[0]}"] = kept.checksum[1]
-        fields["x-amz-checksum-type"] = "FULL_OBJECT"
+        fields["x-amz-checksum-type"] = kind_of(kept.checksum[1])
     if kept.tags:
         fields["x-amz-tagging-count"] = str(len(kept.tags))
     own = (("ETag", quoted(known.etag)), ("Last-Modified", http_date(known.modified_ns)), ("Accept-Ranges", "bytes"))
@@ -289,14 +289,23 @@ def check_source(ask: Ask, there: Looked) -> None:
         raise S3Error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
 
 
-async def carried(parts: S3Parts, source: Ask, there: Looked, span: ByteRange, placing: Placing) -> Arrived:
-    """Bytes of an object where they are to be; few are kept here, so that others can be tried."""
+async def carried(
+    parts: S3Parts, source: Ask, there: Looked, span: ByteRange, placing: Placing, measured: Measured | None = None
+) -> Arrived:
+    """Bytes of an object where they are to be, `measured`; few are kept here, so that others can be tried."""
     body = reader(parts.plain, source.exchange.call, source.place).get(there, span) if span.length else nothing()
+    body = _measuring(body, measured) if measured is not None else body
     if span.length <= KEPT_BYTES_MAX:
         kept = b"".join([chunk async for chunk in body])
         return (await kept_sent(parts.plain, source.exchange, placing, kept))[1]
     (answer,) = await parts.plain.files.place(carrying(parts.plain, source.exchange.call), (placing,))
     return await parts.plain.bytes.put(good(answer, source.operation), body, span.length)
+
+
+async def _measuring(body: AsyncIterator[bytes], measured: Measured) -> AsyncIterator[bytes]:
+    async for chunk in body:
+        measured.update(chunk)
+        yield chunk
 
 
 async def nothing() -> AsyncIterator[bytes]:

@@ -41,7 +41,7 @@ async def verified(parts: S3Parts, request: HttpRequest) -> Verified:
         payload = signable.field("x-amz-content-sha256") or sigv4.UNSIGNED
         if payload in (chunks.SIGNED, chunks.SIGNED_TRAILER):
             raise S3Error("AccessDenied", "a body in signed chunks belongs to a signed request")
-        return _measured(request, _call(request, ANONYMOUS), payload, None)
+        return _measured(request, _call(request, ANONYMOUS), payload, None, _given(request, signable))
     issued = await parts.keys.find(claim.access_key)
     if issued is None:
         cause = "The AWS Access Key Id you provided does not exist in our records."
@@ -50,7 +50,13 @@ async def verified(parts: S3Parts, request: HttpRequest) -> Verified:
     signing = None
     if claim.payload in chunks.STREAMING:
         signing = Signing(sigv4.signing_key(issued.secret, claim.scope), claim.stamp, claim.scope, claim.signature)
-    return _measured(request, _call(request, issued.key.dn), claim.payload, signing)
+    return _measured(request, _call(request, issued.key.dn), claim.payload, signing, _given(request, signable))
+
+
+def _given(request: HttpRequest, signable: sigv4.Signable) -> dict[str, str]:
+    """The checksums that header fields give of the body; those of a completed upload are of its object."""
+    completes = request.method == "POST" and "uploadId" in dict(sigv4.query_fields(signable.query))
+    return {} if completes else checksums.named(request.headers)
 
 
 def signable_of(request: HttpRequest) -> sigv4.Signable:
@@ -66,9 +72,10 @@ def _call(request: HttpRequest, dn: Dn) -> Call:
     return Call(dn=dn, address=request.peer.address, request_id=request.request_id)
 
 
-def _measured(request: HttpRequest, call: Call, payload: str, signing: Signing | None) -> Verified:
+def _measured(
+    request: HttpRequest, call: Call, payload: str, signing: Signing | None, given: dict[str, str]
+) -> Verified:
     field = request.headers.get
-    given = checksums.named(request.headers)
     trailing = checksums.announced(field("x-amz-trailer", ""))
     name, value = next(iter(given.items()), (trailing, ""))
     name = name or _asked_for(field("x-amz-sdk-checksum-algorithm", ""))

@@ -15,7 +15,7 @@ from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, RequestKey, blo
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import SetWanted
-from chelonia.librarian.metadata.blobs import NewBlob, blob_of
+from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, sums_of
 from chelonia.librarian.metadata.contents import content_etag, content_of, last_byte_key, parse_extent
 from chelonia.librarian.metadata.elements import check, is_, put
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
@@ -140,8 +140,8 @@ class Contents:
         found = [extent for item in page.items if (extent := parse_extent(*item)).at < end]
         until = min(end, found[-1].end) if page.more and len(found) == len(page.items) else end
         ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in found)]
-        blobs = await self._records.get(call, ids, view.BLOBS_LINKED.needed)
-        places = [Placement(blob_of(blob), view.locations_of(blob, self._present)) for blob in blobs]
+        blobs = await self._records.get(call, ids, (*view.BLOBS_LINKED.needed, Needed("blob", SUMS)))
+        places = [Placement(blob_of(blob), view.locations_of(blob, self._present), sums_of(blob)) for blob in blobs]
         return ExtentPage(content_etag(file), size, until, tuple(found), tuple(places))
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:

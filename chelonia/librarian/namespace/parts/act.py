@@ -66,6 +66,7 @@ class PartUploads:
     async def put(self, call: Call, request: PutPart) -> str:
         """Take a piece as a part."""
         decide.check_number(request.number)
+        decide.check_checksum(request.number, request.checksum)
         self._uploads.check_begun(call, request.piece)
         obj = content_object(parse_upload(request.upload)[1])
         key, blob = decide.part_key(request.number), blob_object(request.piece.begun.blob)
@@ -81,7 +82,7 @@ class PartUploads:
                 old = await self._records.one(call, blob_object(decide.parse_part(key, record).blob))
                 before = Before(record, old)
             new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted)
-            elements = decide.put_part(upload, request.number, new, before, self._now())
+            elements = decide.put_part(upload, request, new, before, self._now())
             return await self._names.draft(call, elements, new.facts.checksums.md5, upload.content)
 
         etag = (await self._records.apply(call, build)).memo
@@ -200,7 +201,7 @@ class PartUploads:
     async def parts(self, call: Call, upload: UploadId, after: int, limit: int) -> PartPage:
         """The parts of an open upload."""
         obj = content_object(parse_upload(upload)[1])
-        found = decide.opened(await self._records.one(call, obj, (Needed("content"),)))
+        found = decide.opened(await self._records.one(call, obj, (Needed("content"), Needed("metadata"))))
         start = decide.part_key(after) if after > 0 else ""
         page = await self._records.scan(call, obj, "parts", start, _limit(limit))
         parts = [decide.parse_part(*item).part for item in page.items]
@@ -210,6 +211,7 @@ class PartUploads:
             parse_ln(found.fact("ln")),
             Dn(found.fact("owner")),
             Guid(found.fact("within")),
+            found.content.sections.get("metadata", {}),
         )
 
     def _now(self) -> Ms:

@@ -9,6 +9,7 @@ and only that order can be sealed.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,13 +17,13 @@ from chelonia.core import bounds
 from chelonia.core.combining import combined_adler32
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import UploadedPart, UploadId, listing_mark
-from chelonia.core.contents.uploads import BeginPut, OpenUpload, SealUpload
+from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId
 from chelonia.core.metadata import Sections, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
-from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob
+from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, discard_blob
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, extent_record
 from chelonia.librarian.metadata.elements import (
     add,
@@ -50,6 +51,7 @@ from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
 
 KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
 """Sections that an upload keeps for its file."""
+_CHECKSUM = re.compile(r"[a-z0-9]{1,16}:[0-9a-f]{8,64}")
 NO_UPLOAD = "there is no such upload; it was sealed, given up, or has expired"
 
 
@@ -65,7 +67,8 @@ class Stored:
     def record(self) -> tuple[str, str]:
         """Property and value."""
         part = self.part
-        return part_key(part.number), f"{self.blob} {part.size} {part.arrived_ms} {part.etag} {self.adler32 or '-'}"
+        words = (self.blob, part.size, part.arrived_ms, part.etag, self.adler32 or "-", part.checksum)
+        return part_key(part.number), " ".join(map(str, words if part.checksum else words[:-1]))
 
 
 def part_key(number: int) -> str:
@@ -75,8 +78,9 @@ def part_key(number: int) -> str:
 
 def parse_part(key: str, value: str) -> Stored:
     """Read a part. Raises: ValueError for what is none."""
-    blob, size, arrived, etag, adler32 = value.split(" ")
-    part = UploadedPart(int(key), int(size), etag, Ms(int(arrived)))
+    blob, size, arrived, etag, adler32, *more = value.split(" ")
+    (checksum,) = more or ("",)
+    part = UploadedPart(int(key), int(size), etag, Ms(int(arrived)), checksum)
     return Stored(part, BlobId(blob), "" if adler32 == "-" else adler32)
 
 
@@ -191,15 +195,23 @@ class Before:
     blob: StoredObject | None = None
 
 
-def put_part(upload: Opened, number: int, new: NewBlob, before: Before, now: Ms) -> list[Element]:
+def check_checksum(number: int, checksum: str) -> None:
+    """Refuse what is no checksum of a part. Raises: BAD_REQUEST."""
+    if checksum and not _CHECKSUM.fullmatch(checksum):
+        cause = f"the checksum of a part is <name>:<hex>, not {checksum[:40]!r}"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
+
+
+def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now: Ms) -> list[Element]:
     """Take a part in, in place of one of its number; extents that were laid before count no more. Raises: BAD_REQUEST
     without an MD5, TOO_LARGE."""
+    number = request.number
     etag = new.facts.checksums.md5
     if not etag:
         cause = "a part needs its MD5; have it measured where the bytes are placed (`measure_md5`)"
         raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
     obj = upload.content.id
-    part = UploadedPart(number, new.facts.size, etag, now)
+    part = UploadedPart(number, new.facts.size, etag, now, request.checksum)
     key, value = Stored(part, new.facts.blob, new.facts.checksums.adler32).record
     order = upload.fact("order")
     still = (is_("content", "state", OPEN), as_read("content", "order", order))
@@ -210,6 +222,8 @@ def put_part(upload: Opened, number: int, new: NewBlob, before: Before, now: Ms)
         put(new.object, "blob", "content", upload.id),
         put(obj, "named", new.facts.blob, "0"),
     ]
+    if request.checksum:
+        elements.append(put(new.object, "blob", SUMS, request.checksum))
     if before.blob is not None:
         elements += [drop(obj, "named", blob_of(before.blob)), *discard_blob(before.blob, "replaced", now)]
     replaced = parse_part(key, before.record).part.size if before.record else 0
@@ -326,7 +340,7 @@ def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot,
     begin, obj = request.begin, ObjectId(guid)
     elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
     elements.append(put(slot.parent.id, "entries", slot.name, guid))
-    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, {**begin.sections, **_for_file(upload)})
+    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, _for_file(upload, begin))
     sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
     elements += [check(obj, version(0)), *put_all(obj, {**sections, **_file(upload, chosen)})]
     return elements + _sealed(upload, chosen, guid, now)
@@ -335,7 +349,7 @@ def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot,
 def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwritten, now: Ms) -> list[Element]:
     """Give a file the parts in place of what it has; it keeps its GUID, names and policy. Raises: NOT_FOUND,
     NOT_A_FILE."""
-    file, kept = over.file, _for_file(upload)
+    file, kept = over.file, _for_file(upload, request.begin)
     if type_of(file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "seal", str(request.begin.ln), "the file to write is not there any more")
@@ -353,9 +367,15 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
     return elements + _sealed(upload, chosen, Guid(file.id), now)
 
 
-def _for_file(upload: Opened) -> dict[str, Mapping[str, str]]:
+def _kept(upload: Opened) -> dict[str, Mapping[str, str]]:
     sections = upload.content.sections
     return {section: sections[section] for section in KEPT_FOR_FILE if section in sections}
+
+
+def _for_file(upload: Opened, begin: BeginPut) -> dict[str, Mapping[str, str]]:
+    """What the upload keeps for its file, and what was given with its sealing, which counts before that."""
+    kept = _kept(upload)
+    return kept | {section: {**kept.get(section, {}), **given} for section, given in begin.sections.items()}
 
 
 def _file(upload: Opened, chosen: Chosen) -> Sections:
@@ -382,7 +402,7 @@ def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element
         *put_all(obj, {"content": facts}),
     ]
     elements += [drop(obj, "content", fact) for fact in ("owner", "ln", "wanted", "within", "listed", "opened_ms")]
-    elements += [drop(obj, section, prop) for section, props in _for_file(upload).items() for prop in sorted(props)]
+    elements += [drop(obj, section, prop) for section, props in _kept(upload).items() for prop in sorted(props)]
     return [*elements, *_uncounted(upload), *_unlisted(upload), *_due(upload, now)]
 
 

@@ -1,0 +1,50 @@
+"""What a client says when it completes an upload in parts, held against the parts that have arrived. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from chelonia.core.contents.parts import PartPage
+from chelonia.wire.s3 import facts
+from chelonia.wire.s3.checksums import ALGORITHMS, PREFIX, of_upload, to_base64
+from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.facts import Facts
+from chelonia.wire.s3.requests import CompletedPart
+
+
+def completed(fields: Mapping[str, str], said: Sequence[CompletedPart], etag: str, arrived: PartPage) -> Facts:
+    """What is kept of an object of these parts; its checksum is put together from theirs, where all are known.
+
+    Parts that have not arrived, or as others, are left to the sealing.
+
+    Args: `fields`: header fields, names in lower case; `etag`: the object's; `arrived`: all parts of the upload.
+    Raises: S3Error for a checksum or a size that is another than was said.
+    """
+    kept, stored = facts.facts_of(arrived.user), {part.number: part for part in arrived.parts}
+    scheme = of_upload(kept.checksum)
+    chosen = [stored[part.number] for part in said if part.number in stored]
+    pieces = [(part.checksum.removeprefix(f"{scheme.name}:"), part.size) for part in chosen]
+    told = {part.number: to_base64(value) for part, (value, _) in zip(chosen, pieces, strict=True) if _is_hex(value)}
+    for part in said:
+        value = part.checksums.get(scheme.name, "")
+        if value and told.get(part.number, value) != value:
+            raise S3Error("InvalidPart", f"part {part.number} has another {scheme.name.upper()} than was said")
+    size = fields.get("x-amz-mp-object-size", "")
+    if size and len(chosen) == len(said) and size != str(sum(part.size for part in chosen)):
+        raise S3Error("InvalidRequest", f"x-amz-mp-object-size is {size[:20]}, the parts have other bytes together")
+    whole = scheme.joined(pieces) if len(told) == len(said) else ""
+    _check(fields, scheme.name, scheme.kind, whole)
+    return Facts(kept.headers, kept.user, kept.tags, (scheme.name, whole) if whole else ("", ""), etag)
+
+
+def _check(fields: Mapping[str, str], name: str, kind: str, whole: str) -> None:
+    given = {each: fields[PREFIX + each] for each in ALGORITHMS if PREFIX + each in fields}
+    if fields.get("x-amz-checksum-type", kind).upper() != kind or not set(given) <= {name}:
+        cause = f"The upload was created using the {kind} {name} checksum; it is completed with that one"
+        raise S3Error("InvalidRequest", cause)
+    if whole and given.get(name, whole) != whole:
+        raise S3Error("BadDigest", f"The {name.upper()} you specified did not match the calculated checksum")
+
+
+def _is_hex(text: str) -> bool:
+    return bool(text) and ":" not in text
