@@ -236,7 +236,7 @@ class ShepherdNode:
         self.journal.forget(reference)
 
     async def settle(self) -> None:
-        """Make what `known` noted durable. Losing it in a crash is harmless: it is told again."""
+        """Have the store note what `known` noted. Losing it in a crash is harmless: it is told again."""
         references, self._to_settle = tuple(self._to_settle), {}
         if references:
             await self.ports.blobs.settle(references)

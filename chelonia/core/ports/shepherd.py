@@ -601,7 +601,7 @@ class BlobStore(Protocol):
         ...
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
-        """Note durably that these replicas are committed: a transact has named their blobs."""
+        """Note that these replicas are committed: a transact has named their blobs. A crash may take it back."""
         ...
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:

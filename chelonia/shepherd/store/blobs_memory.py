@@ -201,7 +201,7 @@ class MemoryBlobs:
         self.truncate(parse_reference(reference), size)
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
-        """Note durably that these replicas are committed."""
+        """Note that these replicas are committed."""
         for reference in references:
             kept = self._replicas.get(parse_reference(reference))
             if kept is not None:

@@ -129,11 +129,13 @@ async def test_whatever_is_cut_short_no_replica_is_seen_without_all_its_bytes_an
         store.close()
 
 
-async def test_what_is_settled_stays_so(blobs: FileBlobs, after: After) -> None:
+async def test_what_is_settled_is_whole_and_may_have_to_be_settled_again(blobs: FileBlobs, after: After) -> None:
     await uploaded(blobs)
     await blobs.settle((REF,))
 
     async def look(store: FileBlobs) -> None:
+        assert [(each.size, each.facts is not None) for each in await found(store)] == [(len(BYTES), True)]
+        await store.settle((REF,))
         assert [each.committed for each in await found(store)] == [True]
 
     await after.each(look)
