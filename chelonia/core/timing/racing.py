@@ -7,7 +7,8 @@ when it has enough are its own. What still runs when it leaves is cancelled, not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +23,16 @@ def many(*, silent: bool, of_use: bool, at_once: int = 1) -> int:
     if silent:
         return at_once
     return 0 if of_use else 1
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let `work` run for as long as this lasts."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 class Race(Generic[K, T]):

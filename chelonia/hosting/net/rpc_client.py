@@ -13,6 +13,7 @@ arrive as they left the other side; those of the transport name target and cure.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -29,7 +30,7 @@ from chelonia.core.ports.files import Files
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock, Ids
-from chelonia.core.timing.racing import Race
+from chelonia.core.timing.racing import Race, beside
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient, PendingCall, Silent
 from chelonia.hosting.net.http_client import (
@@ -188,6 +189,9 @@ class Channel:
         def trying(number: int) -> Coroutine[Any, Any, Any]:
             return self._once(self._urls[number], call, method, args)
 
+        if hedge_ms and row.retry is Retry.KEYED and self._service is FILES:
+            async with beside(self._ask_after(url, call, hedge_ms // 2)):
+                return await self._race(first, trying, trying(first), (hedge_ms, hedge_ms))
         standing = client.standing(url) if client is not None and self._packs(url, method) else None
         if standing is None:
             return await (self._race(first, trying, trying(first), (hedge_ms, hedge_ms)) if hedge_ms else trying(first))
@@ -203,6 +207,13 @@ class Channel:
         if hedge_ms:
             self._current = first
         return answer
+
+    async def _ask_after(self, url: str, call: Call, pause_ms: int) -> None:
+        """Ask for nothing, again and again: one that is busy answers, so that no other one stores the bytes too."""
+        while True:
+            await self._link.clock.sleep(pause_ms)
+            with suppress(CheloniaError):
+                await self._once(url, call, "look", ((),))
 
     async def _race(
         self, first: int, trying: Callable[[int], Coroutine[Any, Any, Any]], begun: Coroutine[Any, Any, Any],
