@@ -236,7 +236,7 @@ async def _serve(
                 return operation.recalled(request), None
         except CheloniaError as unknown:  # a first try may have applied: what this one met is not the answer yet
             error = error if error.meaning.retryable else unknown
-    return _failed(operation, turn, request, _as_seen(error))
+    return _failed(operation, turn, request, _as_seen(error, turn.user))
 
 
 def _failed(
@@ -261,8 +261,12 @@ async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCa
     return await operation.act(turn, request)
 
 
-def _as_seen(error: CheloniaError) -> CheloniaError:
-    """A Librarian that does not know this Bartender is our trouble, not the user's lack of a right."""
+def _as_seen(error: CheloniaError, user: Call) -> CheloniaError:
+    """A Librarian that does not know this Bartender is our trouble, not the user's lack of a right; and who comes by a
+    token hears neither which collections have quotas nor what is in them."""
+    if error.kind is Kind.QUOTA and user.scopes:
+        cause = "a quota of where it goes, or of whose token this is, is used up: ask who gave you the token"
+        return CheloniaError(Kind.QUOTA, error.op, cause=cause)
     if error.kind in (Kind.DENIED, Kind.UNTRUSTED) and error.op.startswith(("librarian.", "shepherd.")):
         cause = f"this Bartender is not approved for it; an administrator can approve it ({error.cause})"
         return CheloniaError(Kind.UNAVAILABLE, error.op, error.subject, cause)

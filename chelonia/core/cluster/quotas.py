@@ -56,6 +56,13 @@ class QuotaUse:
             return 0
         return -1 if self.quota.bytes < 0 else max(self.quota.bytes - self.bytes, 0)
 
+    def takes(self, size: int) -> bool:
+        """Whether a new file of so many bytes fits; -1: not known, and some."""
+        if not self.counted:
+            return True
+        no_file = 0 <= self.quota.files <= self.files
+        return not no_file and (size == 0 or self.bytes_left < 0 or self.bytes_left >= max(size, 1))
+
 
 def narrowest(uses: Iterable[QuotaUse]) -> QuotaUse | None:
     """The quota of which the fewest bytes are left, None where none bounds bytes."""

@@ -1,10 +1,13 @@
 """Quotas as users meet them: what binds them is told, and what does not fit is refused at every operation."""
 
+import msgspec
+
 from chelonia.core.cluster.quotas import Quota
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.core.rights.scopes import ADDING, Scope
 from chelonia.librarian.leadership.counting import Counting
 from tests.support.files_worlds import at
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
@@ -39,6 +42,23 @@ async def test_what_does_not_fit_is_refused_before_and_at_the_commit(stage: Stag
     refused = await write(stage, "/f", 101)
     assert isinstance(refused, Failure)
     assert refused.kind is Kind.QUOTA
+
+
+@scene
+async def test_who_comes_by_a_token_hears_of_no_tree_nor_of_what_is_in_it(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    await stage.bartender.files.apply(JOE, (Make(at("/atlas"), TYPE_COLLECTION),))
+    await stage.bartender.files.apply(JOE, (Make(at("/atlas/in"), TYPE_COLLECTION),))
+    await counted(stage, Quota(Dn(""), await stage.guid("/atlas"), 100))
+    guest = msgspec.structs.replace(JOE, scopes=(Scope(ADDING, ("atlas", "in")),), via="link 1")
+    (written,) = await stage.bartender.files.apply(guest, (Write(at("/atlas/in/g"), inline=Inline(b"x" * 101, 2)),))
+    (placed,) = await stage.bartender.files.place(guest, (Placing(at("/atlas/in/g"), 101, wanted=2),))
+    for refused in (placed, written):
+        assert isinstance(refused, Failure)
+        assert refused.kind is Kind.QUOTA
+        assert "ask who gave you the token" in refused.cause
+        assert not {"atlas", "100"} & set(refused.cause.replace("/", " ").split()), refused.cause
+        assert refused.subject != "/atlas"
 
 
 @scene

@@ -40,8 +40,11 @@ async def show(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     (page,) = await trash.list_deleted(exchange.call, (ListRequest("0", str(exchange.place), after),))
     _check(page, exchange)
     rows = "".join(_row(entry) for entry in page.entries)
-    none = "" if rows else "<p>Nothing of yours that was deleted from here is kept.</p>"
     further = quote(page.after, safe="")
+    nothing = (
+        "Nothing of yours on this page." if after or further else "Nothing of yours that was deleted from here is kept."
+    )
+    none = "" if rows else f"<p>{nothing}</p>"  # a page is filled by what all have deleted
     more = f'<p><a href="?{TRASH}&amp;after={further}">more</a></p>' if further else ""
     columns = "".join(f'<th scope="col">{name}</th>' for name in ("Name", "Size", "Deleted", "Kept until", ""))
     return frame.answer(

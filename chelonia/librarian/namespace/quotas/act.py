@@ -187,17 +187,23 @@ class Quotas:
 
     async def check_room(self, call: Call, owner: Dn, name: LogicalName, size: int) -> None:
         """Refuse bytes for a new file before they are sent, as things stand. Raises: QUOTA."""
-        table = self._table or await self.table(call)
-        if not table.accounts:
+        if self._table is not None and await self._full(call, self._table, owner, name, size) is None:
             return
+        full = await self._full(call, await self.table(call), owner, name, size)  # what is remembered refuses nobody
+        if full is not None:
+            raise self._refused(full, f", and this takes {size} bytes more" if size > 0 else "")
+
+    async def _full(self, call: Call, table: Table, owner: Dn, name: LogicalName, size: int) -> QuotaUse | None:
+        """A quota into which a new file does not fit."""
+        if not table.accounts:
+            return None
         parents = frozenset[Guid]()
         if table.trees:
             steps = tuple((part + "/",) for part in name.parts[:-1])
             (walked,) = await self._records.walk(call, (Walk(ObjectId(name.start), steps),), (Needed("entry"),))
             parents = frozenset((Guid(walked.last.id),))
-        for use in await self.uses(call, await self._binding(call, table, Held(owner, 0, parents))):
-            if use.counted and (use.bytes_left == 0 or 0 <= use.bytes_left < size):
-                raise self._refused(use, f", and this takes {size} bytes more" if size > 0 else "")
+        uses = await self.uses(call, await self._binding(call, table, Held(owner, 0, parents)))
+        return next((use for use in uses if not use.takes(size)), None)
 
     # --- setting ----------------------------------------------------------------------------------------------------
 

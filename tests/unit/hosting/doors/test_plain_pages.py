@@ -29,6 +29,8 @@ class Kept:
 
     async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
         (request,) = requests
+        if request.ln == "/of-others":
+            return (ListDeletedOutcome("0", "", (), "" if request.after else "b/c2"),)
         if request.after:
             return (ListDeletedOutcome("0", "", (DeletedEntry("older", "h", call.dn, 0, 0, 1, "collection"),)),)
         return (ListDeletedOutcome("0", "", (DeletedEntry(ODD, "g", call.dn, 1234, 0, 1),), "a/b"),)
@@ -74,6 +76,16 @@ def test_what_was_deleted_is_shown_with_a_button_that_brings_it_back(bench: Benc
     assert kept.back == [UndeleteRequest("0", "g", f"/d/{ODD}")]
     again = pressed(bench)
     assert (again.status, "there is one again" in again.text) == (409, True)
+
+
+def test_a_page_of_what_others_deleted_does_not_say_that_nothing_is_kept(bench: Bench) -> None:
+    bench.ask("MKCOL", "/of-others")
+    first = bench.ask("GET", "/of-others/?trash", Accept="text/html").text
+    (more,) = html.fromstring(first).xpath("//a[.='more']/@href")
+    assert "Nothing of yours on this page" in first
+    last = bench.ask("GET", f"/of-others/{more}", Accept="text/html").text
+    assert "Nothing of yours on this page" in last
+    assert "is kept" not in first + last
 
 
 def test_a_page_of_another_site_brings_nothing_back(bench: Bench, kept: Kept) -> None:

@@ -150,6 +150,32 @@ def test_a_size_is_refused_before_the_bytes_are_sent() -> None:
     play(scenario)
 
 
+def test_an_empty_file_needs_a_file_and_no_bytes() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(SIZE, files=2))
+        await b.file("a")
+        await refused(b.service.begin_put(BARTENDER, b.begin("b", size=-1)))
+        await b.service.begin_put(BARTENDER, b.begin("b", size=0))
+        await set_and_counted(b, of_joe(SIZE, files=1))
+        assert "1 of 1 files" in await refused(b.service.begin_put(BARTENDER, b.begin("c", size=0)))
+
+    play(scenario)
+
+
+def test_a_quota_that_another_librarian_raised_refuses_nobody() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(10))
+        quotas = b.service._parts.names.quotas
+        remembered = quotas._table
+        await b.service.set_quota(ADMIN, of_joe(100))
+        quotas._table = remembered  # as a Librarian knows it that nobody told
+        await b.service.begin_put(BARTENDER, b.begin("a", size=11))
+        quotas._table = remembered
+        assert "101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("b", size=101)))
+
+    play(scenario)
+
+
 def test_the_parts_of_an_upload_count_from_their_arrival() -> None:
     async def scenario(b: Bench) -> None:
         early, _ = await filled(b, 1)
