@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from msgspec import structs
 from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 
 if TYPE_CHECKING:
     from chelonia_fuse.copies import CachedCopy
@@ -26,6 +28,9 @@ _BITS: Final = 62
 _DEPTH_MAX: Final = 1000
 LAGS_NS: Final = 1_000_000_000
 """How far a listing, which tells no versions of files, may be behind a look or a change that was answered."""
+KEPT_MAX: Final = 50_000
+"""So many inodes, of 1 to 2 KiB, are known before the kernel is asked to let go of the oldest. By itself it does so
+only when the machine's memory is short."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +88,7 @@ class Inodes:
         self._by_number = {ROOT: self.root}
         self._by_guid = {root.guid: self.root}
         self._children: dict[tuple[int, str], Inode] = {}
+        self._new = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -109,6 +115,7 @@ class Inodes:
         if inode is None:
             inode = Inode(self._number(attributes.guid), attributes)
             self._by_number[inode.number] = self._by_guid[attributes.guid] = inode
+            self._new += 1
         if name:
             self.name(inode, parent, name)
         return inode
@@ -136,6 +143,19 @@ class Inodes:
             return None
         inode.lookups -= count
         return self.drop(inode)
+
+    def too_many(self) -> list[tuple[int, str]]:
+        """Names, as `(number of the parent, name)`, that the kernel may let go of: those of the oldest files, that
+        nobody has open. Those that were looked through come last the next time."""
+        names = list[tuple[int, str]]()
+        if self._new < KEPT_MAX // 50 or len(self) <= KEPT_MAX:
+            return names
+        most, self._new = min(2 * self._new, len(self) - KEPT_MAX), 0
+        for inode in list(islice(self._by_number.values(), most)):
+            self._by_number[inode.number] = self._by_number.pop(inode.number)
+            if inode.attributes.type != TYPE_COLLECTION and not inode.opens:
+                names += inode.names
+        return names
 
     def drop(self, inode: Inode) -> Inode | None:
         """Let go of an inode that neither the kernel nor a commit needs. Returns: it, when it went."""

@@ -118,7 +118,13 @@ class Binding(pyfuse3.Operations):
 
     def _counted(self, inode: Inode) -> pyfuse3.EntryAttributes:
         inode.lookups += 1
+        self._let_go()
         return self._entry(inode)
+
+    def _let_go(self) -> None:
+        """Keep the memory flat over any number of files: a thread of pyfuse3 tells the kernel."""
+        for parent, name in self._system.inodes.too_many():
+            pyfuse3.invalidate_entry_async(pyfuse3.InodeT(parent), name.encode(), ignore_enoent=True)
 
     def _handle(self, store: dict[int, Any], value: object) -> int:
         self._next += 1
@@ -307,6 +313,7 @@ class Binding(pyfuse3.Operations):
             return taken
 
         await self._system.entries(self._directories[fh], start_id, accept)
+        self._let_go()
 
     @_answering
     async def releasedir(self, fh: int) -> None:

@@ -144,7 +144,7 @@ def fio(desk: Desk) -> str:
 
 def bonnie(desk: Desk) -> str:
     """bonnie++: characters, blocks, seeks, and files by the hundred."""
-    words = ("-s", "64m", "-r", "32", "-n", "0:65536:16:4", "-u", "root", "-q")
+    words = ("-f", "-s", "64m", "-r", "32", "-n", "0:65536:16:4", "-u", "root", "-q")
     said = desk.run("bonnie++", "-d", desk.new("bonnie"), *words)
     return said.strip().splitlines()[-1][:120]
 

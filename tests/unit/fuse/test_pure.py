@@ -6,6 +6,7 @@ import errno
 import stat
 from itertools import pairwise
 from unittest import mock
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Attributes
+from chelonia_fuse import inodes as inodes_
 from chelonia_fuse.committing import conflict_name
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.inodes import ROOT, Inode, Inodes, number_of
@@ -216,6 +218,23 @@ def test_an_inode_goes_when_the_kernel_and_the_files_let_go() -> None:
     assert inodes.drop(inode) is inode
     assert inodes.named(ROOT, "f") is None
     assert inodes.forget(ROOT, 5) is None
+
+
+def test_of_too_many_files_the_oldest_go_that_are_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inodes_, "KEPT_MAX", 100)
+    inodes = Inodes(entry(Guid("0"), "collection"), parse_ln("/"))
+    inodes.seen(entry(Guid(str(UUID(int=7))), "collection"), ROOT, "directory")
+    inodes.seen(entry(Guid(str(UUID(int=8)))), ROOT, "open").opens = 1
+    most = 0
+    for n in range(1000):
+        inodes.seen(entry(Guid(str(UUID(int=100 + n)))), ROOT, f"f{n}").lookups = 1
+        for parent, name in inodes.too_many():
+            named = inodes.named(parent, name)
+            assert named is not None
+            inodes.forget(named.number, 1)
+        most = max(most, len(inodes))
+    assert most < 110
+    assert all(inodes.named(ROOT, name) for name in ("directory", "open", "f999"))
 
 
 def test_older_news_change_nothing() -> None:
