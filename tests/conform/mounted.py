@@ -127,7 +127,7 @@ def fsx(desk: Desk) -> str:
         while time.monotonic() < begun + 60 * desk.minutes:
             seed = int(begun) + done
             words = ("-q", "-c", "20", "-N", "500", "-F", "1500000", "-S", str(seed), "-P", str(desk.scratch))
-            desk.run(binary, *words, top / f"f{done % 5}")
+            desk.run(binary, *words, f"f{done // 500 % 5}", cwd=top)
             done += 500
     return f"{done} operations in {time.monotonic() - begun:.0f} s, none wrong; {len(desk.faults)} faults"
 
