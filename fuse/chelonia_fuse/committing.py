@@ -171,6 +171,9 @@ class FileCommitter:
         etag = new_etag()
         by_guid = anew = False
         ends = time.monotonic() + GIVE_UP_S
+        if copy.source is not None and copy.source.data is not None:  # then a small file can go as one message
+            with contextlib.suppress(CheloniaError):
+                await self._reader.ensure(inode, 0, copy.staged.kept)
         for left in range(TRIES - 1, -1, -1):
             if inode.gone or not copy.staged.changed:
                 return

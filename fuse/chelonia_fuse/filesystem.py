@@ -44,6 +44,8 @@ from chelonia_fuse.reading import READABLE, WINDOW_MAX, WINDOW_MIN, CopyReader
 from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
+VALID_S: Final = 1.0
+"""For how long names and attributes stand that were told."""
 FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
 """Of a file that is taken away while it is open, so many bytes are brought here first."""
 
@@ -106,15 +108,18 @@ class FileSystem:
             raise
         return self.inodes.seen(looked.attributes, parent.number, name)
 
-    async def refresh(self, inode: Inode) -> None:
-        """Ask the cluster for attributes; while it is away those that are known stand. Raises: NOT_FOUND, DENIED."""
-        if inode.gone:
-            return
+    async def refresh(self, inode: Inode) -> float:
+        """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change in a
+        directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND, DENIED."""
+        age_s = (time.monotonic_ns() - inode.learned_ns) / 1e9
+        if inode.gone or age_s < VALID_S:
+            return 0.0 if inode.gone else age_s
         try:
             inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=True)).attributes)
         except CheloniaError as error:
             if error.kind not in AGAIN:
                 raise
+        return 0.0
 
     async def make(self, parent: Inode, name: str, mode: int, device: int, owner: Owner) -> Inode:
         """Make a file or special file (mknod)."""
@@ -291,9 +296,9 @@ class FileSystem:
     async def _look_anew(self, inode: Inode, flags: int) -> None:
         copy, place = inode.copy, LogicalName(inode.guid, ())
         here = copy is not None and not copy.staged.missing(0, copy.staged.size)
-        reads = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_TRUNC and not here
+        reads = READABLE if flags & os.O_ACCMODE != os.O_WRONLY else Want.BYTES
         try:
-            there = await self._looked(place, READABLE if reads else Want.NOTHING, spare=here)
+            there = await self._looked(place, Want.NOTHING if here or flags & os.O_TRUNC else reads, spare=here)
         except CheloniaError as error:
             if error.kind not in AGAIN or not here:
                 raise
@@ -301,9 +306,10 @@ class FileSystem:
         inode.learn(there.attributes)
         if copy is not None and copy.staged.etag != there.attributes.etag and not copy.staged.changed:
             self._reader.changed(inode, copy, there)
-        if there.sources or there.data is not None:
+        if there.data is not None or there.sources or (there.blobs and there.told >= there.attributes.size):
             copy = self.cache.of(inode)
-            copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
+            if copy.staged.etag == there.attributes.etag:  # what was changed here may be of another version
+                copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
 
     async def _looked(self, place: LogicalName, want: Want, *, spare: bool) -> Looked:
         try:

@@ -99,10 +99,9 @@ class Inodes:
 
     def seen(self, attributes: Attributes, parent: int = 0, name: str = "") -> Inode:
         """The inode of an entry, made when it is new here; `name` leads to it."""
-        inode = self._by_guid.get(attributes.guid)
-        if inode is not None:
-            inode.learn(attributes)
-        return self._known(inode, attributes, parent, name)
+        inode = self._known(self._by_guid.get(attributes.guid), attributes, parent, name)
+        inode.learn(attributes)
+        return inode
 
     def listed(self, attributes: Attributes, parent: int, name: str, asked_ns: int) -> Inode:
         """The inode of an entry of a listing, as `seen`; `asked_ns`: when it was asked for, monotonic."""

@@ -24,14 +24,12 @@ from chelonia.core.ports.files import Named, Over, Setting
 from chelonia.core.ports.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import errno_of, line_of
-from chelonia_fuse.filesystem import FileSystem, Handle, Owner
+from chelonia_fuse.filesystem import VALID_S, FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import BLOCK, Shown, shown
 from chelonia_fuse.xattrs import Xattrs
 
-VALID_S: Final = 1.0
-"""For how long the kernel answers from what it was told of names and attributes."""
 TASKS_MAX: Final = 128
 """Requests in work at once."""
 PREFERRED_BYTES: Final = 128 * 1024
@@ -204,8 +202,10 @@ class Binding(pyfuse3.Operations):
     @_answering
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         known = self._inode(inode)
-        await self._system.refresh(known)
-        return self._entry(known)
+        age_s = await self._system.refresh(known)
+        entry = self._entry(known)
+        entry.attr_timeout = VALID_S - age_s
+        return entry
 
     @_answering
     async def setattr(

@@ -38,6 +38,7 @@ class Network:
         self.twin = twin
         self.away = False
         self.reads = self.read_bytes = self.sent_bytes = 0
+        self.asked: list[str] = []
         self.before_apply: Callable[[], None] | None = None
 
     def check(self) -> None:
@@ -47,6 +48,7 @@ class Network:
     def __getattr__(self, method: str) -> Callable[..., Any]:
         async def ask(call: Call, *args: Any) -> Any:
             self.check()
+            self.asked.append(method)
             if method == "apply" and self.before_apply is not None:
                 (act, self.before_apply) = (self.before_apply, None)
                 act()

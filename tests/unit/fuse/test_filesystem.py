@@ -19,6 +19,7 @@ from chelonia_fuse import committing, copies, inodes, reading
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
+from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import shown
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted
@@ -167,6 +168,53 @@ async def test_a_read_waits_until_shepherds_that_died_are_back(
 
     monkeypatch.setattr(mount.network, "get", dead)
     assert await mount.read("f") == data
+
+
+async def test_an_append_to_a_small_file_is_one_look_and_one_change(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"one\n")
+    found = await other.find("f")
+    other.network.asked.clear()
+    handle = await other.system.open(found, os.O_WRONLY | os.O_APPEND)
+    await other.system.write(handle, 4, b"two\n")
+    await other.close(handle)
+    assert other.network.asked == ["look", "apply"]
+    assert other.network.sent_bytes == 0
+    assert await mount.read("f") == b"one\ntwo\n"
+
+
+async def test_a_file_of_several_pieces_is_read_with_one_look(mount: Trial, other: Trial) -> None:
+    await mount.write("f", LARGE)
+    await mount.write("f", b"!", at=1 << 20)
+    found = await other.find("f")
+    other.network.asked.clear()
+    handle = await other.system.open(found, os.O_RDONLY)
+    assert await other.system.read(handle, (1 << 20) - 1, 3) == LARGE[(1 << 20) - 1 :][:1] + b"!" + LARGE[1:2]
+    await other.close(handle)
+    assert other.network.asked == ["look"]
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_versions_are_not_mixed_when_a_changed_file_is_opened_again(mount: Trial, other: Trial) -> None:
+    await mount.write("f", LARGE)
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    mount.cache.of(handle.inode).restart(Staged.of(handle.inode.attributes.etag, len(LARGE)))
+    await mount.system.write(handle, 0, b"!")
+    await other.write("f", LARGE[::-1], flags=os.O_WRONLY | os.O_TRUNC)
+    again = await mount.open("f", os.O_RDONLY)
+    with pytest.raises(CheloniaError) as caught:
+        await mount.system.read(again, 0, 1000)
+    assert caught.value.kind is Kind.PRECONDITION
+    await mount.close(again)
+    await mount.close(handle)
+
+
+async def test_attributes_that_were_just_told_are_not_asked_for(mount: Trial) -> None:
+    made = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    mount.network.asked.clear()
+    assert 0 < await mount.system.refresh(made) < 1
+    made.learned_ns -= 2 * 10**9
+    assert await mount.system.refresh(made) == 0
+    assert mount.network.asked == ["look"]
 
 
 async def test_reads_here_and_there_bring_the_block_that_they_are_in(mount: Trial, other: Trial) -> None:
