@@ -36,7 +36,7 @@ class AccessKeysService:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
-        self._known: dict[str, tuple[IssuedKey | None, int]] = {}
+        self._known: dict[str, tuple[SealedKey | None, int]] = {}
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
         """Make a key."""
@@ -73,12 +73,16 @@ class AccessKeysService:
         audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
 
     async def find(self, key_id: str) -> IssuedKey | None:
-        """A key with its secret, None where there is none in force. Asked again after `bounds.ACCESS_KEY_CACHE_MS`."""
+        """A key with its secret, None where there is none in force."""
+        sealed = await self.kept(key_id)
+        return self._opened(sealed) if sealed is not None else None
+
+    async def kept(self, key_id: str) -> SealedKey | None:
+        """A key, or a share link, that is in force, else None. Asked again after `bounds.ACCESS_KEY_CACHE_MS`."""
         now, mono = self._ports.clock.now_ms(), self._ports.clock.monotonic_ms()
         known, until = self._known.get(key_id, (None, -1))
         if until <= mono:
-            sealed = await self._ports.librarian.access_key(self._own(Call()).strongly(), key_id)
-            known = self._opened(sealed) if sealed is not None else None
+            known = await self._ports.librarian.access_key(self._own(Call()).strongly(), key_id)
             if len(self._known) >= bounds.ACCESS_KEYS_KNOWN_MAX:
                 self._known.clear()
             self._known[key_id] = (known, mono + bounds.ACCESS_KEY_CACHE_MS)

@@ -16,7 +16,7 @@ from chelonia.core import bounds
 from chelonia.hosting.net.identity import subject_dn
 from tests.cluster.harness import Cluster
 from tests.cluster.load import locations, put, until_live
-from tests.support.polling import patience
+from tests.support.polling import patience, poll
 
 COMMAND = str(Path(sys.executable).parent / "chelonia")
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -271,3 +271,14 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     ok(run("policy", "/shared/file", "change", subject_dn(other), "-read"))
     refused = cluster.request("GET", theirs, "anonymous")
     assert (refused.status, b"whose token this is" in refused.body) == (403, True)
+    # one link is taken back, by its giver alone, and no other
+    another = ok(run("share", "/shared/file")).strip()
+    given = json.loads(ok(run("share", "--json", "--list")))["results"]
+    assert sorted(each["scope"] for each in given) == ["read addEntry on /shared/in", *["read on /shared/file"] * 2]
+    assert not ok(run("s3", "key", "list")).count("link-")
+    fails(run("share", "--revoke", link, who="user2"), 3, "no such key")
+    ok(run("share", "--revoke", link))
+    poll(lambda: cluster.request("GET", link, "anonymous").status == 401, 20, what="the link is refused")
+    assert b"was taken back" in cluster.request("GET", link, "anonymous").body
+    assert cluster.request("GET", another, "anonymous").status == 200
+    assert len(json.loads(ok(run("share", "--json", "--list")))["results"]) == 2

@@ -1,7 +1,8 @@
 """Giving tokens that stand for the caller, narrowed to one entry and some actions (`wire.shares`).
 
 A token is given only for what its giver may do now, by his own name: groups that his certificate shows do not travel
-with it. What it is good for is decided at each use, on his rights of that moment.
+with it. What it is good for is decided at each use, on his rights of that moment. It is kept as an access key that
+signs nothing, so that its giver can take it back; those that programs ask for, for an hour or less, are not.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, Judge, existing, parent_of_new
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, ROOT, Ms
+from chelonia.core.ids import ANONYMOUS, ROOT, Ms, RequestKey
+from chelonia.core.ports.access_keys import LINK_PREFIX, AccessKey, SealedKey
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import CHANGING, READING, Scope, Share, Shared
 from chelonia.wire.shares import ShareToken, issue
 
 ID_BYTES = 6
+UNKEPT_MS = 3_600 * 1000
+"""What a program asks for by a macaroon request for so long is not kept: there may be one for each transfer."""
 
 
 async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
@@ -37,10 +41,14 @@ async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
     now_ms, user = ports.clock.now_ms(), turn.user
     scope = Scope(tuple(dict.fromkeys(ask.actions)), ask.place.parts)
     expires_ms = Ms(now_ms + lifetime_ms)
+    is_kept = not ask.capped or lifetime_ms > UNKEPT_MS
+    link_id = (LINK_PREFIX if is_kept else "") + ports.ids.token(ID_BYTES).hex()
     token = issue(
-        ports.settings.token_key,
-        ShareToken(ports.ids.token(ID_BYTES).hex(), user.dn, user.credential, scope, Ms(now_ms), expires_ms),
+        ports.settings.token_key, ShareToken(link_id, user.dn, user.credential, scope, Ms(now_ms), expires_ms)
     )
+    if is_kept:  # without a request key: asked again, it is another link
+        kept = SealedKey(AccessKey(link_id, user.dn, Ms(now_ms), expires_ms, str(scope)), "none")
+        await ports.librarian.keep_access_key(turn.service.keyed(RequestKey("")), kept)
     path = "/".join(quote(part, safe="") for part in ask.place.parts)
     url = ports.settings.files_url.rstrip("/") + "/" + path
     if found.type == TYPE_COLLECTION and path and not is_new:

@@ -13,6 +13,8 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import Dn, Ms, ObjectId
 
 ACCESS_KEY_PREFIX: Final = "sys:access:"
+LINK_PREFIX: Final = "link-"
+"""Of the ids of share links: kept as keys that sign nothing, good as long as they are there."""
 KEY_ID_CHARACTERS: Final = 20
 """Of an id: as Amazon's are long, which some clients insist on."""
 NOTE_BYTES_MAX: Final = 256

@@ -76,7 +76,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     )  # fmt: skip
     bearers = Bearers(
         node.registry, key, node.clock, settings.share_lifetime_ms_max, partial(_is_revoked, node.tls),
-        Issuers(section.issuers, node.clock).call_of,
+        bartender.keys.kept, Issuers(section.issuers, node.clock).call_of,
     )  # fmt: skip
     node.doors["files"] = PlainDoor(plain, bearers.call_of, node.metrics).serve
     node.doors["s3"] = _s3_door(node, plain, bartender, section)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms
+from chelonia.core.ids import Dn, Ms, ObjectId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
 from chelonia.core.ports.ahash import Element
@@ -31,28 +31,39 @@ class StoredKeys:
     async def all(self, call: Call) -> tuple[SealedKey, ...]:
         """All keys, ordered by id."""
         out: list[SealedKey] = []
+        async for ids in self._ids(call):
+            out += [key for key in map(read_key, await self._records.get(call, ids)) if key is not None]
+        return tuple(out)
+
+    async def _ids(self, call: Call) -> AsyncIterator[list[ObjectId]]:
         after, more = ACCESS_KEY_PREFIX, True
         while more:
             page = await self._records.objects(call, after, bounds.PAGE_ENTRIES_MAX)
             ids = [each for each in page.ids if each.startswith(ACCESS_KEY_PREFIX)]
-            stored = await self._records.get(call, ids)
-            out += [key for key in map(read_key, stored) if key is not None]
+            yield ids
             more = page.more and len(ids) == len(page.ids)
             after = page.ids[-1] if page.ids else after
-        return tuple(out)
+
+    async def _room(self, call: Call, now: Ms) -> list[Element]:
+        """What makes room for a key: expired ones go once there is none. Raises: TOO_LARGE."""
+        if sum([len(ids) async for ids in self._ids(call)]) < bounds.ACCESS_KEYS_MAX:
+            return []
+        over = [sealed.key.id for sealed in await self.all(call) if 0 < sealed.key.expires_ms <= now]
+        if not over:
+            cause = f"{bounds.ACCESS_KEYS_MAX} access keys and share links are kept: revoke those that nobody uses"
+            raise CheloniaError(Kind.TOO_LARGE, "createKey", cause=cause)
+        return [erase(access_key_object(each)) for each in over[: bounds.BULK_ELEMENTS_MAX]]
 
     async def keep(self, call: Call, sealed: SealedKey) -> None:
         """Store a new key. Raises: TOO_LARGE when there are too many, EXISTS."""
+        room = await self._room(call, sealed.key.created_ms)
 
         async def build() -> PlannedTransact:
             there = await self._records.one(call, access_key_object(sealed.key.id))
             if there.exists:
                 raise CheloniaError(Kind.EXISTS, "createKey", sealed.key.id, "there is a key of this id")
-            return PlannedTransact(written(sealed), memo=sealed.key.id)
+            return PlannedTransact([*written(sealed), *room], memo=sealed.key.id)
 
-        if len(await self.all(call)) >= bounds.ACCESS_KEYS_MAX:
-            cause = f"{bounds.ACCESS_KEYS_MAX} access keys are kept: revoke those that nobody uses"
-            raise CheloniaError(Kind.TOO_LARGE, "createKey", cause=cause)
         await self._records.apply(call, build)
 
     async def drop(self, call: Call, key_id: str) -> None:

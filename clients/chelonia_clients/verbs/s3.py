@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from chelonia.core.ids import Dn, Ms
-from chelonia.core.ports.access_keys import NewKey
+from chelonia.core.ports.access_keys import LINK_PREFIX, NewKey
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
@@ -57,7 +57,7 @@ async def _create(session: Session, arguments: Arguments, dn: str) -> None:
 
 
 async def _list(session: Session) -> None:
-    keys = await session.keys().list(new_call())
+    keys = [key for key in await session.keys().list(new_call()) if not key.id.startswith(LINK_PREFIX)]
     rows: list[tuple[str, ...]] = [("KEY", "MADE", "GOOD", "NOTE", "DN")]
     for key in keys:
         rows.append((key.id, stamp(key.created_ms), _until(key.expires_ms), key.note, key.dn))

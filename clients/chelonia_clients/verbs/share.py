@@ -1,10 +1,15 @@
-"""The verb `share`: links that work in any browser, without a certificate."""
+"""The verb `share`: links that work in any browser, without a certificate: giving, listing, taking back."""
 
 from __future__ import annotations
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.ports.access_keys import LINK_PREFIX
 from chelonia.core.timing.clock import stamp
-from chelonia_clients.arguments import Arguments, parse_duration
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.wire.shares import id_of
+from chelonia_clients.arguments import Arguments, UsageError, parse_duration
+from chelonia_clients.client import new_call
+from chelonia_clients.output import table
 from chelonia_clients.session import Session
 
 DAY = "1d"
@@ -12,6 +17,12 @@ DAY = "1d"
 
 async def share(session: Session, arguments: Arguments) -> None:
     """The verb `share`."""
+    if arguments.has("--list"):
+        return await _list(session)
+    if not arguments.operands:
+        raise UsageError("share what? Name entries, or see --list")
+    if arguments.has("--revoke"):
+        return await _revoke(session, arguments)
     lifetime_ms = parse_duration(arguments.value("--for") or DAY)
     upload = arguments.has("--upload")
     for operand in arguments.operands:
@@ -24,4 +35,28 @@ async def share(session: Session, arguments: Arguments) -> None:
         session.out.say(shared.link)
         what = "read, and add to," if upload else "read"
         session.out.tell(f"Whoever has this link may {what} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
+        session.out.tell(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
         session.out.result(ln=ln, link=shared.link, token=shared.token, until_ms=shared.expires_ms)
+
+
+async def _list(session: Session) -> None:
+    now, rows = SystemClock().now_ms(), [("LINK", "MADE", "GOOD UNTIL", "FOR", "DN")]
+    for key in await session.keys().list(new_call()):
+        if key.id.startswith(LINK_PREFIX) and key.expires_ms > now:
+            link = key.id.removeprefix(LINK_PREFIX)
+            rows.append((link, stamp(key.created_ms), stamp(key.expires_ms), key.note, key.dn))
+            session.out.result(id=link, dn=key.dn, created_ms=key.created_ms, until_ms=key.expires_ms, scope=key.note)
+    for line in table(rows):
+        session.out.say(line)
+
+
+async def _revoke(session: Session, arguments: Arguments) -> None:
+    for operand in arguments.operands:
+        link = (id_of(operand.rpartition("authz=")[2]) or operand).removeprefix(LINK_PREFIX)
+        try:
+            await session.keys().revoke(new_call(), LINK_PREFIX + link)
+        except CheloniaError as error:
+            session.out.failure(error, f"Taking back {link}: {error}", id=link)
+            continue
+        session.out.say(f"revoked {link}: it is refused within some seconds")
+        session.out.result(id=link, status="revoked")

@@ -16,6 +16,7 @@ import msgspec
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.ports.access_keys import LINK_PREFIX
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import RoleRegistry
@@ -35,6 +36,7 @@ class Bearers:
         key: the Bartenders' token key; clock: this host's.
         lifetime_ms_max: a share link is good for so long after it was given, whatever it says.
         revoked: whether a certificate (`Call.credential`) is revoked by now.
+        kept: a share link of this id, None when it was taken back.
         other: what a token of another issuer makes of a call. Raises: UNTRUSTED, EXPIRED.
     """
 
@@ -43,6 +45,7 @@ class Bearers:
     clock: Clock
     lifetime_ms_max: int
     revoked: Callable[[str], bool]
+    kept: Callable[[str], Awaitable[object | None]] | None = None
     other: Callable[[str, Call], Awaitable[Call]] | None = None
 
     async def call_of(self, request: HttpRequest) -> Call:
@@ -68,10 +71,13 @@ class Bearers:
         if token.credential and self.revoked(token.credential):
             cause = f"the certificate with which the share link {token.id} was given is revoked"
             raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
+        link = token.id.removeprefix(LINK_PREFIX)
+        if link != token.id and self.kept is not None and await self.kept(token.id) is None:
+            raise CheloniaError(Kind.UNTRUSTED, "token", cause=f"the share link {link} was taken back")
         issuer = Dn(token.credential.partition(" ")[2])
         grant = await self.registry.grant(token.dn, issuer=issuer)
         return msgspec.structs.replace(
-            call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"link {token.id}"
+            call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"link {link}"
         )  # fmt: skip
 
 
