@@ -29,6 +29,7 @@ from chelonia_clients.client import Client
 from chelonia_clients.settings import Wish
 
 CHELONIAD = (sys.executable, "-m", "chelonia.hosting.cheloniad")
+STEADY = (sys.executable, str(Path(__file__).with_name("steady.py")))
 READY_S = 60.0
 
 
@@ -63,12 +64,13 @@ class Running:
 
 
 @asynccontextmanager
-async def dev(scratch: Path, shepherds: int, *, replicas: int = 1) -> AsyncIterator[Running]:
-    """A whole cluster below a fresh directory, gone at the end; `replicas` of the A-Hash: 1 or 3."""
+async def dev(scratch: Path, shepherds: int, *, replicas: int = 1, steady: bool = False) -> AsyncIterator[Running]:
+    """A whole cluster below a fresh directory, gone at the end; `replicas` of the A-Hash: 1 or 3; `steady`: with the
+    intervals of production."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="dev-") as name:
         directory = Path(name)
         options = ("--shepherds", str(shepherds), "--replicas", str(replicas), "--no-restart", "--trash-keep-s", "10")
-        command = (*CHELONIAD, "dev", "--dir", name, *options)
+        command = (*(STEADY if steady else CHELONIAD), "dev", "--dir", name, *options)
         with (directory / "dev.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

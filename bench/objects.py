@@ -1,6 +1,7 @@
 """Small objects through the SDK: put, get, stat, delete and list of 4 KiB files, at 1, 16 and 64 at once.
 
-Three Shepherds, three copies wanted, two of them durable before the answer, mutual TLS, syncs as in production. What a
+Three Shepherds, three copies wanted, two of them durable before the answer, mutual TLS, syncs and intervals as in
+production. What a
 put still owes when it is answered, the third copy, is waited for after each block and counted in `put_and_copies`.
 A MinIO (`minio` on the PATH, four directories, plain HTTP, signed requests of boto3) is measured beside it; without one
 that is said. The client of MinIO is another one: compare the servers' CPU, and rates with care.
@@ -101,7 +102,7 @@ async def _at_once(names: Sequence[str], at_once: int, act: Callable[[str], Awai
 
 async def _measured(setup: Setup, blocks: int) -> Costs:
     costs: Costs = {}
-    async with cluster.dev(setup.scratch, 3) as running, running.client() as client, _administrator(running) as asking:
+    async with cluster.dev(setup.scratch, 3, steady=True) as running, running.client() as client, _administrator(running) as asking:
         await client.make_collection("/objects")
         await _block(running, client, asking, 4, "warm")
         for block in range(blocks):

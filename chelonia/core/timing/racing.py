@@ -41,6 +41,7 @@ class Race(Generic[K, T]):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: dict[asyncio.Task[T], K] = {}
+        self._over: asyncio.Future[None] | None = None
 
     @property
     def running(self) -> Mapping[asyncio.Task[T], K]:
@@ -49,7 +50,9 @@ class Race(Generic[K, T]):
 
     def begin(self, key: K, work: Coroutine[Any, Any, T]) -> None:
         """Let `work` run too."""
-        self._running[asyncio.ensure_future(work)] = key
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(self._tell)
+        self._running[task] = key
 
     async def ended(self, pause_ms: int | None) -> tuple[K, asyncio.Task[T]] | None:
         """Wait for one that has ended, at most `pause_ms` (None: for ever); it is no longer `running` then.
@@ -63,21 +66,18 @@ class Race(Generic[K, T]):
         return (self._running.pop(done), done) if done is not None else None
 
     async def _wait(self, pause_ms: int | None) -> None:
-        if pause_ms is None:
-            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            return
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ended() -> None:
-            if not over.done():
-                over.set_result(None)
-
-        timer = self._clock.call_later(pause_ms, ended)
+        over = self._over = asyncio.get_running_loop().create_future()
+        timer = self._clock.call_later(pause_ms, self._tell) if pause_ms is not None else None
         try:
-            waiting: tuple[asyncio.Future[Any], ...] = (*self._running, over)
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await over
         finally:
-            timer.cancel()
+            self._over = None
+            if timer is not None:
+                timer.cancel()
+
+    def _tell(self, _: object = None) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
     async def __aenter__(self) -> Race[K, T]:
         return self
