@@ -102,7 +102,11 @@ async def _at_once(names: Sequence[str], at_once: int, act: Callable[[str], Awai
 
 async def _measured(setup: Setup, blocks: int) -> Costs:
     costs: Costs = {}
-    async with cluster.dev(setup.scratch, 3, steady=True) as running, running.client() as client, _administrator(running) as asking:
+    async with (
+        cluster.dev(setup.scratch, 3, steady=True) as running,
+        running.client() as client,
+        _administrator(running) as asking,
+    ):
         await client.make_collection("/objects")
         await _block(running, client, asking, 4, "warm")
         for block in range(blocks):

@@ -1,7 +1,7 @@
-"""`cheloniad`, whose `dev` clusters have the intervals of production: those of people who watch, heartbeats four times a
-second and a scrub of everything twice a minute, cost as much as the work that is measured.
+"""`cheloniad`, whose `dev` clusters have the intervals of production.
 
-Only what a bench waits for stays quick: repair begins at once.
+Those of `dev` (heartbeats four times a second, reports every 20 ms, a scrub of everything twice a minute) cost more
+than the work that is measured. Only what a bench waits for stays quick: repair begins at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from chelonia.shepherd.settings import ShepherdSettings
 
 
 def _shepherd(service_id: ServiceId, base_url: str) -> ShepherdSettings:
-    return ShepherdSettings(service_id=service_id, base_url=base_url, min_free_bytes=16 * 1024 * 1024)
+    found = ShepherdSettings(service_id=service_id, base_url=base_url, min_free_bytes=16 * 1024 * 1024)
+    return replace(found, uncommitted_report_ms=1_000, unknown_retry_ms=1_000, copy_retry_ms=200)
 
 
 def _librarian(root_owner: Dn) -> LibrarianSettings:
-    return replace(LibrarianSettings(), root_owner=root_owner, start_grace_ms=0, repair_delay_ms=0)
+    found = replace(LibrarianSettings(), root_owner=root_owner, start_grace_ms=0, repair_delay_ms=0)
+    return replace(found, claim_ms=15_000, backoff_ms=200, backoff_max_ms=3_000, outbox_interval_ms=1_000)
 
 
 if __name__ == "__main__":
-    dev.dev_shepherd = _shepherd
+    setattr(dev, "dev_shepherd", _shepherd)  # noqa: B010
     LibrarianSettings.dev = staticmethod(_librarian)  # type: ignore[method-assign,assignment]
     sys.exit(cheloniad.main())
