@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,7 +19,6 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
-from chelonia.core.ports.shepherd import Turl
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 
@@ -137,23 +136,6 @@ def _open(secret: bytes, text: str) -> Ticket:
 def turl(base: str, reference: str, ticket: str) -> str:
     """Compose `<base>/turl/<reference>?ticket=<ticket>`; `base` is `https://host:port`, with or without a slash."""
     return f"{base.rstrip('/')}{TURL_PATH}{quote(reference, safe='')}?ticket={ticket}"
-
-
-def parse_turl(url: str) -> Turl:
-    """Take a TURL apart, also one in origin form (`/turl/...`, then `base` is empty).
-
-    Raises: BAD_TICKET when it is not `[https://host:port]/turl/<reference>?ticket=<ticket>`.
-    """
-    try:
-        parts = urlsplit(url)
-        tickets = parse_qs(parts.query, max_num_fields=16).get("ticket", [])
-    except ValueError:
-        raise _refused("it is not a TURL") from None
-    reference = parts.path.removeprefix(TURL_PATH)
-    if not parts.path.startswith(TURL_PATH) or not reference or "/" in reference or len(tickets) != 1:
-        raise _refused("it is not a TURL: https://host:port/turl/<reference>?ticket=<ticket>")
-    base = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
-    return Turl(base, ReferenceId(reference), tickets[0])
 
 
 def _mac(secret: bytes, body: bytes) -> bytes:

@@ -16,8 +16,8 @@ from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import MARK, BlobStore, ByteRange, Notes, SmallReplica
 from chelonia.shepherd.store import blobs_files
 from chelonia.shepherd.store.blobs_files import FileBlobs
-from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from chelonia.wire import records
+from tests.support.memory_blobs import MemoryBlobs
 
 REF = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
 OTHER = ReferenceId("bbbbbbbb-0000-4000-8000-000000000002")

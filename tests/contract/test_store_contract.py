@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chelonia.ahash.store.port import Store
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.ahash import ENGINES, open_store
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture(params=ENGINES)

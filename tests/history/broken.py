@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
@@ -26,6 +25,7 @@ from tests.history.recorder import Plan, Ports, Recorder, Registers, Times
 from tests.history.records import Fault, History
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.memory_store import InlineExecutor, MemoryStore
 
 T = TypeVar("T")
 

@@ -34,13 +34,13 @@ from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.replicated_port import Event, Failed, LogPosition, Send, SyncedCommit
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from tests.sim.network import Network
 from tests.sim.process import Node
 from tests.sim.replication_engine import Disk, Engine, Record
 from tests.sim.virtual_loop import this_loop
+from tests.support.memory_store import MemoryStore
 
 T = TypeVar("T")
 

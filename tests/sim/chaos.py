@@ -16,12 +16,12 @@ from typing import Any
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Report, ReportedReplica
-from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from chelonia.shepherd.store.note_mark import decode, why_whole
 from tests.sim.disk import run_now
 from tests.sim.network import Faults
 from tests.sim.process import Node
 from tests.sim.world import Host, SimShepherd, World
+from tests.support.memory_blobs import MemoryBlobs
 
 CALM = Faults(delay_ms_max=3)
 SCARCE = 0.1

@@ -15,16 +15,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.ahash import Position
 from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, ShepherdState, SmallReplica, StoredReplica
-from chelonia.shepherd.store.blobs_memory import MemoryBlobs
-from chelonia.shepherd.store.store_state import MemoryState
 from tests.sim.process import check_alive
+from tests.support.memory_blobs import MemoryBlobs, MemoryState
+from tests.support.memory_store import MemoryStore
 
 T = TypeVar("T")
 

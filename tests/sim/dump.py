@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from chelonia.ahash.store import layout
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot
+from tests.support.memory_store import MemoryStore
 
 _ALL = 1 << 30
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store import layout, meta
-from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
@@ -35,7 +34,6 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store.note_mark import Believed, ToldReport
-from chelonia.wire import tickets
 from tests.sim.ahash_group import SimGroup
 from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, SimStore, facts_now
 from tests.sim.freshness import Decided, Fresh, Sure
@@ -44,6 +42,8 @@ from tests.sim.process import Node, SimClock, SimIds, make_task
 from tests.sim.quick import hasten
 from tests.sim.signing import SimSigner, SimVerifier
 from tests.sim.virtual_loop import ENDLESS_S, this_loop
+from tests.support.memory_store import InlineExecutor, MemoryStore
+from tests.support.turls import parse_turl
 
 T = TypeVar("T")
 hasten("chelonia")  # all that is imported above
@@ -523,7 +523,7 @@ class World:
         """The Shepherd of a TURL, and its parts."""
         host = turl.split("/")[2]
         shepherd = next(s for s in self._all() if s.service_id.split("/")[2] == host)
-        return shepherd, tickets.parse_turl(turl)
+        return shepherd, parse_turl(turl)
 
     def nodes(self) -> list[Node]:
         """All processes."""

@@ -10,11 +10,11 @@ from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.port import Store
-from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.caller import Call, Role
 from chelonia.core.ids import Dn, Ms, ObjectId
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
+from tests.support.memory_store import InlineExecutor, MemoryStore
 from tests.support.replicas import GroupOfOne
 
 ENGINES = ("memory", "bdb", "replicated")

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaState
 from chelonia.core.contents.below import Below
@@ -31,6 +30,7 @@ from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.support.ahash import LIBRARIAN, HandClock, serving
+from tests.support.memory_store import MemoryStore
 
 ADMIN = Call(Dn("/CN=admin"), (Role.ADMINISTRATOR,))
 BARTENDER = Call(Dn("/CN=bartender"), (Role.BARTENDER,), ServiceId("https://b/Bartender"))

@@ -37,11 +37,10 @@ from chelonia.core.ports.shepherd import (
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
-from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from chelonia.shepherd.store.checksums import Hasher
-from chelonia.shepherd.store.store_state import MemoryState
-from chelonia.wire import tickets
 from tests.sim.virtual_loop import run_virtual
+from tests.support.memory_blobs import MemoryBlobs, MemoryState
+from tests.support.turls import parse_turl
 
 T = TypeVar("T")
 
@@ -225,7 +224,7 @@ class FakeTransfers:
     async def push(
         self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
     ) -> Uploaded:
-        parts = tickets.parse_turl(turl)
+        parts = parse_turl(turl)
         self.pushes.append((parts.base, offset))
         if parts.base in self.down:
             raise CheloniaError(Kind.NETWORK, "push", parts.base)
@@ -241,7 +240,7 @@ class FakeTransfers:
         return answer
 
     async def offset(self, turl: str) -> int:
-        parts = tickets.parse_turl(turl)
+        parts = parse_turl(turl)
         if parts.base in self.down:
             raise CheloniaError(Kind.NETWORK, "offset", parts.base)
         if parts.base in self.frozen:
@@ -336,7 +335,7 @@ class World:
     async def ticket(self, request: PutRequest) -> Turl:
         outcome = await self.put(request)
         assert outcome.turl, outcome
-        return tickets.parse_turl(outcome.turl)
+        return parse_turl(outcome.turl)
 
     async def send(self, ticket: Turl, data: bytes, call: Call = JOE, **how: Any) -> Uploaded:
         how.setdefault("length", len(data))
@@ -347,7 +346,7 @@ class World:
         wanted = request(data, number, **how)
         self.librarian.known[wanted.facts.blob] = None
         outcome = await self.put(wanted)
-        await self.send(tickets.parse_turl(outcome.turl), data)
+        await self.send(parse_turl(outcome.turl), data)
         return outcome.reference
 
     def listed(self, *references: ReferenceId) -> None:

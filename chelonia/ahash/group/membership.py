@@ -137,13 +137,6 @@ def remove(record: Membership, replica: int) -> Membership:
     return _succeed(record, tuple(member for member in record.members if member.replica != replica))
 
 
-def readdress(record: Membership, replica: int, dn: Dn, address: str) -> Membership:
-    """Give a member another DN or address. Raises: CONFLICT, NOT_FOUND, EXISTS."""
-    _refuse_unfinished(record)
-    changed = replace(_find(record, replica), dn=dn, address=address)
-    return _succeed(record, tuple(changed if member.replica == replica else member for member in record.members))
-
-
 def finish(record: Membership) -> Membership:
     """The record that ends a change of voters; written only once `record` itself was acknowledged."""
     assert record.former, "nothing is under way"

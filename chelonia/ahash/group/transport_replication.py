@@ -140,11 +140,6 @@ class ReplicationLinks:
         link.write(data)
         return True
 
-    def broadcast(self, data: bytes) -> None:
-        """Queue a message to everybody there is a link to."""
-        for link in self._links.values():
-            link.write(data)
-
     def peers(self) -> tuple[int, ...]:
         """To whom there are links."""
         return tuple(sorted(self._links))

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Ms
-from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.names import LogicalName
 from chelonia.core.rights.policy import Action
 
 READING: Final = (Action.READ,)
@@ -69,14 +68,3 @@ class Shared:
 def narrowed_to(scopes: Scopes) -> str:
     """What scopes allow, for people."""
     return "; ".join(map(str, scopes))
-
-
-def scope_path(text: str, base: str = "") -> tuple[str, ...]:
-    """The components of the path of a scope below `base`.
-
-    Args: `text`: begins with `/`; decoded, as the issuer wrote it.
-    Raises: BAD_NAME when it does not, or has a component that no name has (`..` among them): nothing is guessed.
-    """
-    if not text.startswith("/"):
-        raise CheloniaError(Kind.BAD_NAME, "scope", text[:80], "the path of a scope begins with /")
-    return (*parse_ln(base or "/").parts, *parse_ln(text).parts)

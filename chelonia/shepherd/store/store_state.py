@@ -48,21 +48,6 @@ class StateFile:
             raise CheloniaError(Kind.UNAVAILABLE, "save state", str(self._path), cause) from error
 
 
-class MemoryState:
-    """Keeps `ShepherdState` in memory; the object is the disk."""
-
-    def __init__(self) -> None:
-        self.state: ShepherdState | None = None
-
-    def load(self) -> ShepherdState | None:
-        """The state as last saved, or None."""
-        return self.state
-
-    def save(self, state: ShepherdState) -> None:
-        """Keep `state`."""
-        self.state = state
-
-
 def read_identity(root: Path) -> StoreIdentity | None:
     """Whose store the directory `root` is, None when nothing says so. Raises: BAD_CONFIG when damaged; OSError."""
     path = root / IDENTITY

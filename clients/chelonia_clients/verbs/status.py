@@ -21,7 +21,6 @@ from chelonia_clients.verdict import Level, Seen, arrived, days_left, full_in_ms
 
 EVERY_MS: Final = 2_000
 """How often `admin top` looks."""
-METRICS_BYTES: Final = 4 << 20
 CLEAR: Final = "\x1b[H\x1b[J"
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from chelonia.ahash import below
 from chelonia.ahash.engine import Overlay, transact
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core import bounds
 from chelonia.core.contents.below import Below, common_prefix
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Needed
 from tests.support.ahash import put
+from tests.support.memory_store import MemoryStore
 
 TOP = ObjectId("0")
 ENTRY = (Needed("entry"),)

@@ -7,11 +7,11 @@ import pytest
 
 from chelonia.ahash.committer import READ_TOGETHER_MAX, SWEEP_MIN, ChangeJob, CommitLimits, Committer, Job, TransactJob
 from chelonia.ahash.store import layout, meta
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.ports.ahash import ChangeStatus, Element, TransactOutcome
 from tests.support.ahash import add, check, is_set, put
+from tests.support.memory_store import MemoryStore
 
 NOW = Ms(1_000_000)
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from chelonia.ahash import engine, reads
 from chelonia.ahash.engine import Overlay
 from chelonia.ahash.store import layout
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import WIDE_SECTIONS
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
+from tests.support.memory_store import MemoryStore
 
 IDS = ("a", "b", "a\x01")
 SECTIONS = ("s", "t", "entries", "file")

@@ -19,7 +19,6 @@ from chelonia.ahash.service import (
     AHashSettings,
 )
 from chelonia.ahash.store.port import StoredState
-from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
@@ -28,6 +27,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.metadata import StoredObject
 from tests.support.ahash import LIBRARIAN, HandClock, add, check, delete, is_set, open_store, put, serving
+from tests.support.memory_store import InlineExecutor, MemoryStore
 
 T = TypeVar("T")
 NO_KEY = RequestKey("")

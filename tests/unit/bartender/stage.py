@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
@@ -51,6 +50,7 @@ from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import run_virtual
+from tests.support.memory_store import InlineExecutor, MemoryStore
 
 GIB = 1 << 30
 KEY = b"token key of the test cluster"

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from chelonia.ahash.service import AHashService
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.contents.extents import Extent
@@ -46,6 +45,7 @@ from tests.support.librarian import (
     approved,
     shepherd_id,
 )
+from tests.support.memory_store import MemoryStore
 from tests.unit.librarian.test_healing import LoopClock
 
 

@@ -11,7 +11,6 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.ports.shepherd import ByteRange, GetRequest, ScrubOrder
-from chelonia.wire import tickets
 from tests.support.shepherd import (
     ADMINISTRATOR,
     BARTENDER,
@@ -25,6 +24,7 @@ from tests.support.shepherd import (
     virtual,
     within,
 )
+from tests.support.turls import parse_turl
 
 DATA = b"x" * 100_000
 SILENCE = ShepherdDrill(DrillAction.SILENCE, "d1", Position(CLUSTER, 1, 5), 10_000)
@@ -44,7 +44,7 @@ async def test_a_silent_shepherd_answers_nobody_and_is_back_by_itself(expect_log
     reference = await world.store(DATA)
     wish = GetRequest("r", reference, ("http",), JOE.dn)
     [offer] = await world.service.get(BARTENDER, (wish,))
-    ticket = tickets.parse_turl(offer.turl)
+    ticket = parse_turl(offer.turl)
     await world.pass_ms(1_000)
     assert await world.service.drill(LIBRARIAN, SILENCE) == 10_000
     beats = len(world.librarian.beats)
@@ -86,7 +86,7 @@ async def test_transfers_that_had_begun_go_on(expect_log: Callable[..., None]) -
     world = await World().start()
     reference = await world.store(DATA)
     [offer] = await world.service.get(BARTENDER, (GetRequest("r", reference, ("http",), JOE.dn),))
-    download = await world.service.open(JOE, tickets.parse_turl(offer.turl))
+    download = await world.service.open(JOE, parse_turl(offer.turl))
     await world.service.drill(LIBRARIAN, SILENCE)
     chunks = [chunk async for chunk in download.reader.read(ByteRange(0, download.size))]
     assert b"".join(chunks) == DATA

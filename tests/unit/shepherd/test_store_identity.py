@@ -10,7 +10,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, InventoryItem
 from chelonia.core.ports.shepherd import Authority, StoreIdentity
-from chelonia.shepherd.store.blobs_memory import MemoryBlobs
+from tests.support.memory_blobs import MemoryBlobs
 from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, virtual
 
 DATA = b"x" * 1000

@@ -110,11 +110,6 @@ class Elections:
             self._holding.turn = False
             self.turn.release()
 
-    @property
-    def mandated(self) -> bool:
-        """Whether an election was won here that nobody has acted on yet."""
-        return self._mandate is not None
-
     # --- the replication thread's ------------------------------------------------------------------------------------
 
     def take_mandate(self) -> bool:

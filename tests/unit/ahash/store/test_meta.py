@@ -3,9 +3,9 @@
 import pytest
 
 from chelonia.ahash.store import layout, meta
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
+from tests.support.memory_store import MemoryStore
 
 
 def test_a_fresh_store_takes_the_clusters_name_and_keeps_it() -> None:

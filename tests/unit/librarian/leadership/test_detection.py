@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.errors import CheloniaError, Kind
@@ -31,6 +30,7 @@ from tests.support.librarian import (
     shepherd_call,
     shepherd_id,
 )
+from tests.support.memory_store import MemoryStore
 from tests.support.paper import LoopClock, paper
 
 A, B = shepherd_id(1), shepherd_id(2)

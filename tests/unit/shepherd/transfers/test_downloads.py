@@ -10,6 +10,7 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import ByteRange, GetRequest, Turl, TurlOutcome
 from chelonia.wire import tickets
 from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
+from tests.support.turls import parse_turl
 
 DATA = b"the quick brown fox" * 1000
 
@@ -26,7 +27,7 @@ async def ask(world: World, reference: ReferenceId, **how: Any) -> TurlOutcome:
 
 
 async def ticket_of(world: World, reference: ReferenceId, **how: Any) -> Turl:
-    return tickets.parse_turl((await ask(world, reference, **how)).turl)
+    return parse_turl((await ask(world, reference, **how)).turl)
 
 
 @virtual
@@ -35,7 +36,7 @@ async def test_a_live_replica_is_offered_with_its_checksum_and_read() -> None:
     reference = await world.store(DATA)
     outcome = await ask(world, reference)
     assert (outcome.checksum_type, outcome.checksum) == ("md5", checksums(DATA).md5)
-    assert await read_all(world, tickets.parse_turl(outcome.turl)) == DATA
+    assert await read_all(world, parse_turl(outcome.turl)) == DATA
 
 
 @virtual

@@ -16,7 +16,6 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import Authority, Purpose, Upload, Uploaded
-from chelonia.wire import tickets
 from tests.support.shepherd import (
     BARTENDER,
     EVE,
@@ -30,6 +29,7 @@ from tests.support.shepherd import (
     two,
     virtual,
 )
+from tests.support.turls import parse_turl
 
 DATA = bytes(range(256)) * 1000
 LARGE = bytes(range(256)) * (CHUNK_BYTES * 3 // 256) + b"tail"
@@ -70,7 +70,7 @@ async def test_a_repair_copy_takes_the_place_that_an_upload_of_the_same_file_has
     assert (await world.put(request(b"x" * 600, 2))).error == "not enough space"
     copy = await world.put(request(b"x" * 600, 1, reference=CLAIMED))
     assert copy.error == ""
-    assert (await world.send(tickets.parse_turl(copy.turl), b"x" * 600)).complete
+    assert (await world.send(parse_turl(copy.turl), b"x" * 600)).complete
 
 
 @virtual
@@ -80,7 +80,7 @@ async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket(
     idle = await world.put(request(b"x" * 600, 1))
     await world.pass_ms(world.settings.reserve_ms + 1)
     assert (await world.put(request(b"x" * 600, 2))).error == ""
-    assert (await world.send(tickets.parse_turl(idle.turl), b"x" * 600)).complete
+    assert (await world.send(parse_turl(idle.turl), b"x" * 600)).complete
 
 
 @virtual
@@ -188,7 +188,7 @@ async def test_a_claimed_reference_is_used_and_its_upload_can_be_offered_again()
     first = await world.put(request(DATA, reference=CLAIMED))
     second = await world.put(request(DATA, reference=CLAIMED))
     assert first.reference == second.reference == CLAIMED
-    old, new = (tickets.parse_turl(outcome.turl) for outcome in (first, second))
+    old, new = (parse_turl(outcome.turl) for outcome in (first, second))
     assert await kind_of(world.send(old, DATA)) is Kind.BAD_TICKET
     assert (await world.send(new, DATA)).complete
 
@@ -399,7 +399,7 @@ async def test_a_full_disk_refuses_and_leaks_nothing() -> None:
 async def test_a_pending_upload_is_committed_under_its_own_key_before_it_is_answered() -> None:
     world = await World().start()
     outcome = await world.put(request(DATA, purpose=Purpose.PENDING))
-    done = await world.send(tickets.parse_turl(outcome.turl), DATA)
+    done = await world.send(parse_turl(outcome.turl), DATA)
     ((call, guid, receipts),) = world.librarian.commits
     assert call.request_key == f"commit/{outcome.reference}"
     assert call.service_id == world.settings.service_id

@@ -1,4 +1,4 @@
-"""Replicas in memory: the twin of the files engine, with faults to order, for tests and the simulator.
+"""A Shepherd's replicas and state in memory: the twin of the files engine, with faults to order.
 
 The object is the disk: it survives a Shepherd's restart. `crash` loses what was not yet durable; `flip`, `lose`,
 `truncate` and `damage_record` are what disks do; `capacity` is how full it can get.
@@ -21,6 +21,7 @@ from chelonia.core.ports.shepherd import (
     ByteRange,
     Notes,
     Scanned,
+    ShepherdState,
     SmallReplica,
     StoredReplica,
     StoreIdentity,
@@ -346,3 +347,18 @@ class MemoryWriter:
 
 def _stored(reference: ReferenceId, kept: _MemoryReplica) -> StoredReplica:
     return StoredReplica(reference, kept.facts, -1 if kept.data is None else len(kept.data), kept.committed)
+
+
+class MemoryState:
+    """Keeps `ShepherdState` in memory; the object is the disk."""
+
+    def __init__(self) -> None:
+        self.state: ShepherdState | None = None
+
+    def load(self) -> ShepherdState | None:
+        """The state as last saved, or None."""
+        return self.state
+
+    def save(self, state: ShepherdState) -> None:
+        """Keep `state`."""
+        self.state = state
