@@ -193,7 +193,7 @@ POLICY = Verb(
      "policy /data clear VOMS:atlas", "policy /data"),
 )  # fmt: skip
 SHARE = Verb(
-    "share", "[--for TIME] [--upload] <LN> [<LN> ...] | --list | --revoke <link or id> [...]",
+    "share", "[--for TIME] [--upload] <LN> [<LN> ...] | [--list] | [--revoke] <link or id> [...]",
     "print a link that works without a certificate; list what you gave, and take it back", "verbs.share:share", (0, -1),
     (Flag("--for", "how long it is good: 90s, 30m, 2h, 3d (default 1d)", "", "TIME"),
      Flag("--upload", "let whoever has it add files, too; what is there stays"),
