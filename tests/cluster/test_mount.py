@@ -66,6 +66,10 @@ def test_plain_file_work(two: tuple[Mount, Mount], cluster: Cluster) -> None:
     with (desk / "large").open("ab") as file:
         file.write(b"at the end")
     os.truncate(desk / "small", 2)
+    with (desk / "told").open("wb") as file:  # as tar does
+        file.write(b"x")
+        os.fchmod(file.fileno(), 0o604)
+    assert stat.S_IMODE((b / "desk/told").stat().st_mode) == 0o604
     expected = DATA[:1_000_000] + b"in the middle" + DATA[1_000_013:] + b"at the end"
     assert (b / "desk/large").read_bytes() == expected
     assert cluster.request("GET", f"{cluster.files_url}/mounted/desk/large").body == expected
@@ -76,7 +80,7 @@ def test_plain_file_work(two: tuple[Mount, Mount], cluster: Cluster) -> None:
         assert file.read(5) == bytes(5)
         assert file.seek(1 << 32)
         assert file.read() == b"end"
-    assert sorted(os.listdir(b / "desk")) == ["large", "small", "sparse"]
+    assert sorted(os.listdir(b / "desk")) == ["large", "small", "sparse", "told"]
     assert (b / "desk/small").read_bytes() == b"ab"
     assert stat.S_IMODE((b / "desk").stat().st_mode) == 0o750
     space = os.statvfs(a)
