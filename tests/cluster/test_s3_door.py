@@ -276,6 +276,23 @@ def test_what_a_key_puts_every_other_door_sees(cluster: Cluster, s3: Any, bucket
     assert cluster.request("GET", url).status == 404  # it was there for the key alone
 
 
+def test_a_bucket_keeps_versions_whoever_writes_at_once(s3: Any, bucket: str) -> None:
+    where = {"Bucket": bucket, "Key": "a/k"}
+    s3.put_object(**where, Body=b"old")
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(lambda n: s3.put_object(**where, Body=DATA[: n * 50_000])["VersionId"], range(6)))
+    s3.delete_object(**where)
+    listed = s3.list_object_versions(Bucket=bucket)
+    assert sorted(each["VersionId"] for each in listed["Versions"]) == sorted((*made, "null"))
+    for n, version in enumerate(made):
+        assert s3.get_object(**where, VersionId=version)["Body"].read() == DATA[: n * 50_000]
+    assert s3.get_object(**where, VersionId="null")["Body"].read() == b"old"
+    assert refused(s3.head_object, **where)[0] == 404
+    known = [{"Key": "a/k", "VersionId": each["VersionId"]} for each in (*listed["Versions"], *listed["DeleteMarkers"])]
+    assert "Errors" not in s3.delete_objects(Bucket=bucket, Delete={"Objects": known})
+
+
 def test_a_url_that_was_signed_works_without_a_key(cluster: Cluster, s3: Any, bucket: str) -> None:
     def ask(method: str, url: str, body: bytes = b"") -> tuple[int, bytes]:
         parts = urlsplit(url)

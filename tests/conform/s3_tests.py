@@ -29,7 +29,6 @@ OTHERS = [
     "bucket_policy",
     "cloud_restore",
     "cloud_transition",
-    "delete_marker",
     "encryption",
     "fails_on_aws",
     "iam_account",
@@ -45,7 +44,6 @@ OTHERS = [
     "sse_s3",
     "storage_class",
     "user_policy",
-    "versioning",
 ]
 """Marks of tests of what this door does not offer."""
 WORDS = [
@@ -56,7 +54,6 @@ WORDS = [
     "logging",
     "policy",
     "lifecycle",
-    "version",
     "cors",
     "post_object",
     "ownership",

@@ -147,6 +147,18 @@ def test_implied_parents_go_with_the_last_key_in_them(play: Play) -> None:
     play(scenario)
 
 
+def test_what_is_implied_belongs_to_whom_the_collection_above_does(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/a")
+        await done(world, Set(at("/a"), policy={EVE.dn: "+read +addEntry"}))
+        assert isinstance(await write(world, "/a/b/c/hers", call=EVE, parents=True), Done)
+        assert (await there(world, "/a/b/c")).attributes.owner == JOE.dn
+        assert isinstance(await write(world, "/a/b/c/his", parents=True), Done)
+        assert [each.name for each in (await world.files.list(EVE, Listing(at("/a/b/c")))).entries] == ["hers", "his"]
+
+    play(scenario)
+
+
 def test_a_collection_made_for_its_own_sake_stays_until_it_is_no_longer_meant(play: Play) -> None:
     async def scenario(world: World) -> None:
         await collection(world, "/c")
@@ -342,6 +354,17 @@ def test_a_move_refuses_a_name_that_is_taken_unless_it_may_replace(play: Play) -
         await done(world, Move(at("/a"), at("/b"), Over.REPLACE))
         assert await names(world, "/") == ["b"]
         assert (await there(world, "/b")).attributes.guid == guid
+
+    play(scenario)
+
+
+def test_a_move_makes_the_collections_above_its_target_when_asked_to(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await write(world, "/f", b"bytes")
+        assert await applied(world, Move(at("/f"), at("/a/b/f"))) is Kind.NO_PARENT
+        await done(world, Move(at("/f"), at("/a/b/f"), parents=True))
+        assert (await there(world, "/a/b/f")).attributes.size == 5
+        assert (await there(world, "/a")).attributes.implied
 
     play(scenario)
 

@@ -521,6 +521,8 @@ class MemoryFiles:
         check_name(change.target.name)
         node, source = self._existing(change.source), self._holder(change.source)
         change.when.require(change.source, self._described(node))
+        if change.parents:
+            self._ready(call, change.target, parents=True)
         there, target, rest = self._find(change.target)
         if there is node and change.over is not Over.REFUSE:
             return Done(self._described(node))
@@ -668,7 +670,8 @@ class MemoryFiles:
         while parents and len(rest) > 1:
             _require(call, Action.ADD_ENTRY, parent, place)
             made = self._new(call, TYPE_COLLECTION, Setting())
-            made.attributes = structs.replace(made.attributes, implied=True)
+            made.attributes = structs.replace(made.attributes, implied=True, owner=parent.attributes.owner)
+            made.policy = dict(parent.policy)
             parent.inside[check_name(rest[0])] = made.attributes.guid
             parent, rest = made, rest[1:]
         _parent(place, parent, rest)

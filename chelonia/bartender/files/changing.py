@@ -25,7 +25,7 @@ from chelonia.core import bounds
 from chelonia.core.contents.attributes import attributes_of, is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, RequestKey
+from chelonia.core.ids import Dn, Guid, RequestKey
 from chelonia.core.metadata import Needed, Sections, Triple, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
@@ -42,7 +42,7 @@ from chelonia.core.ports.librarian import (
     Unmake,
 )
 from chelonia.core.ports.librarian import MoveEntry as MoveOrder
-from chelonia.core.rights.policy import Action
+from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
 _ALL_WRITTEN = (*DESCRIBED, Needed("metadata"))
 
@@ -99,6 +99,8 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
         raise CheloniaError(Kind.INVALID_TARGET, subject=str(source), cause=cause)
     if change.keep and change.over is Over.EXCHANGE:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(target), cause="an exchange keeps no name")
+    if change.parents:
+        await walk(ports, turn, target, parents=True)
     names = (source, source.parent, target, target.parent)
     walks = await ports.librarian.traverse(turn.service, names, DESCRIBED)
     found, source_parent = existing(source, walks[0]), parent_of(source, walks[0], walks[1])
@@ -202,9 +204,11 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
         above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
         expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
-        own = {"states": {"closed": "no"}, "node": {"implied": "yes"}}
-        sections = merged(new_policies(above.object.sections, TYPE_COLLECTION), own)
-        entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, turn.user.dn, sections, expect)
+        # Nobody meant to own it: whoever may use the collection above may use what is only on the way to a name.
+        same = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
+        sections = merged(same, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
+        owner = above.object.value("entry", "owner")
+        entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, Dn(owner), sections, expect)
         try:
             await ports.librarian.make_entry(turn.service.keyed(RequestKey("")), entry)
         except CheloniaError as error:

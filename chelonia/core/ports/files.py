@@ -444,13 +444,15 @@ class Over(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Give an entry another name; `keep`: one more name (a hard link). `when` speaks of the source."""
+    """Give an entry another name; `keep`: one more name (a hard link). `when` speaks of the source. `parents`: of the
+    target, as in `Make`."""
 
     source: LogicalName
     target: LogicalName
     over: Over = Over.REFUSE
     keep: bool = False
     when: When = ANY
+    parents: bool = False
 
 
 class Removing(enum.Enum):

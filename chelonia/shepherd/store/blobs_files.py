@@ -20,6 +20,7 @@ import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -131,10 +132,9 @@ class FileBlobs:
             )
             for each in replicas
         ]
-        size = sum(len(each.data) for each in replicas)
 
         def work() -> None:
-            if self.free_bytes() < size:
+            if self.free_bytes() < sum(len(each.data) for each in replicas):
                 raise OSError(errno.ENOSPC, "the reserve of free space is reached")
             _store(writing, replicas)
 
@@ -465,9 +465,9 @@ def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica])
             _fsync_directory(folder)
     except OSError:
         for where in writing:  # nobody will be told of them
-            for draft in (where.bytes, where.record):
-                draft.unlink(missing_ok=True)
-            _erase_at(where.final)
+            for undo in (where.bytes.unlink, where.record.unlink, partial(_erase_at, where.final)):
+                with contextlib.suppress(OSError, CheloniaError):
+                    undo()
         raise
 
 

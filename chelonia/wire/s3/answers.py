@@ -22,7 +22,8 @@ _SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it."""
+    """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it. `version`: its id;
+    `order`: among those of a key, "": it has the key now; `removed`: it is a delete marker."""
 
     key: str
     common: bool = False
@@ -30,6 +31,9 @@ class Item:
     etag: str = ""
     modified_ns: int = 0
     owner: str = ""
+    version: str = "null"
+    order: str = ""
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +78,28 @@ def listing(asked: Asked, items: Iterable[Item], next_token: str) -> bytes:
     return _document("ListBucketResult", "".join(out))
 
 
-def versions(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
-    """A page of the versions of keys: each has one, called `null`."""
+def versions(asked: Asked, items: Sequence[Item], mark: str, *, more: bool) -> bytes:
+    """A page of the versions of keys, of each the newest first. `mark`: of `asked.after`, the one that it follows."""
     text = _encoded if asked.encoded else str
     out = [leaf("Name", asked.bucket), leaf("Prefix", text(asked.prefix)), leaf("MaxKeys", str(asked.limit))]
-    out += [leaf("KeyMarker", text(asked.after)), "<VersionIdMarker></VersionIdMarker>"]
+    out += [leaf("KeyMarker", text(asked.after)), leaf("VersionIdMarker", mark)]
     out += [leaf("Delimiter", text(asked.delimiter))] if asked.delimiter else []
     out += [leaf("EncodingType", "url")] if asked.encoded else []
     out.append(leaf("IsTruncated", "true" if more else "false"))
     if more and items:
-        out += [leaf("NextKeyMarker", text(items[-1].key)), "<NextVersionIdMarker>null</NextVersionIdMarker>"]
+        out += [leaf("NextKeyMarker", text(items[-1].key)), leaf("NextVersionIdMarker", items[-1].version)]
+    before = asked.after if mark else ""
     for item in items:
         if item.common:
             out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>")
             continue
-        told = _told(item, text(item.key), owner=True)
-        out.append(f"<Version><VersionId>null</VersionId><IsLatest>true</IsLatest>{told}</Version>")
+        latest = leaf("VersionId", item.version) + leaf("IsLatest", "false" if item.key == before else "true")
+        before = item.key
+        if item.removed:
+            when = leaf("LastModified", instant(item.modified_ns)) + _owner(item.owner)
+            out.append(f"<DeleteMarker>{leaf('Key', text(item.key))}{latest}{when}</DeleteMarker>")
+        else:
+            out.append(f"<Version>{latest}{_told(item, text(item.key), owner=True)}</Version>")
     return _document("ListVersionsResult", "".join(out))
 
 
@@ -250,16 +260,31 @@ def uploads(asked: UploadsAsked, shown: Sequence[UploadShown], *, more: bool) ->
     return _document("ListMultipartUploadsResult", "".join(out))
 
 
-def deleted(outcomes: Iterable[tuple[str, CheloniaError | None]], *, quiet: bool) -> bytes:
+@dataclass(frozen=True, slots=True)
+class KeyRemoved:
+    """What became of a key that was to go, or of one of its versions. `marker`: the id of the delete marker that was
+    made, or that went (`version` is its own then)."""
+
+    key: str
+    version: str = ""
+    error: CheloniaError | None = None
+    marker: str = ""
+
+
+def deleted(outcomes: Iterable[KeyRemoved], *, quiet: bool) -> bytes:
     """The answer to a bulk deletion: what became of each key."""
     out = []
-    for key, error in outcomes:
-        if error is not None:
-            told = leaf("Key", key) + leaf("VersionId", "null")  # some clients look for the version that they named
-            told += leaf("Code", code_of(error)) + leaf("Message", error.cause)
+    for each in outcomes:
+        told = leaf("Key", each.key)
+        if each.error is not None:
+            told += leaf("VersionId", each.version or "null")  # some clients look for the version that they named
+            told += leaf("Code", code_of(each.error)) + leaf("Message", each.error.cause)
             out.append(f"<Error>{told}</Error>")
         elif not quiet:
-            out.append(f"<Deleted>{leaf('Key', key)}</Deleted>")
+            told += leaf("VersionId", each.version) if each.version else ""
+            if each.marker:
+                told += f"<DeleteMarker>true</DeleteMarker>{leaf('DeleteMarkerVersionId', each.marker)}"
+            out.append(f"<Deleted>{told}</Deleted>")
     return _document("DeleteResult", "".join(out))
 
 
@@ -284,6 +309,11 @@ def acl(owner: str, grants: Iterable[Grant]) -> bytes:
 def plain(name: str) -> bytes:
     """A document without content: what is asked for has never been set."""
     return _document(name, "")
+
+
+def versioning(status: str) -> bytes:
+    """Whether a bucket keeps versions; "": nobody has ever said so."""
+    return _document("VersioningConfiguration", leaf("Status", status) if status else "")
 
 
 def payer() -> bytes:

@@ -54,19 +54,19 @@ def path_of(key: str) -> tuple[str, ...]:
     return (COLLECTION, *prefix_of(key).split("/"))
 
 
-def prefix_of(beginning: str) -> str:
-    """What the paths below `COLLECTION` begin with, of all keys that begin so."""
+def prefix_of(beginning: str, cut: int = CUT) -> str:
+    """What the paths below `COLLECTION` begin with, of all keys that begin so; `cut`: characters of one name."""
     text = _ESCAPED.sub(_escape, beginning)
-    names = [f"={text[at : at + CUT]}" for at in range(0, len(text), CUT)]
+    names = [f"={text[at : at + cut]}" for at in range(0, len(text), cut)]
     return "+/".join(names)
 
 
-def key_of(path: str) -> str | None:
+def key_of(path: str, cut: int = CUT) -> str | None:
     """The key that a path below `COLLECTION` is of; None: nobody keeps a key so."""
     names = path.split("/")
     text = "".join(name[1:].removesuffix("+") if at < len(names) - 1 else name[1:] for at, name in enumerate(names))
     key = _ESCAPES.sub(_unescape, text)
-    return key if key and prefix_of(key) == path else None
+    return key if key and prefix_of(key, cut) == path else None
 
 
 def _escape(found: re.Match[str]) -> str:

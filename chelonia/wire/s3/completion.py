@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from chelonia.core.contents.parts import PartPage
 from chelonia.wire.s3 import facts
 from chelonia.wire.s3.checksums import ALGORITHMS, PREFIX, of_upload, to_base64
@@ -34,7 +36,7 @@ def completed(fields: Mapping[str, str], said: Sequence[CompletedPart], etag: st
         raise S3Error("InvalidRequest", f"x-amz-mp-object-size is {size[:20]}, the parts have other bytes together")
     whole = scheme.joined(pieces) if len(told) == len(said) else ""
     _check(fields, scheme.name, scheme.kind, whole)
-    return Facts(kept.headers, kept.user, kept.tags, (scheme.name, whole) if whole else ("", ""), etag)
+    return structs.replace(kept, checksum=(scheme.name, whole) if whole else ("", ""), etag=etag)
 
 
 def _check(fields: Mapping[str, str], name: str, kind: str, whole: str) -> None:

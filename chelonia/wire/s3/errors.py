@@ -58,6 +58,7 @@ CODES: Final[dict[str, tuple[int, Kind]]] = {
     "NoSuchPublicAccessBlockConfiguration": (404, Kind.NOT_FOUND),
     "NoSuchTagSet": (404, Kind.NOT_FOUND),
     "NoSuchUpload": (404, Kind.NOT_FOUND),
+    "NoSuchVersion": (404, Kind.NOT_FOUND),
     "NoSuchWebsiteConfiguration": (404, Kind.NOT_FOUND),
     "NotImplemented": (501, Kind.NOT_SUPPORTED),
     "ObjectLockConfigurationNotFoundError": (404, Kind.NOT_FOUND),

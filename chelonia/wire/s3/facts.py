@@ -30,13 +30,16 @@ BINARY: Final = "binary/octet-stream"
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """`headers` by name as in `KEPT`; `user`: names in lower case, without the prefix; `checksum`: name and base64, of
-    the bytes that `etag` names: another door may have put others."""
+    the bytes that `etag` names: another door may have put others; `version`: of an object, "": null; `versioning`: of a
+    bucket, whether it keeps versions."""
 
     headers: dict[str, str] = {}
     user: dict[str, str] = {}
     tags: dict[str, str] = {}
     checksum: tuple[str, str] = ("", "")
     etag: str = ""
+    version: str = ""
+    versioning: str = ""
 
 
 NOTHING: Final = Facts()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.message import Message
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -22,7 +22,7 @@ from chelonia.wire.s3 import sigv4
 from chelonia.wire.s3.errors import S3Error
 
 FIELDS_BYTES_MAX: Final = 20 * 1024
-"""One field that stands before the file: Amazon's bound of them all."""
+"""All that stands before the file: Amazon's bound."""
 FIELDS_MAX: Final = 200
 """Fields of one form: as many as of a query."""
 _FIELD: Final = re.compile(r'[;\s](filename|name)="([^"]*)"')
@@ -49,6 +49,7 @@ class FormDecoder:
         self.filename: str | None = None
         self._mark = b"\r\n--" + boundary
         self._held = b"\r\n"
+        self._taken = 0
         self._ended = False
 
     def feed(self, data: bytes) -> bytes:
@@ -57,10 +58,15 @@ class FormDecoder:
             return b""
         self._held += data
         while self.filename is None:
-            if not self._field():
-                if len(self._held) > FIELDS_BYTES_MAX:
-                    cause = f"the fields before the file have at most {FIELDS_BYTES_MAX} bytes each"
-                    raise S3Error("MaxMessageLengthExceeded", cause)
+            before = len(self._held)
+            complete = self._field()
+            self._taken += before - len(self._held)
+            if (complete and self._taken > FIELDS_BYTES_MAX) or (
+                not complete and self._taken + before > FIELDS_BYTES_MAX
+            ):
+                cause = f"the fields before the file have at most {FIELDS_BYTES_MAX} bytes together"
+                raise S3Error("MaxMessageLengthExceeded", cause)
+            if not complete:
                 return b""
             if len(self.fields) > FIELDS_MAX:
                 raise S3Error("MaxMessageLengthExceeded", f"a form has at most {FIELDS_MAX} fields")
@@ -137,17 +143,20 @@ def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[i
     """
     try:
         told = msgspec.json.decode(base64.b64decode(policy, validate=True))
-        expires_ms = datetime.fromisoformat(told["expiration"]).timestamp() * 1000
+        expires = datetime.fromisoformat(told["expiration"])
         rules = [rule for each in told["conditions"] for rule in _rules(each)]
-    except (binascii.Error, msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
-        cause = "Invalid Policy: it is JSON in base64, with an expiration and a list of conditions"
+        if expires.tzinfo is None or not isinstance(told["conditions"], list):
+            raise ValueError(expires)
+    except (binascii.Error, msgspec.MsgspecError, LookupError, TypeError, ValueError, OverflowError) as error:
+        cause = "Invalid Policy: it is JSON in base64, with an expiration (with its zone) and a list of conditions"
         raise S3Error("InvalidPolicyDocument", cause) from error
-    if now_ms > expires_ms:
+    if now_ms > expires.timestamp() * 1000:
         raise S3Error("AccessDenied", "Invalid according to Policy: Policy expired.")
     least, most = 0, -1
     for operator, name, value in rules:
         if operator == "content-length-range":
-            least, most = int(name), int(value)
+            least = max(least, int(name))
+            most = int(value) if most < 0 else min(most, int(value))
             continue
         known = fields.get(name, "")
         if not (known == value if operator == "eq" else known.startswith(value)):
@@ -164,17 +173,20 @@ def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[i
 def _rules(condition: Any) -> list[tuple[str, str, str]]:
     """A condition as operator, field and value. Raises: ValueError, TypeError."""
     if isinstance(condition, dict):
-        return [("eq", name.lower(), value) for name, value in condition.items() if isinstance(value, str) or _no()]
+        return [("eq", name.lower(), value if isinstance(value, str) else _no()) for name, value in condition.items()]
     operator, name, value = condition
     if operator == "content-length-range":
-        return [(operator, str(int(name)), str(int(value)))]
-    if operator not in ("eq", "starts-with") or not isinstance(value, str) or not name.startswith("$"):
+        least, most = int(name), int(value)
+        return [(operator, str(least), str(most))] if 0 <= least <= most else _no()
+    if operator not in ("eq", "starts-with") or not (
+        isinstance(name, str) and isinstance(value, str) and name[:1] == "$"
+    ):
         raise ValueError(operator)
     return [(operator, name[1:].lower(), value)]
 
 
-def _no() -> bool:
-    raise ValueError("a value is text")
+def _no() -> NoReturn:
+    raise ValueError("a value is text, or a range of bytes")
 
 
 def _text(data: bytes) -> str:

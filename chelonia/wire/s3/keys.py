@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
+from chelonia.core import bounds
 from chelonia.core.names import LogicalName
 from chelonia.wire.s3 import apart
 from chelonia.wire.s3.errors import S3Error
@@ -70,6 +71,12 @@ def check_key(key: str) -> str:
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise S3Error("KeyTooLongError", f"Your key is too long: at most {KEY_BYTES_MAX} bytes", key[:80])
     return key
+
+
+def followable(text: str) -> str:
+    """As much of a key, or of the beginning of some, as can begin the path of names."""
+    parts = text.partition("\0")[0].split("/")
+    return "/".join(parts[: bounds.LN_DEPTH_MAX])
 
 
 def quoted_key(key: str) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote
 
 from chelonia.core.errors import CheloniaError
 from chelonia.wire import xml
+from chelonia.wire.s3 import versions
 from chelonia.wire.s3.checksums import ALGORITHMS
 from chelonia.wire.s3.errors import S3Error
 
@@ -82,6 +83,17 @@ def acl(body: bytes) -> tuple[tuple[str, str], ...]:
 def location(body: bytes) -> str:
     """The `LocationConstraint` of a new bucket, "": none. Raises: S3Error."""
     return _text(_root(body, "CreateBucketConfiguration"), "LocationConstraint") if body.strip() else ""
+
+
+def versioning(body: bytes) -> str:
+    """Whether a bucket is to keep versions, `Enabled` or `Suspended`. Raises: S3Error."""
+    root = _root(body, "VersioningConfiguration")
+    status = _text(root, "Status")
+    if status not in (versions.ENABLED, versions.SUSPENDED):
+        raise S3Error("MalformedXML", "a VersioningConfiguration has a Status, Enabled or Suspended")
+    if _text(root, "MfaDelete") == versions.ENABLED:
+        raise S3Error("NotImplemented", "deletion by a second factor is not offered by this door")
+    return status
 
 
 def tagging(body: bytes) -> dict[str, str]:

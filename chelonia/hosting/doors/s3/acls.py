@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Looked, Set, Want
+from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
-from chelonia.wire.s3 import acls, answers, requests
+from chelonia.wire.s3 import acls, answers, apart, requests, versions
 from chelonia.wire.s3.errors import S3Error
 
 
@@ -50,10 +52,22 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
         try:
             if change:
                 await apply(parts.plain, ask.exchange.call, Set(place, policy=change))
+                if not ask.target.key:
+                    await _as_the_bucket(parts, ask, change)
             return
         except CheloniaError as error:
             if error.kind is not Kind.CONFLICT or not left:
                 raise
+
+
+async def _as_the_bucket(parts: S3Parts, ask: Ask, policy: Mapping[str, str | None]) -> None:
+    """What a bucket keeps apart has the bucket's policy, and still goes with the last key in it."""
+    places = [ask.bucket.child(name) for name in (apart.COLLECTION, versions.COLLECTION)]
+    pairs = [(Set(place, policy=policy), Remove(place, Removing.MARK)) for place in places]
+    changes = tuple(change for pair in pairs for change in pair)
+    for answer in await parts.plain.files.apply(ask.exchange.call, changes):
+        if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
+            raise answer.error(ask.operation)
 
 
 async def _there(parts: S3Parts, ask: Ask) -> tuple[Looked, LogicalName]:

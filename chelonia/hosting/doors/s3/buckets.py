@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from msgspec import structs
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.ports.files import Listing, Make, Remove, Removing, Set, When
+from chelonia.core.ports.files import Listing, Looked, Make, Remove, Removing, Set, When
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.facts import Facts
 from chelonia.wire.s3.operations import EMPTY, UNSET
+
+BUCKETS_MAX: Final = 10_000
+"""Buckets of one page: as many as Amazon's."""
 
 
 async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -20,8 +26,8 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
-    query, limit = ask.query, ask.query.get("max-buckets", "") or "0"
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5):
+    query, limit = ask.query, ask.query.get("max-buckets", "") or str(BUCKETS_MAX)
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and int(limit)):
         raise S3Error("InvalidArgument", "max-buckets is a number from 1")
     out: list[tuple[str, int]] = []
     after = query.get("continuation-token", "")
@@ -31,7 +37,7 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
             known = entry.attributes
             # Of what he may not read the caller is told no owner.
             if known.type == TYPE_COLLECTION and known.owner and keys.is_bucket_name(entry.name):
-                if len(out) == int(limit) > 0:
+                if len(out) == min(int(limit), BUCKETS_MAX):
                     return xml_answer(answers.buckets(call.dn, out, f"{out[-1][0]}/"))
                 out.append((entry.name, known.created_ns))
         after = page.after
@@ -97,9 +103,17 @@ async def no_setting(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer GET of a bucket's versioning: it has none."""
-    await _there(parts, ask)
-    return xml_answer(answers.plain("VersioningConfiguration"))
+    """Answer GET of whether a bucket keeps versions."""
+    return xml_answer(answers.versioning(facts.facts_of((await _there(parts, ask)).user).versioning))
+
+
+async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
+    """Answer PUT of whether a bucket keeps versions."""
+    status = requests.versioning(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    there = await _there(parts, ask)
+    user = facts.stored(structs.replace(facts.facts_of(there.user), versioning=status))
+    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
+    return HttpResponse(200, (), b"", 0)
 
 
 async def payment(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -129,15 +143,14 @@ async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
-    there = await check_bucket(parts, ask)
-    if there is None:
-        raise S3Error("AccessDenied", "Access Denied")
-    kept = facts.facts_of(there.user)
-    user = facts.stored(Facts(kept.headers, kept.user, tags))
+    there = await _there(parts, ask)
+    user = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
     return HttpResponse(status, (), b"", 0)
 
 
-async def _there(parts: S3Parts, ask: Ask) -> None:
-    if await check_bucket(parts, ask) is None:
+async def _there(parts: S3Parts, ask: Ask) -> Looked:
+    there = await check_bucket(parts, ask)
+    if there is None:
         raise S3Error("AccessDenied", "Access Denied")
+    return there

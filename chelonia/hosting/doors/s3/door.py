@@ -38,6 +38,7 @@ OPERATIONS: Final[dict[str, Handler]] = {
     "GetBucketSetting": buckets.setting,
     "DeleteBucketSetting": buckets.no_setting,
     "GetBucketVersioning": buckets.versioning,
+    "PutBucketVersioning": buckets.set_versioning,
     "GetBucketRequestPayment": buckets.payment,
     "GetBucketTagging": buckets.get_tags,
     "PutBucketTagging": buckets.put_tags,
@@ -89,8 +90,8 @@ class S3Door:
             name, subresource = operation_of(request.method, target, query, copies=copies)
             handler = OPERATIONS.get(name)
             operation = name if handler is not None else OTHER
-            if query.get("versionId", "null") not in ("", "null"):
-                raise S3Error("InvalidArgument", "Invalid version id specified: objects have the version null alone")
+            if "versionId" in query and not query["versionId"]:
+                raise S3Error("InvalidArgument", "Version id cannot be the empty string")
             ask = await self._ask(request, target, query, (name, subresource))
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")

@@ -13,14 +13,25 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.below import common_prefix
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Attributes, Failure, Listing, Look, Named, Remove
+from chelonia.core.ports.files import Failure, Listing, Look, Named, Remove, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.hosting.doors.s3 import versions as versioning
 from chelonia.hosting.doors.s3.objects import GONE, removals
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, xml_answer
+from chelonia.hosting.doors.s3.parts import (
+    Ask,
+    S3Parts,
+    check_bucket,
+    is_kept,
+    seen,
+    version_in,
+    version_of,
+    xml_answer,
+)
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
-from chelonia.wire.s3 import answers, apart, keys, pages, requests
-from chelonia.wire.s3.answers import Asked, Item
+from chelonia.wire.s3 import answers, apart, keys, pages, requests, versions
+from chelonia.wire.s3.answers import Asked, Item, KeyRemoved
 from chelonia.wire.s3.errors import S3Error
 
 KEYS_MAX: Final = 1000
@@ -43,12 +54,68 @@ async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer GET of a bucket with `versions`: every key has the one it has."""
+    """Answer GET of a bucket with `versions`: of each key the version that has it, then those that had it."""
     if await check_bucket(parts, ask) is None:
         raise S3Error("AccessDenied", "Access Denied")
+    mark = ask.query.get("version-id-marker", "")
     asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""))
-    items = await _found(parts, ask, asked, asked.after)
-    return xml_answer(answers.versions(asked, items[: asked.limit], more=len(items) > asked.limit))
+    if mark and not asked.after:
+        raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
+    items = await _versions(parts, ask, asked, mark) if asked.limit else []
+    shown = items[: asked.limit]
+    return xml_answer(answers.versions(asked, shown, mark, more=len(items) > asked.limit))
+
+
+async def _versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
+    """Versions, markers and common prefixes behind a key, or behind a version of it: one more than is asked for."""
+    now, kept = await asyncio.gather(
+        _found(parts, ask, asked, asked.after, Want.USER), _kept_versions(parts, ask, asked, mark)
+    )
+    whole: dict[tuple[str, str], Item] = {(item.key, item.order): item for item in (*kept, *now)}
+    return sorted(whole.values(), key=lambda item: (item.key.encode(), item.order))[: asked.limit + 1]
+
+
+async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
+    """The part of a listing of versions that no longer have their keys."""
+    place, after = ask.bucket.child(versions.COLLECTION), asked.after
+    skips, items = bool(mark), list[Item]()
+    if mark and await _current(parts, ask, after) == mark:
+        skips = False
+    summed = common_prefix(after, asked.prefix, asked.delimiter)
+    behind = versions.begins(summed + apart.AFTER) if summed else versions.behind(after)
+    behind, more = f"{versions.begins(after)} " if mark else behind, True
+    while more and len(items) <= asked.limit:
+        want = Listing(place, behind, 0, Want.USER, below=True, prefix=versions.begins(asked.prefix))
+        try:
+            page = await parts.plain.files.list(ask.exchange.call, want)
+        except CheloniaError as error:
+            if error.kind is Kind.NOT_FOUND:
+                return []
+            raise
+        for entry in filter(is_kept, page.entries):
+            item = _version_item(entry)
+            if skips and item.key == after:
+                skips = item.version != mark
+                continue
+            shown = pages.summed_up([item], asked, "")
+            if shown and not (shown[0].common and (shown[0].key <= after or shown[0] in items[-1:])):
+                items += shown
+        behind, more = page.after, bool(page.after)
+        if more and items and items[-1].common:
+            behind = max(behind, versions.begins(items[-1].key + apart.AFTER), key=str.encode)
+    return items
+
+
+async def _current(parts: S3Parts, ask: Ask, key: str) -> str:
+    """The version that has a key, "": none has."""
+    asked = replace(ask, target=replace(ask.target, key=keys.check_key(key)))
+    return (await seen(parts, asked, Want.USER))[0].current
+
+
+def _version_item(entry: Named) -> Item:
+    known, (key, order) = entry.attributes, versions.named(entry.name) or ("", "")
+    removed = known.type != TYPE_FILE
+    return replace(_file_item(key, entry), version=version_in(entry), order=order, removed=removed)
 
 
 def asked_of(ask: Ask) -> Asked:
@@ -85,47 +152,53 @@ def _after(token: str) -> str:
         raise S3Error("InvalidArgument", "The continuation token provided is incorrect") from error
 
 
-async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str) -> list[Item]:
+async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want = Want.NOTHING) -> list[Item]:
     """Keys and common prefixes behind a key, in byte order: one more than is asked for, where there are more."""
     if not asked.limit:
         return []
-    names, others = await asyncio.gather(_names(parts, ask, asked, after), _kept_apart(parts, ask, asked, after))
+    names, others = await asyncio.gather(
+        _names(parts, ask, asked, after, want), _kept_apart(parts, ask, asked, after, want)
+    )
     return pages.merged(names, others, asked.limit + 1) if others else names
 
 
-async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str) -> list[Item]:
+async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want) -> list[Item]:
     """The part of a listing that other doors show as it is."""
     items: list[Item] = []
-    more = not asked.prefix.startswith(apart.RESERVED)
+    more = not asked.prefix.startswith(apart.RESERVED) and keys.followable(asked.prefix) == asked.prefix
+    behind, after = after.encode(), keys.followable(after)
     while more and len(items) <= asked.limit:
         count = min(asked.limit + 1 - len(items), bounds.PAGE_ENTRIES_MAX)
         page = await parts.plain.files.list(
             ask.exchange.call,
-            Listing(ask.bucket, after, count, below=True, prefix=asked.prefix, delimiter=asked.delimiter),
+            Listing(ask.bucket, after, count, want, below=True, prefix=asked.prefix, delimiter=asked.delimiter),
         )
         shown = [item for item in map(_item, page.entries) if item is not None]
         shown += [Item(prefix, common=True) for prefix in page.prefixes if not prefix.startswith(apart.RESERVED)]
-        items += sorted(shown, key=lambda item: item.key.encode())
+        items += sorted((each for each in shown if each.key.encode() > behind), key=lambda item: item.key.encode())
         after, more = page.after, bool(page.after)
         if after.startswith(apart.RESERVED):
             after = apart.RESERVED + apart.AFTER
     return items
 
 
-async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str) -> list[Item]:
+async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want) -> list[Item]:
     """The part of a listing that is kept apart."""
     place, prefix = ask.bucket.child(apart.COLLECTION), apart.prefix_of(asked.prefix)
     items: list[Item] = []
-    behind, more = apart.prefix_of(after), True
+    summed = common_prefix(after, asked.prefix, asked.delimiter)
+    behind, more = apart.prefix_of(summed + apart.AFTER if summed else after), True
     while more and len(items) <= asked.limit:
         try:
-            page = await parts.plain.files.list(ask.exchange.call, Listing(place, behind, below=True, prefix=prefix))
+            page = await parts.plain.files.list(
+                ask.exchange.call, Listing(place, behind, 0, want, below=True, prefix=prefix)
+            )
         except CheloniaError as error:
-            if error.kind in (Kind.NOT_FOUND, Kind.DENIED):
+            if error.kind is Kind.NOT_FOUND:
                 return []
             raise
-        known = [(apart.key_of(entry.name), entry.attributes) for entry in page.entries]
-        found = [_file_item(key, each) for key, each in known if key is not None and each.type == TYPE_FILE]
+        known = [(apart.key_of(entry.name), entry) for entry in page.entries if entry.attributes.type == TYPE_FILE]
+        found = [_file_item(key, each) for key, each in known if key is not None]
         items += pages.summed_up(found, asked, items[-1].key if items else after)
         behind, more = page.after, bool(page.after)
         if more and items and items[-1].common:
@@ -139,15 +212,16 @@ def _item(entry: Named) -> Item | None:
     if entry.name.startswith(apart.RESERVED):
         return None
     if known.type == TYPE_FILE:
-        return _file_item(entry.name, known)
+        return _file_item(entry.name, entry)
     if known.type == TYPE_COLLECTION and not known.implied:
         return Item(f"{entry.name}/", False, 0, _EMPTY_ETAG, known.modified_ns, known.owner)
     return None
 
 
-def _file_item(key: str, known: Attributes) -> Item:
+def _file_item(key: str, entry: Named) -> Item:
     """What an object shows as."""
-    return Item(key, False, known.size, known.etag, known.modified_ns, known.owner)
+    known = entry.attributes
+    return Item(key, False, known.size, known.etag, known.modified_ns, known.owner, version_of(entry.user))
 
 
 async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -155,13 +229,29 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
     doomed, quiet = requests.deletion(body)
     await check_bucket(parts, ask)
-    outcomes: list[tuple[str, CheloniaError | None]] = []
+    outcomes: list[KeyRemoved] = []
+    if await versioning.state_of(parts, ask) or any(each.version not in ("", versions.NULL) for each in doomed):
+        for each in doomed:
+            outcomes.append(await _version_deleted(parts, ask, each))
+        return xml_answer(answers.deleted(outcomes, quiet=quiet))
     for start in range(0, len(doomed), DELETED_AT_ONCE):
         outcomes += await _deleted(parts, ask, [each.key for each in doomed[start : start + DELETED_AT_ONCE]])
     return xml_answer(answers.deleted(outcomes, quiet=quiet))
 
 
-async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> list[tuple[str, CheloniaError | None]]:
+async def _version_deleted(parts: S3Parts, ask: Ask, doomed: requests.BulkDeletion) -> KeyRemoved:
+    """What became of a key or a version, one of many, in a bucket that keeps versions."""
+    asked = replace(ask, target=replace(ask.target, key=doomed.key))
+    try:
+        keys.check_key(doomed.key)
+        if doomed.version:
+            return await versioning.version_removed(parts, asked, doomed.version)
+        return await versioning.removed(parts, asked)
+    except CheloniaError as error:
+        return KeyRemoved(doomed.key, doomed.version, error)
+
+
+async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> list[KeyRemoved]:
     """What became of keys that were to go."""
     (there,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket.child(apart.COLLECTION)),))
     none_apart = isinstance(there, Failure) and there.kind is Kind.NOT_FOUND
@@ -178,4 +268,4 @@ async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> list[tuple[str
     for (key, _), answer in zip(changes, answered, strict=True):
         if isinstance(answer, Failure) and answer.kind not in GONE:
             outcomes[key] = answer.error("DeleteObjects")
-    return [(key, outcomes[key]) for key in names]
+    return [KeyRemoved(key, error=outcomes[key]) for key in names]

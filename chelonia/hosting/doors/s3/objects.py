@@ -8,8 +8,10 @@ them. Keys that have no place as names are kept apart (`wire.s3.apart`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
@@ -19,6 +21,7 @@ from chelonia.core.ports.files import (
     Arrived,
     Done,
     Failure,
+    Look,
     Looked,
     Make,
     Placing,
@@ -34,10 +37,11 @@ from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
-from chelonia.hosting.doors.s3 import object_parts
+from chelonia.hosting.doors.s3 import object_parts, versions
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, no_key, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
+from chelonia.wire.s3 import versions as wire_versions
 from chelonia.wire.s3.checksums import Measured, kind_of
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import Facts
@@ -100,7 +104,7 @@ def described(ask: Ask, there: Looked) -> Headers:
     if kept.tags:
         fields["x-amz-tagging-count"] = str(len(kept.tags))
     own = (("ETag", quoted(known.etag)), ("Last-Modified", http_date(known.modified_ns)), ("Accept-Ranges", "bytes"))
-    return (*own, *fields.items())
+    return (*own, *versions.version_fields(ask, there), *fields.items())
 
 
 def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:
@@ -121,49 +125,75 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     """Store the body of a request as its object, with what is kept beside it."""
     request = ask.exchange.request
-    ask, copies, when = await ready(parts, ask)
-    if ask.marks and not request.length:
-        return await _mark(parts, ask, kept, when)
+    known = await ready(parts, ask)
+    ask, when = known.ask, known.when
     if ask.marks:
-        ask = ask.at(ask.apart)
-    placing = Placing(ask.place, request.length, wanted=copies, parents=True)
+        first = await anext(aiter(request.body), b"") if request.length else b""
+        if not first:
+            await read_whole(request, Whole(1))
+            await _mark(parts, ask, kept, when)
+            return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
+        request = replace(request, body=_behind(first, request.body))
+        ask = replace(ask.at(ask.apart), exchange=replace(ask.at(ask.apart).exchange, request=request))
+    ask = versions.staged(parts, ask, known.there)
+    placing = Placing(ask.place, request.length, wanted=known.copies, parents=True)
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
     except CheloniaError as error:
         raise await _raced(parts, ask, error) from error
     measured = ask.measured
+    kept = structs.replace(kept, version=ask.version)
     if measured.checksum:
-        kept = Facts(kept.headers, kept.user, kept.tags, (measured.checksum, measured.told), measured.etag)
-    write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, when=when, etag=measured.etag)
-    await applied(parts, ask, replace(write, inline=inline))
+        kept = structs.replace(kept, checksum=(measured.checksum, measured.told), etag=measured.etag)
+    write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
+    await applied(parts, ask, replace(write, when=ANY if ask.final else when))
+    version = await versions.settled(parts, ask, when)
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
-    return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind), b"", 0)
+    return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind, *version), b"", 0)
 
 
-async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> HttpResponse:
+async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
     """Make a collection for its own sake: the object that some clients show as a directory."""
-    await read_whole(ask.exchange.request, Whole(1))
     try:
         made = Make(ask.place, TYPE_COLLECTION, user=facts.stored(kept), parents=True, when=when)
-        await apply(parts.plain, ask.exchange.call, made)
+        return await apply(parts.plain, ask.exchange.call, made)
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS:
             raise
-        await apply(parts.plain, ask.exchange.call, Set(ask.place, user=facts.stored(kept)))
-    return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
+        return await apply(parts.plain, ask.exchange.call, Set(ask.place, user=facts.stored(kept)))
 
 
-async def ready(parts: S3Parts, ask: Ask) -> tuple[Ask, int, When]:
-    """The request with the place of its new object, how many copies that gets, and what must hold of what is there."""
+async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReady:
+    """A request with the place of its new object: how many copies that gets, what must hold of what is there, and what
+    that is."""
+
+    ask: Ask
+    copies: int
+    when: When = ANY
+    there: Looked | None = None
+
+
+async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
+    """What is known before an object is written."""
     try:
-        ask, there = await seen(parts, ask, writes=True)
+        ask, there = await seen(parts, ask, Want.USER, writes=True)
     except CheloniaError as error:  # who may write need not be one who may read
         if error.kind is not Kind.DENIED or _conditional(ask):
             raise
-        return ask.at(keys.home_of(ask.bucket, ask.target.key) or ask.apart), parts.plain.copies, ANY
+        (other,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.apart),))
+        if not isinstance(other, Failure) or other.kind is not Kind.NOT_FOUND:
+            raise  # what is kept apart has the key: a name would hide it
+        return WriteReady(ask.at(keys.home_of(ask.bucket, ask.target.key) or ask.apart), parts.plain.copies)
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.plain.copies
-    return ask, copies, await conditions(parts, ask, there)
+    return WriteReady(ask, copies, await conditions(parts, ask, there), there)
 
 
 def _conditional(ask: Ask) -> bool:
@@ -192,7 +222,7 @@ async def applied(parts: S3Parts, ask: Ask, change: Write) -> Done:
 
 async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
     """What a failed write tells: to come again, when the key's place was taken while its bytes were on their way."""
-    if error.kind in _BLOCKED and (await seen(parts, ask, writes=True))[0].place != ask.place:
+    if error.kind in _BLOCKED and not ask.final and (await seen(parts, ask, writes=True))[0].place != ask.place:
         cause = "another request has just made an object whose name is in the way of this one: send it again"
         return S3Error("ServiceUnavailable", cause)
     return error
@@ -200,6 +230,12 @@ async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaErro
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of an object; one that is not there is gone already."""
+    version, versioning = ask.query.get("versionId", ""), await versions.state_of(parts, ask)
+    if version and (versioning or version != wire_versions.NULL):
+        return HttpResponse(204, versions.told(await versions.version_removed(parts, ask, version)))
+    if versioning:
+        asked = when_of({"If-Match": ask.header("If-Match")})
+        return HttpResponse(204, versions.told(await versions.removed(parts, ask, asked)))
     changes = removals(ask.bucket, ask.target.key)
     if ask.header("If-Match"):
         ask, there = await seen(parts, ask)
@@ -228,33 +264,43 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     check_source(ask, there)
     anew = _anew(ask, there)
     kept = replace_facts(ask, there, anew=anew)
-    ask, copies, when = await ready(parts, ask)
+    ready_to = await ready(parts, ask)
+    ask, when = ready_to.ask, ready_to.when
     if ask.marks and ask.place != source.place:
+        if not there.attributes.size:
+            return xml_answer(answers.copied(*_stamp(await _mark(parts, ask, kept, when), there)))
         ask = ask.at(ask.apart)
-    place = ask.place
-    if place == source.place:
-        if not anew:
-            cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
-            raise S3Error("InvalidRequest", cause + "the object's metadata")
+    itself = ask.place == source.place
+    ask = versions.staged(parts, ask, ready_to.there)
+    place, version = ask.place, versions.Headers()
+    if itself and not source.query and not anew:
+        cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
+        raise S3Error("InvalidRequest", cause + "the object's metadata")
+    if itself and not ask.final:
         done = await apply(parts.plain, ask.exchange.call, Set(place, user=facts.stored(kept), when=when))
-        etag = there.attributes.etag
     else:
-        placing = Placing(place, there.attributes.size, wanted=copies, parents=True)
+        placing = Placing(place, there.attributes.size, wanted=ready_to.copies, parents=True)
         arrived = await carried(parts, source, there, ByteRange(0, there.attributes.size), placing)
         etag = there.attributes.etag
-        done = await applied(
-            parts, ask, Write(place, arrived, user=facts.stored(kept), parents=True, when=when, etag=etag)
-        )
-    modified = done.attributes.modified_ns if done.attributes else there.attributes.modified_ns
-    return xml_answer(answers.copied(etag, modified))
+        user, first = facts.stored(structs.replace(kept, version=ask.version)), ANY if ask.final else when
+        done = await applied(parts, ask, Write(place, arrived, user=user, parents=True, when=first, etag=etag))
+        version = await versions.settled(parts, ask, when)
+    answer = xml_answer(answers.copied(*_stamp(done, there)))
+    copied = versions.version_fields(source, there)
+    fields = (("x-amz-copy-source-version-id", copied[0][1]),) if copied else ()
+    return replace(answer, headers=(*answer.headers, *version, *fields))
+
+
+def _stamp(done: Done, there: Looked) -> tuple[str, int]:
+    """Etag and time (ns) of a copy."""
+    return there.attributes.etag, (done.attributes or there.attributes).modified_ns
 
 
 def source_of(parts: S3Parts, ask: Ask) -> Ask:
     """The same request, about the source of a copy. Raises: S3Error."""
     bucket, key, version = requests.copy_source(ask.header("x-amz-copy-source"))
-    if version not in ("", "null"):
-        raise S3Error("NotImplemented", "versions are not kept here")
-    return replace(ask, target=Target(bucket, keys.check_key(key)), bucket=parts.root.child(keys.check_bucket(bucket)))
+    place, query = parts.root.child(keys.check_bucket(bucket)), {"versionId": version} if version else {}
+    return replace(ask, target=Target(bucket, keys.check_key(key)), bucket=place, query=query)
 
 
 def _anew(ask: Ask, there: Looked) -> bool:
@@ -271,9 +317,9 @@ def replace_facts(ask: Ask, there: Looked, *, anew: bool) -> Facts:
     if ask.header("x-amz-tagging-directive").upper() == "REPLACE":
         tags = requests.tags_of(ask.header("x-amz-tagging"))
     if not anew:
-        return Facts(known.headers, known.user, tags, known.checksum, known.etag)
+        return structs.replace(known, tags=tags)
     given = facts.facts_from(ask.exchange.request.headers.items(), tags)
-    return Facts(given.headers, given.user, tags, known.checksum, known.etag)
+    return structs.replace(known, headers=given.headers, user=given.user, tags=tags)
 
 
 def check_source(ask: Ask, there: Looked) -> None:
@@ -317,7 +363,9 @@ async def nothing() -> AsyncIterator[bytes]:
 
 async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of an object's tags."""
-    return xml_answer(answers.tags(facts.facts_of((await found(parts, ask, Want.USER))[1].user).tags))
+    ask, there = await found(parts, ask, Want.USER)
+    answer = xml_answer(answers.tags(facts.facts_of(there.user).tags))
+    return replace(answer, headers=(*answer.headers, *versions.version_fields(ask, there)))
 
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -334,7 +382,7 @@ async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
     ask, there = await found(parts, ask, Want.USER)
     known = facts.facts_of(there.user)
-    kept = facts.stored(Facts(known.headers, known.user, tags, known.checksum, known.etag))
+    kept = facts.stored(structs.replace(known, tags=tags))
     pinned = When(version=there.attributes.version)
     await apply(parts.plain, ask.exchange.call, Set(ask.place, user=kept, when=pinned))
-    return HttpResponse(status, (), b"", 0)
+    return HttpResponse(status, versions.version_fields(ask, there), b"", 0)

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Failure, Look, Looked, Want
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, UserValues, Want
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
 from chelonia.hosting.net.http_messages import HttpResponse
-from chelonia.wire.s3 import answers, keys
+from chelonia.wire.s3 import answers, facts, keys, versions
 from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target
@@ -48,7 +48,8 @@ class Ask:
     """One request, verified as far as it can be before its body has come.
 
     `exchange`: its body is decoded and measured as it is read; its place is the bucket's until `seen` has found where
-    the object is, or would be.
+    the object is, or would be. `versioning`: whether the bucket keeps versions, and `current`: the version that has the
+    key, "": none, once `seen` knows. `final`: where what is stored at `place` first goes then, as this `version`.
     """
 
     exchange: Exchange
@@ -58,6 +59,10 @@ class Ask:
     bucket: LogicalName
     operation: str
     subresource: str = ""
+    versioning: str = ""
+    current: str = ""
+    final: LogicalName | None = None
+    version: str = ""
 
     def header(self, name: str) -> str:
         """One header field, "" when it is not there."""
@@ -76,7 +81,7 @@ class Ask:
     @property
     def marks(self) -> bool:
         """Whether the object is a collection itself: the key ends in a slash, and is not kept apart."""
-        return self.target.key.endswith("/") and self.place != self.apart
+        return self.target.key.endswith("/") and self.place == keys.home_of(self.bucket, self.target.key)
 
     def at(self, place: LogicalName) -> Ask:
         """The same request, about an object that is there."""
@@ -101,16 +106,18 @@ async def seen(
     call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
     taken = home is None
     for place in order:
-        here = ask.at(place)
-        bucket, there = await parts.plain.files.look(call, (Look(ask.bucket), Look(place, want)))
-        if isinstance(bucket, Failure) and bucket.kind is Kind.NOT_FOUND:
+        bucket, there = await parts.plain.files.look(call, (Look(ask.bucket, Want.USER), Look(place, want)))
+        if isinstance(bucket, Looked):
+            ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning)
+        elif bucket.kind is Kind.NOT_FOUND:
             raise no_bucket(ask)
+        here = ask.at(place)
         if isinstance(there, Failure) and there.kind in (Kind.NOT_FOUND, Kind.IN_MOUNTPOINT):
             continue
         found = good(there, ask.operation)
         fits = found.attributes.type == (TYPE_COLLECTION if here.marks else TYPE_FILE)
         if fits and not found.attributes.implied:
-            return here, found
+            return replace(here, current=version_of(found.user)), found
         taken = taken or not fits
     if home is None or taken or (writes and await _blocked(parts, ask, home)):
         return ask.at(apart), None
@@ -131,11 +138,69 @@ async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
 
 
 async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[Ask, Looked]:
-    """Where a key is, and what has it. Raises: NoSuchKey, NoSuchBucket; as `Files.look` fails."""
-    ask, there = await seen(parts, ask, want)
-    if there is None:
-        raise no_key(ask.target.key)
-    return ask, there
+    """Where a key is, and what has it; or where the version is that the request names.
+
+    Raises: NoSuchKey, NoSuchVersion, NoSuchBucket; MethodNotAllowed of a delete marker; as `Files.look` fails.
+    """
+    version = ask.query.get("versionId", "")
+    ask, there = await seen(parts, ask, want | Want.USER if version else want)
+    if not version or (there is not None and ask.current == version):
+        if there is None:
+            raise no_key(ask.target.key)
+        return ask, there
+    for each in await kept(parts, ask):
+        if each.version == version:
+            if each.removed:
+                raise S3Error("MethodNotAllowed", "The specified method is not allowed against a delete marker.")
+            call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
+            (answer,) = await parts.plain.files.look(call, (Look(each.place, want | Want.USER),))
+            return replace(ask.at(each.place), current=version), good(answer, ask.operation)
+    raise S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVersion:
+    """A version that does not have its key any more, or (`removed`) a delete marker."""
+
+    place: LogicalName
+    version: str
+    removed: bool
+
+
+async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
+    """What a bucket keeps of a key beside what has it, the newest first; `limit`: of how many; 0: of all."""
+    place, prefix = ask.bucket.child(versions.COLLECTION), f"{versions.begins(ask.target.key)} "
+    out: list[KeptVersion] = []
+    after, more = "", True
+    while more:
+        asked = Listing(place, after, limit, Want.USER, below=True, prefix=prefix)
+        try:
+            page = await parts.plain.files.list(ask.exchange.call, asked)
+        except CheloniaError as error:
+            if error.kind is Kind.NOT_FOUND:
+                return out
+            raise
+        for each in filter(is_kept, page.entries):
+            there = LogicalName(place.start, (*place.parts, *each.name.split("/")))
+            out.append(KeptVersion(there, version_in(each), each.attributes.type == TYPE_SYMLINK))
+        after, more = page.after, bool(page.after) and not limit
+    return out
+
+
+def is_kept(entry: Named) -> bool:
+    """Whether an entry below `※versions` is a version or a marker that the caller may read."""
+    known = entry.attributes
+    return known.type in (TYPE_FILE, TYPE_SYMLINK) and known.owner != "" and versions.named(entry.name) is not None
+
+
+def version_in(entry: Named) -> str:
+    """The id of a version, or of a delete marker, as a listing tells it."""
+    return entry.attributes.target if entry.attributes.type == TYPE_SYMLINK else version_of(entry.user)
+
+
+def version_of(user: UserValues) -> str:
+    """The id of an object's version, by its user metadata."""
+    return facts.facts_of(user).version or versions.NULL
 
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:

@@ -227,8 +227,9 @@ def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now
     if before.blob is not None:
         elements += [drop(obj, "named", blob_of(before.blob)), *discard_blob(before.blob, "replaced", now)]
     replaced = parse_part(key, before.record).part.size if before.record else 0
-    more = part.size - replaced
-    if int(upload.content.value("tally", "bytes", "0")) + more > bounds.FILE_BYTES_MAX:
+    known = int(upload.content.value("tally", "bytes", "0"))
+    more = max(part.size - replaced, -known)  # parts that came before sizes were counted are not in it
+    if known + more > bounds.FILE_BYTES_MAX:
         cause = f"together the parts have more than the {bounds.FILE_BYTES_MAX} bytes that a file may have"
         raise CheloniaError(Kind.TOO_LARGE, subject=f"part {number}", cause=cause)
     return [*elements, add(obj, "tally", "bytes", more)]

@@ -230,8 +230,9 @@ def logged(
             obj = log_object(counter)
             elements.append(put(obj, "named", change.file, value, as_read("named", change.file, "")))
             if change.file.startswith(CONTENT_PREFIX):  # parts that come at once rest on nothing else
-                stored = "" if change.before is None else str(change.before.bytes)
-                elements.append(check(change.file, as_read("tally", "bytes", stored)))
+                nothing = Condition(ConditionType.AT_MOST, "tally", "bytes", "0")  # unset, or of empty parts
+                before = change.before
+                elements.append(check(change.file, as_read("tally", "bytes", str(before.bytes)) if before else nothing))
     return elements
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from chelonia.core.cluster.quotas import Quota, QuotaUse, narrowest
+from chelonia.core.contents.parts import parse_upload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKey
+from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKey, content_object
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
-from chelonia.librarian.metadata.elements import add
+from chelonia.librarian.metadata.elements import add, drop
 from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
@@ -197,6 +198,25 @@ def test_the_parts_of_an_upload_count_from_their_arrival() -> None:
         await filled(b, 1)
         await asyncio.sleep(100)
         assert await used(b) == (2 * SIZE, 1), "what has expired counts no more"
+
+    play(scenario)
+
+
+def test_parts_of_an_upload_are_counted_from_what_is_known_of_them() -> None:
+    async def scenario(b: Bench) -> None:
+        for n in range(40):
+            await b.file(f"f{n}")
+        empty, _ = await filled(b)
+        await put_part(b, empty, 1, size=0)
+        await b.service.set_quota(ADMIN, of_joe(1000))
+        await put_part(b, empty, 2, size=3)
+        assert (await counted(b, of_joe())).bytes == 40 * SIZE + 3
+        older, _ = await filled(b, 1)  # before parts were counted
+        uncounted = drop(content_object(parse_upload(older)[1]), "tally", "bytes")
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), (uncounted,))
+        await put_part(b, older, 1, size=2)
+        known = await b.ahash.get(LIBRARIAN, (content_object(parse_upload(older)[1]),))
+        assert known[0].value("tally", "bytes", "0") == "0"
 
     play(scenario)
 

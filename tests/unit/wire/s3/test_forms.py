@@ -49,6 +49,13 @@ def test_a_form_comes_apart_however_it_is_cut(cuts: list[int]) -> None:
         (b"no form at all", "MalformedPOSTRequest"),
         (FORM.replace(b"Empty", b"key"), "MalformedPOSTRequest"),
         (b"--BB\r\n" + b"x" * 30_000, "MaxMessageLengthExceeded"),
+        (
+            b"".join(
+                b'--BB\r\nContent-Disposition: form-data; name="f%d"\r\n\r\n%b\r\n' % (n, b"x" * 9000) for n in range(3)
+            )
+            + FORM,
+            "MaxMessageLengthExceeded",
+        ),
         (b"--BB--\r\n", "MalformedPOSTRequest"),
     ],
 )
@@ -69,6 +76,8 @@ ALLOWED = ({"bucket": "lab"}, ["starts-with", "$key", "a/"], ["eq", "$acl", "pri
 def test_a_policy_allows_what_it_names() -> None:
     assert check_policy(policy(*ALLOWED), FIELDS, 0) == (0, -1)
     assert check_policy(policy(*ALLOWED, ["content-length-range", 1, "9"]), FIELDS, 0) == (1, 9)
+    ranges = (["content-length-range", 1, 9], ["content-length-range", 0, 7])
+    assert check_policy(policy(*ALLOWED, *ranges), FIELDS, 0) == (1, 7)
     assert check_policy(policy(*ALLOWED), FIELDS | {"x-ignore-me": "x"}, 0) == (0, -1)
 
 
@@ -83,6 +92,11 @@ def test_a_policy_allows_what_it_names() -> None:
         (policy(*ALLOWED, ["like", "$key", "a"]), FIELDS, "InvalidPolicyDocument"),
         (policy(*ALLOWED, {"key": 1}), FIELDS, "InvalidPolicyDocument"),
         (policy(*ALLOWED, ["content-length-range", "x", 1]), FIELDS, "InvalidPolicyDocument"),
+        (policy(*ALLOWED, ["content-length-range", -1, 1]), FIELDS, "InvalidPolicyDocument"),
+        (policy(*ALLOWED, ["content-length-range", 0, [1]]), FIELDS, "InvalidPolicyDocument"),
+        (policy(*ALLOWED, ["eq", 1, "a"]), FIELDS, "InvalidPolicyDocument"),
+        (policy(*ALLOWED, [["eq"], {}, "a"]), FIELDS, "InvalidPolicyDocument"),
+        (policy(*ALLOWED, expiration="2030-01-01T00:00:00"), FIELDS, "InvalidPolicyDocument"),
         (policy(*ALLOWED, expiration="soon"), FIELDS, "InvalidPolicyDocument"),
         ("!", FIELDS, "InvalidPolicyDocument"),
         (base64.b64encode(b"[]").decode(), FIELDS, "InvalidPolicyDocument"),

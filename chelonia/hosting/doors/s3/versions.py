@@ -1,0 +1,199 @@
+"""Versions by the S3 door: what is overwritten or removed stays, where its bucket keeps versions.
+
+A new version is stored among the versions first, as a file of its own, and then exchanges its name with what has the
+key, in one transact: readers see one or the other, and what breaks off before leaves a version that never had the key.
+A removal makes a delete marker, then moves what has the key beside it, on condition that it is still the one seen.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import ANY, Done, Failure, Look, Looked, Make, Move, Over, Remove, Removing, Want, When
+from chelonia.core.ports.librarian import TYPE_SYMLINK
+from chelonia.hosting.doors.plain.parts import apply
+from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, kept, no_bucket, no_key, seen, version_of
+from chelonia.wire.s3 import facts, versions
+from chelonia.wire.s3.answers import KeyRemoved
+from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
+
+TRIES: Final = 24
+"""Times that a change is asked for again while others change the same key."""
+_RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NOT_FOUND, Kind.PRECONDITION)
+MS_NS: Final = 1_000_000
+
+Headers = tuple[tuple[str, str], ...]
+
+
+async def state_of(parts: S3Parts, ask: Ask) -> str:
+    """Whether a bucket keeps versions, "" of one that the caller may not read. Raises: NoSuchBucket."""
+    (bucket,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket, Want.USER),))
+    if isinstance(bucket, Failure):
+        if bucket.kind is Kind.NOT_FOUND:
+            raise no_bucket(ask)
+        return ""
+    return facts.facts_of(bucket.user).versioning
+
+
+def staged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
+    """The same request, about where its new version is stored first, if what has the key is to be kept."""
+    if ask.versioning != ENABLED and not (ask.versioning == SUSPENDED and ask.current not in ("", NULL)):
+        return ask
+    order = _order(parts, there)
+    version = order if ask.versioning == ENABLED else ""
+    return replace(ask.at(place_of(ask, order)), final=ask.place, version=version)
+
+
+async def settled(parts: S3Parts, ask: Ask, when: When = ANY) -> Headers:
+    """Give what was stored its key, if it waits for it. Returns: the header fields that tell its version.
+
+    Raises: PRECONDITION, NoSuchKey: then what was stored is gone.
+    """
+    if ask.final is not None:
+        try:
+            await _exchanged(parts, ask, ask.final, when)
+        except CheloniaError as error:
+            if error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.DENIED):
+                await parts.plain.files.apply(ask.exchange.call, (Remove(ask.place, Removing.KEY),))
+            raise
+    if ask.versioning == SUSPENDED:
+        await _without_null(parts, ask)
+    return (("x-amz-version-id", ask.version or NULL),) if ask.versioning else ()
+
+
+async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When) -> None:
+    for left in range(TRIES, -1, -1):
+        try:
+            if not when.absent:
+                await apply(parts.plain, ask.exchange.call, Move(final, ask.place, Over.EXCHANGE, when=when))
+                return
+        except CheloniaError as error:
+            if error.kind is Kind.CONFLICT and left:
+                continue
+            if error.kind is not Kind.NOT_FOUND:
+                raise
+            if when.present or when.etags:
+                raise no_key(ask.target.key) from error
+        try:
+            await apply(parts.plain, ask.exchange.call, Move(ask.place, final, parents=True))
+            return
+        except CheloniaError as error:
+            if error.kind is Kind.EXISTS and when.absent:
+                raise CheloniaError(
+                    Kind.PRECONDITION, subject=str(final), cause="there is an entry of this name"
+                ) from error
+            if error.kind not in (Kind.EXISTS, Kind.CONFLICT, Kind.NO_PARENT) or not left:
+                raise
+
+
+async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
+    """Take the key away from what has it, and note that: a delete marker is what the key has from then on."""
+    for left in range(TRIES, -1, -1):
+        here, there = await seen(parts, ask, Want.USER)
+        when.require(here.place, there.attributes if there else None)
+        order = _order(parts, there)
+        marker = order if here.versioning == ENABLED else NULL
+        mark = Make(place_of(ask, order), TYPE_SYMLINK, target=marker, parents=True)
+        await apply(parts.plain, ask.exchange.call, mark)
+        try:
+            if there is not None:
+                await _put_aside(parts, here, there, order)
+            if marker == NULL:
+                await _without_null(parts, ask, mark.place)
+            return KeyRemoved(ask.target.key, marker=marker)
+        except CheloniaError as error:
+            await parts.plain.files.apply(ask.exchange.call, (Remove(mark.place, Removing.KEY),))
+            if error.kind not in _RACES or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> None:
+    """What has the key goes behind the marker of this order, or (the null version, for a null marker) away."""
+    when, call = When(version=there.attributes.version), ask.exchange.call
+    if ask.marks or (ask.versioning == SUSPENDED and ask.current == NULL):
+        await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
+        return
+    await apply(parts.plain, call, Move(ask.place, place_of(ask, f"{order}-"), when=when))
+    (above,) = await parts.plain.files.look(call, (Look(ask.place.parent),))
+    if isinstance(above, Looked) and above.attributes.implied:
+        await parts.plain.files.apply(call, (Remove(ask.place.parent, Removing.MARK),))
+
+
+async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
+    """Take one version, or a delete marker, away for good; the newest that is left has the key then."""
+    for left in range(TRIES, -1, -1):
+        here, there = await seen(parts, ask, Want.USER, writes=True)
+        try:
+            if there is not None and here.current == version:
+                await _current_removed(parts, here, there)
+                return KeyRemoved(ask.target.key, version)
+            return await _kept_removed(parts, here, there, version)
+        except CheloniaError as error:
+            if error.kind not in _RACES or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
+    when, call = When(version=there.attributes.version), ask.exchange.call
+    newest = await kept(parts, ask, 1)
+    if ask.marks:
+        await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
+    elif newest and not newest[0].removed:
+        done = await apply(parts.plain, call, Move(ask.place, newest[0].place, Over.EXCHANGE, when=when))
+        await _gone(parts, ask, newest[0], done)
+    else:
+        await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
+
+
+async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version: str) -> KeyRemoved:
+    known = await kept(parts, ask)
+    at = next((n for n, each in enumerate(known) if each.version == version), -1)
+    if at < 0:
+        return KeyRemoved(ask.target.key, version)
+    if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
+        await apply(parts.plain, ask.exchange.call, Move(known[1].place, ask.place, parents=True))
+    await _gone(parts, ask, known[at], Done())
+    return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
+
+
+async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion, done: Done) -> None:
+    """Remove a version; `done`: the change that has put it there."""
+    when = When(version=done.attributes.version) if done.attributes else ANY
+    (answer,) = await parts.plain.files.apply(ask.exchange.call, (Remove(each.place, Removing.KEY, when=when),))
+    if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
+        raise answer.error(ask.operation)
+
+
+async def _without_null(parts: S3Parts, ask: Ask, but: LogicalName | None = None) -> None:
+    """The null version of a key is the newest one alone."""
+    for each in await kept(parts, ask):
+        if each.version == NULL and each.place != but:
+            await _gone(parts, ask, each, Done())
+
+
+def told(outcome: KeyRemoved) -> Headers:
+    """The header fields that tell what a removal has done."""
+    fields = [("x-amz-version-id", outcome.version or outcome.marker)] if outcome.version or outcome.marker else []
+    return (*fields, ("x-amz-delete-marker", "true")) if outcome.marker else tuple(fields)
+
+
+def version_fields(ask: Ask, there: Looked) -> Headers:
+    """The header field that tells the version of what is read."""
+    return (("x-amz-version-id", version_of(there.user)),) if ask.versioning else ()
+
+
+def _order(parts: S3Parts, there: Looked | None) -> str:
+    """The order of what comes now: before all that the key has had, whatever clocks say."""
+    least = there.attributes.modified_ns + MS_NS if there else 0
+    return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), secrets.token_hex(4))
+
+
+def place_of(ask: Ask, order: str) -> LogicalName:
+    """Where a version of a key is kept, or an upload in parts waits for its key."""
+    return LogicalName(ask.bucket.start, (*ask.bucket.parts, *versions.path_of(ask.target.key, order)))

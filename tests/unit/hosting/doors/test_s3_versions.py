@@ -1,0 +1,283 @@
+"""The S3 door on the memory twin of `Files`: what a bucket that keeps versions answers, and what it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+import pytest
+from multidict import CIMultiDict
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ROOT, Dn
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.access_keys import IssuedKey
+from chelonia.core.ports.files import Look, Looked, Set
+from chelonia.hosting.doors.plain.parts import DoorParts
+from chelonia.hosting.doors.s3 import door as s3_door
+from chelonia.hosting.doors.s3.door import S3Door
+from chelonia.hosting.doors.s3.parts import S3Parts
+from chelonia.hosting.doors.s3.signing import Verified, verified
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_messages import HttpRequest, Peer
+from tests.support.files import MemoryFiles
+from tests.unit.hosting.doors.test_plain_door import MemoryBytes
+
+JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
+ON = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+OFF = ON.replace("Enabled", "Suspended")
+
+
+@dataclass
+class Heard:
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+
+    @property
+    def version(self) -> str:
+        return self.headers.get("x-amz-version-id", "")
+
+    def texts(self, name: str) -> list[str]:
+        return re.findall(f"<{name}>([^<]*)</{name}>", self.body.decode())
+
+
+class NoKeys:
+    async def find(self, key_id: str) -> IssuedKey | None:
+        return None
+
+
+class Door:
+    """An S3 door with the bucket `lab`; whoever asks is taken for who he says he is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def trusting(parts: S3Parts, request: HttpRequest) -> Verified:
+            known = await verified(parts, request)
+            return replace(known, call=Call(dn=Dn(request.headers["X-Who"])))
+
+        monkeypatch.setattr(s3_door, "verified", trusting)
+        self.files = MemoryFiles(JOE)
+        plain = DoorParts(self.files, MemoryBytes(self.files), Dn("/CN=front"), 2)
+        self.door = S3Door(S3Parts(plain, NoKeys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
+        assert self.ask("PUT", "/lab").status == 200
+
+    def ask(self, method: str, target: str, body: bytes | str = b"", who: Dn = JOE, **headers: str) -> Heard:
+        data = body.encode() if isinstance(body, str) else body
+        return asyncio.run(self._ask(method, target, data, who, headers))
+
+    async def _ask(self, method: str, target: str, body: bytes, who: Dn, headers: dict[str, str]) -> Heard:
+        async def chunks() -> AsyncIterator[bytes]:
+            if body:
+                yield body
+
+        fields = CIMultiDict({"Host": "se:1", "X-Who": who, **{k.replace("_", "-"): v for k, v in headers.items()}})
+        path = unquote(target.partition("?")[0])
+        request = HttpRequest(method, path, {}, fields, Peer("127.0.0.1", b""), chunks(), len(body), "r", target=target)
+        answer = await self.door.serve(request)
+        data = answer.body if isinstance(answer.body, bytes) else b"".join([piece async for piece in answer.body])
+        return Heard(answer.status, CIMultiDict(answer.headers), data)
+
+    def put(self, key: str, data: bytes) -> str:
+        answer = self.ask("PUT", f"/lab/{key}", data)
+        assert answer.status == 200, answer
+        return answer.version
+
+    def history(self, query: str = "") -> list[tuple[str, str, str]]:
+        """Key, version and what it is, in the order of the listing."""
+        told = self.ask("GET", f"/lab?versions&{query}").body.decode()
+        found = re.findall(r"<(Version|DeleteMarker)>(.*?)</\1>", told)
+        out = []
+        for kind, text in found:
+            key, version, latest = (re.findall(f"<{n}>(.*?)</{n}>", text)[0] for n in ("Key", "VersionId", "IsLatest"))
+            out.append((key, version, ("marker" if kind == "DeleteMarker" else "") + ("*" if latest == "true" else "")))
+        return out
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Door:
+    return Door(monkeypatch)
+
+
+@pytest.fixture
+def kept(door: Door) -> Door:
+    """The same, once the bucket keeps versions."""
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    return door
+
+
+def test_a_bucket_says_whether_it_keeps_versions(door: Door) -> None:
+    assert door.ask("GET", "/lab?versioning").texts("Status") == []
+    assert door.put("k", b"x") == ""
+    for told in (ON, OFF):
+        assert door.ask("PUT", "/lab?versioning", told).status == 200
+        assert door.ask("PUT", "/lab?tagging", "<Tagging><TagSet/></Tagging>").status == 204
+        assert door.ask("GET", "/lab?versioning").body.decode().count(told[25:60]) == 1
+    assert door.ask("PUT", "/lab?versioning", "<VersioningConfiguration/>").status == 400
+
+
+@pytest.mark.parametrize("key", ["k", "a/b/k", "a//k", "dir/"])
+def test_what_is_overwritten_can_still_be_read(kept: Door, key: str) -> None:
+    first, second = kept.put(key, b"one"), kept.put(key, b"second")
+    assert "" != first != second != ""
+    now = kept.ask("GET", f"/lab/{key}")
+    assert (now.body, now.version) == (b"second", second)
+    for version, data in ((first, b"one"), (second, b"second")):
+        got = kept.ask("GET", f"/lab/{key}?versionId={version}")
+        assert (got.body, got.version) == (data, version)
+        assert kept.ask("HEAD", f"/lab/{key}?versionId={version}").headers["ETag"] == got.headers["ETag"]
+    assert kept.history() == [(key, second, "*"), (key, first, "")]
+    assert kept.ask("GET", f"/lab/{key}?versionId=none").status == 404
+    assert kept.ask("GET", "/lab?list-type=2").texts("Key") == [key]
+
+
+def test_a_removal_can_be_undone_by_removing_its_marker(kept: Door) -> None:
+    first = kept.put("a/k", b"one")
+    gone = kept.ask("DELETE", "/lab/a/k")
+    assert (gone.status, gone.headers["x-amz-delete-marker"]) == (204, "true")
+    assert kept.ask("GET", "/lab/a/k").status == 404
+    assert kept.ask("GET", "/lab?list-type=2&delimiter=/").texts("Prefix") == [""]
+    assert kept.history() == [("a/k", gone.version, "marker*"), ("a/k", first, "")]
+    assert kept.ask("GET", f"/lab/a/k?versionId={gone.version}").status == 405
+    assert kept.ask("GET", f"/lab/a/k?versionId={first}").body == b"one"
+    again = kept.ask("DELETE", f"/lab/a/k?versionId={gone.version}")
+    assert (again.headers["x-amz-delete-marker"], again.version) == ("true", gone.version)
+    assert (kept.ask("GET", "/lab/a/k").body, kept.history()) == (b"one", [("a/k", first, "*")])
+
+
+def test_when_the_newest_version_goes_the_one_before_has_the_key(kept: Door) -> None:
+    versions = [kept.put("k", b"%d" % n) for n in range(3)]
+    assert kept.ask("DELETE", f"/lab/k?versionId={versions[2]}").version == versions[2]
+    assert kept.ask("GET", "/lab/k").body == b"1"
+    assert kept.ask("DELETE", f"/lab/k?versionId={versions[0]}").status == 204
+    assert kept.history() == [("k", versions[1], "*")]
+    assert kept.ask("DELETE", f"/lab/k?versionId={versions[1]}").status == 204
+    assert kept.ask("DELETE", f"/lab/k?versionId={versions[1]}").status == 204
+    assert kept.ask("DELETE", "/lab").status == 204, "nothing is left in it"
+
+
+def test_what_was_there_before_is_the_null_version(door: Door) -> None:
+    door.put("k", b"old")
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    new = door.put("k", b"new")
+    assert door.ask("GET", "/lab/k?versionId=null").body == b"old"
+    assert door.ask("PUT", "/lab?versioning", OFF).status == 200
+    assert door.put("k", b"newest") == "null"
+    assert door.history() == [("k", "null", "*"), ("k", new, "")]
+    assert door.put("k", b"the very newest") == "null"
+    assert door.history() == [("k", "null", "*"), ("k", new, "")]
+    assert door.ask("DELETE", "/lab/k").version == "null"
+    assert door.history() == [("k", "null", "marker*"), ("k", new, "")]
+    assert door.ask("GET", f"/lab/k?versionId={new}").body == b"new"
+
+
+def test_the_listing_comes_in_pages_by_prefix_and_delimiter(kept: Door) -> None:
+    keys = sorted(["a", "a/1", "a/2", "a//x", "a!", "b" * 56, "b" * 57, "c/d/e"], key=str.encode)
+    made = {key: [kept.put(key, b"%d" % n) for n in range(2)] for key in keys}
+    whole = [(key, version, "*" if version == made[key][1] else "") for key in keys for version in made[key][::-1]]
+    assert kept.history() == whole
+    for size in (1, 3, 4):
+        found, query, pages = [], f"max-keys={size}", 0
+        while query and pages < 20:
+            told = kept.ask("GET", f"/lab?versions&{query}")
+            found += kept.history(query)
+            marks = (*told.texts("NextKeyMarker"), *told.texts("NextVersionIdMarker"))
+            query = f"max-keys={size}&key-marker={marks[0]}&version-id-marker={marks[1]}" if marks else ""
+            pages += 1
+        assert found == whole
+    assert kept.history("prefix=a/") == [each for each in whole if each[0].startswith("a/")]
+    told = kept.ask("GET", "/lab?versions&delimiter=/")
+    assert told.texts("Prefix")[1:] == ["a/", "c/"]
+    assert [each[0] for each in kept.history("delimiter=/")] == [
+        "a",
+        "a",
+        "a!",
+        "a!",
+        "b" * 56,
+        "b" * 56,
+        *["b" * 57] * 2,
+    ]
+    assert kept.history("key-marker=a/2")[0][0] == "b" * 56
+
+
+def test_conditions_speak_of_what_has_the_key(kept: Door) -> None:
+    first = kept.ask("PUT", "/lab/k", b"one", If_None_Match="*")
+    assert first.status == 200
+    assert kept.ask("PUT", "/lab/k", b"two", If_None_Match="*").status == 412
+    assert kept.ask("PUT", "/lab/k", b"two", If_Match='"0"').status == 412
+    assert kept.ask("PUT", "/lab/k", b"two", If_Match=first.headers["ETag"]).status == 200
+    assert len(kept.history()) == 2, "what was refused is not kept"
+
+
+def test_a_version_is_a_source_and_has_tags_of_its_own(kept: Door) -> None:
+    first, second = kept.put("k", b"one"), kept.put("k", b"two")
+    tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"
+    assert kept.ask("PUT", f"/lab/k?tagging&versionId={first}", tags).version == first
+    assert kept.ask("GET", f"/lab/k?tagging&versionId={first}").texts("Key") == ["a"]
+    assert kept.ask("GET", "/lab/k?tagging").texts("Key") == []
+    made = kept.ask("PUT", "/lab/k", x_amz_copy_source=f"lab/k?versionId={first}")
+    assert (made.status, made.headers["x-amz-copy-source-version-id"]) == (200, first)
+    assert kept.ask("GET", "/lab/k").body == b"one"
+    assert [each[1] for each in kept.history()] == [made.version, second, first]
+
+
+def test_many_are_removed_by_one_call(kept: Door) -> None:
+    first, second = kept.put("k", b"one"), kept.put("k", b"two")
+    doomed = f"<Object><Key>k</Key><VersionId>{second}</VersionId></Object><Object><Key>new</Key></Object>"
+    told = kept.ask("POST", "/lab?delete", f"<Delete>{doomed}</Delete>")
+    assert told.texts("VersionId") == [second]
+    (marker,) = told.texts("DeleteMarkerVersionId")
+    assert kept.history() == [("k", first, "*"), ("new", marker, "marker*")]
+
+
+def test_an_upload_in_parts_becomes_a_version(kept: Door) -> None:
+    first = kept.put("k", b"one")
+    (upload,) = kept.ask("POST", "/lab/k?uploads").texts("UploadId")
+    assert kept.ask("GET", "/lab?uploads").texts("UploadId") == [upload]
+    assert kept.ask("GET", f"/lab?uploads&key-marker=k&upload-id-marker={upload}").texts("UploadId") == []
+    etag = kept.ask("PUT", f"/lab/k?partNumber=1&uploadId={upload}", b"part").headers["ETag"]
+    assert kept.history() == [("k", first, "*")]
+    done = (
+        f"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+    )
+    whole = kept.ask("POST", f"/lab/k?uploadId={upload}", done)
+    assert kept.ask("GET", "/lab/k").body == b"part"
+    assert kept.history() == [("k", whole.version, "*"), ("k", first, "")]
+
+
+def test_what_is_kept_apart_is_listed_to_the_buckets_owner_whoever_wrote_it(door: Door) -> None:
+    allowed: dict[str, str | None] = {EVE: "+read +addEntry"}
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=allowed),)))
+    assert door.ask("PUT", "/lab/a//b", b"hers", who=EVE).status == 200
+    assert door.ask("GET", "/lab?list-type=2").texts("Key") == ["a//b"]
+    assert door.ask("PUT", "/lab/a//c", b"his").status == 200
+
+
+@pytest.mark.parametrize("after", ["a" + "/" * 300, "a%00b", "k" + "/x" * 400])
+def test_a_listing_goes_on_behind_any_key(door: Door, after: str) -> None:
+    for key in ("a", "b", "z"):
+        door.put(key, b"x")
+    told = door.ask("GET", f"/lab?list-type=2&start-after={after}")
+    assert (told.status, told.texts("Key")) == (200, ["b", "z"] if after[0] == "a" else ["z"])
+    assert door.ask("GET", f"/lab?list-type=2&prefix={after}").texts("Key") == []
+
+
+def test_who_may_not_see_what_has_a_key_does_not_hide_it(door: Door) -> None:
+    door.put("n/x", b"x")
+    door.put("n", b"his, kept apart")
+    door.ask("DELETE", "/lab/n/x")
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+addEntry"}),)))
+    assert door.ask("PUT", "/lab/n", b"hers", who=EVE).status == 403
+    assert door.ask("PUT", "/lab/free", b"hers", who=EVE).status == 200
+    assert door.ask("GET", "/lab/n").body == b"his, kept apart"
+
+
+def test_an_empty_copy_of_a_mark_is_a_mark(door: Door) -> None:
+    door.put("from/", b"")
+    assert door.ask("PUT", "/lab/to/", x_amz_copy_source="lab/from/").status == 200
+    (there,) = asyncio.run(door.files.look(Call(dn=JOE), (Look(LogicalName(ROOT, ("lab", "to"))),)))
+    assert isinstance(there, Looked)
+    assert there.attributes.type == "collection"
