@@ -1,5 +1,6 @@
 """What Librarians hear: heartbeats, numbered reports neither lost nor doubled, the inventory's differences."""
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem, InventoryPage
-from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose
+from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBlob
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"
@@ -331,10 +332,15 @@ async def test_many_bytes_that_nobody_commits_cost_few_reports() -> None:
     await world.stop()
 
 
+@pytest.mark.parametrize("in_a_message", [False, True])
 @virtual
-async def test_no_start_prolongs_the_time_of_bytes_that_nobody_committed() -> None:
+async def test_no_start_prolongs_the_time_of_bytes_that_nobody_committed(in_a_message: bool) -> None:
     world = await World(unknown_grace_ms=20_000).start(run=True)
-    await world.send(await world.ticket(request(DATA, lifetime_ms=10_000)), DATA)
+    if in_a_message:
+        small = SmallBlob(replace(request(DATA).facts, commit_within_ms=10_000), DATA)
+        await world.service.store(BARTENDER, (small,))
+    else:
+        await world.send(await world.ticket(request(DATA, lifetime_ms=10_000)), DATA)
     (reference,) = world.blobs.references()
     for _ in range(3):
         await world.pass_ms(9_000)
