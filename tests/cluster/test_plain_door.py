@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import os
 import re
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import jwt
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from chelonia.core import bounds
+from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, load_key, make_key
+from chelonia.hosting.net.identity import subject_dn
 from chelonia.hosting.transfer.download import download
-from tests.cluster.harness import Away, Cluster
+from tests.cluster.harness import Away, Cluster, Files, now_ms
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.cluster.test_foreign_clients import curl
-from tests.support.polling import poll_async
+from tests.support.polling import poll, poll_async
+from tests.support.voms import Ac, carrying
 
 DATA = os.urandom(3_000_000)
 
@@ -196,3 +204,59 @@ async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(
         await poll_async(healed, 90.0, tolerate=Away, what="every blob has all its copies elsewhere")
         assert (await asyncio.to_thread(cluster.request, "GET", url)).body == bytes(data) + b"more"
         assert cluster.request("DELETE", url).status == 204
+
+
+def test_groups_of_voms_and_holders_of_an_issuers_tokens_are_let_in_by_policy(cluster: Cluster, place: str) -> None:
+    """One start of the door for both: a vomsdir that names a VOMS server, and an issuer whose keys are in a file."""
+    home, now, name = cluster.root / "organisation", now_ms(), urlsplit(place).path
+    ca, signer_dn = CertificateAuthority.load(cluster.root / "certs"), "/DC=org/DC=chelonia/O=Dev/CN=voms.example"
+    signer = ca.issue_host(signer_dn, ["voms.example"], now, key=make_key(KeyKind.P256))
+    (home / "vomsdir" / "atlas").mkdir(parents=True)
+    (home / "vomsdir" / "atlas" / "voms.example.lsc").write_text(f"{signer_dn}\n{subject_dn(ca.certificate)}\n")
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = {**jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": "1"}
+    (home / "keys.json").write_text(json.dumps({"keys": [public]}))
+    issuer = {"issuer": "https://tokens.example/", "audience": ["https://se"], "keys": str(home / "keys.json")}
+    cluster.reconfigure(
+        "core", tls={"voms_dir": str(home / "vomsdir")}, bartender={"issuers": [{**issuer, "base_path": name}]}
+    )
+    poll(
+        lambda: cluster.request("PUT", f"{place}/f", body=b"bytes").status in (201, 204), 60,
+        tolerate=OSError, what="the door serves again",
+    )  # fmt: skip
+
+    async def granted() -> None:
+        async with cluster.client("user") as client:
+            for path, whose in ((name, "/O=Token/OU=tokens.example/CN=joe"), (f"{name}/f", "VOMS:/atlas/prod")):
+                await client.policy(path, whose, lambda _: "+read +addEntry")
+            for path in (name, f"{name}/f"):
+                await client.policy(path, "ALL", lambda _: "")
+
+    asyncio.run(granted())
+    other = cluster.files("user2")
+    assert other.cert is not None
+    assert other.key is not None
+    user = Issued(tuple(x509.load_pem_x509_certificates(other.cert.read_bytes())), load_key(other.key))
+    ac = Ac(user.certificate, signer, now, fqans=("/atlas", "/atlas/prod"))
+    for proxy, status in ((ac, 200), (replace(ac, spoil=True), 403), (replace(ac, fqans=("/atlas",)), 403)):
+        file = home / "proxy.pem"
+        carrying(user, now, proxy.encode()).write_proxy(file)
+        assert cluster.request("GET", f"{place}/f", Files(file, file)).status == status, proxy
+    assert cluster.request("GET", f"{place}/f", "user2").status == 403
+
+    said = {"iss": issuer["issuer"], "sub": "joe", "aud": "https://se", "wlcg.ver": "1.0", "exp": now // 1000 + 600}
+    for claims, method, path, status in (
+        ({"scope": "storage.create:/ storage.read:/"}, "PUT", "mine", 201),
+        ({"scope": "storage.create:/ storage.read:/"}, "GET", "mine", 200),
+        ({"scope": "storage.read:/mine"}, "GET", "mine", 200),
+        ({"scope": "storage.read:/other"}, "GET", "mine", 403),
+        ({"scope": "storage.read:/", "sub": "eve"}, "GET", "f", 403),
+        ({"scope": "storage.read:/", "aud": "https://elsewhere"}, "GET", "mine", 401),
+        ({"scope": "storage.read:/", "exp": now // 1000 - 600}, "GET", "mine", 401),
+    ):
+        token = jwt.encode({**said, **claims}, key, "ES256", headers={"kid": "1"})
+        answer = cluster.request(
+            method, f"{place}/{path}", "anonymous", body=b"by token" * (method == "PUT"),
+            headers={"Authorization": f"Bearer {token}"},
+        )  # fmt: skip
+        assert answer.status == status, (claims, answer)
