@@ -18,6 +18,9 @@ from chelonia_fuse.inodes import Inode, Inodes
 
 _PAGES_KEPT: Final = 2
 """The kernel asks again for what did not fit into a program's buffer."""
+_SERVES_NS: Final = 10 * 10**9
+"""For how long a listing serves for lookups, at most. Who reads a directory to its end before he looks at the entries
+(`find`, `du`, `rm -r`) would otherwise ask for each of many."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +31,7 @@ class OpenDirectory:
         shown: entries that are kept, in order; `first`: the position of the first of them.
         pages: position of each page's first entry, and the name after which it begins.
         after: where the next page begins; `ended`: there is none.
-        asked_ns: when the last page was asked for, monotonic.
+        asked_ns: when the last page was asked for, monotonic; `began_ns`: the first one.
     """
 
     inode: Inode
@@ -38,6 +41,7 @@ class OpenDirectory:
     after: str = ""
     ended: bool = False
     asked_ns: int = 0
+    began_ns: int = 0
 
     async def entries(
         self, cluster: MountedCluster, inodes: Inodes, start: int, accept: Callable[[Named, Inode, int], bool]
@@ -49,6 +53,8 @@ class OpenDirectory:
             while start >= self.first + len(self.shown) and not self.ended:
                 await self._page(cluster)
             if start >= self.first + len(self.shown):
+                now_ns = time.monotonic_ns()
+                self.inode.listed_ns = (self.began_ns, now_ns + min(now_ns - self.began_ns, _SERVES_NS))
                 return
             entry = self.shown[start - self.first]
             inode = inodes.listed(entry.attributes, self.inode.number, entry.name, self.asked_ns)
@@ -72,6 +78,7 @@ class OpenDirectory:
             kept = self.pages[-_PAGES_KEPT][0]
             self.shown, self.first = self.shown[max(0, kept - self.first) :], max(kept, self.first)
         self.asked_ns = time.monotonic_ns()
+        self.began_ns = self.began_ns if self.first or self.shown else self.asked_ns
         listed = await cluster.page(LogicalName(self.inode.guid, ()), self.after)
         self.shown.extend(listed.entries)
         self.after, self.ended = listed.after, not listed.after

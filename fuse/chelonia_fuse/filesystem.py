@@ -98,6 +98,9 @@ class FileSystem:
         """What a name leads to. Raises: NOT_FOUND, DENIED."""
         check_name(name)
         known = self.inodes.named(parent.number, name)
+        began_ns, until_ns = parent.listed_ns
+        if known is not None and known.heard_ns >= began_ns and time.monotonic_ns() < until_ns:
+            return known
         try:
             looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=known is not None)
         except CheloniaError as error:

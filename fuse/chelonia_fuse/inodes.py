@@ -45,6 +45,8 @@ class Inode:
         shown: the etag of the bytes that the kernel may have in its cache.
         touched_ns: when this mount last changed its names, or what is in the collection.
         learned_ns: when the attributes were told with their version, monotonic.
+        heard_ns: when the listing was asked for that told of it last, monotonic.
+        listed_ns: of a collection: when the last whole listing of it began, and until when it serves for lookups.
     """
 
     number: int
@@ -56,6 +58,8 @@ class Inode:
     shown: str = ""
     touched_ns: int = 0
     learned_ns: int = 0
+    heard_ns: int = 0
+    listed_ns: tuple[int, int] = (0, 0)
     copy: CachedCopy | None = None
 
     @property
@@ -108,7 +112,9 @@ class Inodes:
         inode = self._by_guid.get(attributes.guid)
         if inode is not None:
             inode.hear(attributes, asked_ns)
-        return self._known(inode, attributes, parent, name)
+        inode = self._known(inode, attributes, parent, name)
+        inode.heard_ns = asked_ns
+        return inode
 
     def _known(self, inode: Inode | None, attributes: Attributes, parent: int, name: str) -> Inode:
         if inode is None:

@@ -65,6 +65,8 @@ def _answering(
             if line:
                 _LOG.warning("%s", line)
             gone = error.kind is Kind.NOT_FOUND and op in _OF_INODES
+            if gone and (inode := self._at(args[0])) is not None:
+                inode.heard_ns = 0  # a listing that told of it does not serve for the lookup that follows
             raise pyfuse3.FUSEError(errno.ESTALE if gone else errno_of(error)) from None
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
@@ -101,12 +103,16 @@ class Binding(pyfuse3.Operations):
 
     def path(self, at: object) -> str:
         """A path for the log."""
+        inode = self._at(at)
+        return str(self._system.inodes.place(inode)) if inode is not None else "?"
+
+    def _at(self, at: object) -> Inode | None:
+        """The inode of a request by its first argument: an open file, or a number."""
         try:
             handle = self._files.get(at) if isinstance(at, int) else None
-            inode = handle.inode if handle is not None else self._inode(int(at))  # type: ignore[call-overload]
-            return str(self._system.inodes.place(inode))
+            return handle.inode if handle is not None else self._inode(int(at))  # type: ignore[call-overload]
         except (KeyError, TypeError, ValueError):
-            return "?"
+            return None
 
     def _inode(self, number: int) -> Inode:
         return self._system.inodes.get(number)

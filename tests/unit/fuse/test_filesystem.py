@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import stat
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
 from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import shown
+from chelonia_fuse.xattrs import Xattrs
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted
 
@@ -322,6 +324,45 @@ async def test_a_long_listing_is_not_kept_and_goes_back_all_the_same(
     assert await walk(0) == "abcdefghijk"
     assert len(listing.shown) <= 6
     assert [await walk(start) for start in (10, 7, 11, 4, 0, 8)] == ["k", "hijk", "", "efghijk", "abcdefghijk", "ijk"]
+
+
+async def test_a_listing_that_took_long_serves_as_long_for_lookups(mount: Trial, other: Trial) -> None:
+    for name in "abc":
+        await mount.write(name, b"")
+    listing = OpenDirectory(other.root)
+    await other.system.entries(listing, 0, lambda entry, *_: entry.name != "c")
+    listing.began_ns -= 5 * 10**9
+    await other.system.entries(listing, 2, lambda *_: True)
+    other.network.asked.clear()
+    await mount.write("new", b"")
+    await mount.write("b", b"changed")
+    assert [(await other.find(name)).attributes.size for name in "abc"] == [0, 0, 0]
+    assert other.network.asked == []
+    await other.find("new")
+    assert await other.read("b") == b"changed"
+    await other.system.remove(other.root, "a", directory=False)
+    with pytest.raises(CheloniaError):
+        await other.find("a")
+    began_ns, until_ns = other.root.listed_ns
+    other.root.listed_ns = (began_ns, until_ns - 6 * 10**9)
+    other.network.asked.clear()
+    await other.find("c")
+    assert other.network.asked == ["look"]
+
+
+async def test_what_is_gone_is_looked_up_anew_although_a_listing_told_of_it(mount: Trial, other: Trial) -> None:
+    pyfuse3, kernel = pytest.importorskip("pyfuse3"), pytest.importorskip("chelonia_fuse.kernel")
+    await mount.write("f", b"old")
+    await names(other)
+    other.root.listed_ns = (other.root.listed_ns[0], time.monotonic_ns() + 10**11)
+    old = await other.find("f")
+    await mount.system.remove(mount.root, "f", directory=False)
+    await mount.write("f", b"new")
+    binding = kernel.Binding(other.system, Xattrs(other.system._cluster, dict), Options())
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await binding.open(old.number, os.O_RDONLY, None)
+    assert caught.value.errno == errno.ESTALE
+    assert await other.read("f") == b"new"
 
 
 async def test_a_listing_tells_what_others_changed(mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
