@@ -15,7 +15,8 @@ from typing import Any, cast
 from experiment import Outcome, Setup
 from intervals import check, median_interval
 
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.store_threads import ThreadExecutor

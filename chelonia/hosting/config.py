@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core import bounds
 from chelonia.core.caller import Role

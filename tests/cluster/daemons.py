@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from chelonia.ahash.group import peer_messages
 from chelonia.ahash.group.log_vouching import Vouched
 from chelonia.ahash.group.peer_messages import Ack, Beat, CallFrame, EngineFrame, Hello, Message, Resign, Stand
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.replicated_port import LogPosition
 from chelonia.core import bounds

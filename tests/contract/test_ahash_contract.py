@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.contents.below import Below

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService
+from chelonia.ahash.settings import AHashSettings
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey

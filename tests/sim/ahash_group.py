@@ -29,7 +29,7 @@ from chelonia.ahash.group.log_vouching import LogEnd, VouchedCommit
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import StoredState

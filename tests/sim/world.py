@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from chelonia.ahash.group.service import ReplicatedAHash
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout, meta
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
@@ -57,8 +58,7 @@ BODY_IDLE_MS = 10_000
 """A body whose sender is silent for so long has lost its connection."""
 RESPAWN_MS = 300
 """How long a supervisor waits before it starts a process that has ended by itself."""
-START_RETRY_MS = 500
-"""Pause of a service that waits for another to start."""
+START_RETRY_MS = 500  # pause of a service that waits for another to start
 
 LIBRARIAN_SETTINGS = LibrarianSettings(
     root_owner=ADMIN_DN,

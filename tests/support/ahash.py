@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.port import Store

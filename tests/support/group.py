@@ -11,7 +11,7 @@ from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.files import ReplicaIdentity
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore

@@ -26,7 +26,7 @@ from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
 from chelonia.ahash.group.transport_replication import LinkIdentity, ReplicationLinks
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.files import ReplicaIdentity

@@ -23,7 +23,8 @@ from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarried
 from chelonia.ahash.group.mastership import Mastership, ReplicaLinks, TermDurability, TermStore
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame
-from chelonia.ahash.service import AHashService, AHashSettings, backup_path
+from chelonia.ahash.service import AHashService, backup_path
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Executor
 from chelonia.ahash.store.replicated_port import ReplicatedEngine

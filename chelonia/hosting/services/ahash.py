@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from chelonia.ahash.group.service import ReplicatedAHash
-from chelonia.ahash.service import BRIEF, AHashService, AHashSettings
+from chelonia.ahash.service import BRIEF, AHashService
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_scrub import PageScrub
 from chelonia.ahash.store.port import LocalDurability

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store
 from chelonia.hosting.config import AHashSection, load_config

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store, founded_only
 from chelonia.hosting.config import AHashSection, NodeConfig, load_config, read_secret, render_config

@@ -7,7 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.store_threads import ThreadExecutor

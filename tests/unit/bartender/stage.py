@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService
+from chelonia.ahash.settings import AHashSettings
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -247,3 +249,13 @@ def test_a_group_that_cannot_be_meant_is_refused(change: tuple[str, str], key: s
     error = refusal(GROUP.replace(*change))
     assert error.subject == key
     assert says in error.cause
+
+
+def test_who_reads_a_configuration_loads_no_service() -> None:
+    """A Shepherd's process holds nothing of the A-Hash."""
+    program = "import sys, chelonia.hosting.node, chelonia.hosting.services.shepherd; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    services = [
+        name for name in loaded if name.startswith(("chelonia.ahash", "chelonia.bartender", "chelonia.librarian"))
+    ]
+    assert all(name.count(".") == 1 or name.endswith(".settings") for name in services), services

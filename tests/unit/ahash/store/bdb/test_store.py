@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from chelonia.ahash.committer import CommitLimits, Committer, TransactJob
-from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.checkpoints import OVERDUE
