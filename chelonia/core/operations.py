@@ -190,7 +190,7 @@ LIBRARIAN: Final = table(
     row(Librarian.heal_status, _B, _L, _A),
     row(Librarian.heal_order, _A),
     row(Librarian.drill, _L, _A, retry=_KEYED),
-    row(Librarian.drill_status, _L, _A),
+    row(Librarian.drill_status, _B, _L, _A),
     row(Librarian.health, _B, _L, _A),
     row(Librarian.rebuild, _A),
     row(Librarian.fsck, _A),

@@ -11,6 +11,7 @@ from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.drills import Drill
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.ids import ServiceId
 from chelonia.core.names import parse_ln
@@ -51,6 +52,10 @@ class ClusterView:
     async def healing(self) -> HealStatus:
         """Healing as the leader sees it."""
         return await self.librarian.heal_status(self.call)
+
+    async def drill(self) -> Drill:
+        """The present or last drill."""
+        return (await self.librarian.drill_status(self.call)).drill
 
 
 async def host(node: HostingNode, section: BartenderSection) -> None:

@@ -1,4 +1,4 @@
-"""The page of the cluster, for administrators: Shepherds, files in danger, healing and its forecast, jobs.
+"""The page of the cluster, for administrators: Shepherds, files in danger, healing, the last drill, jobs.
 
 Rendered here and read again by the browser every few seconds: no script, and nothing to do but to look. Only who shows
 an administrator's certificate sees it; a token never does.
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillStage
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.cluster.healing_words import doubt, forecast
 from chelonia.core.errors import CheloniaError, Kind
@@ -23,6 +24,7 @@ from chelonia.hosting.net.http_messages import HttpResponse
 
 CLUSTER: Final = "cluster"
 """`/?cluster`: a query, because every path is a name."""
+NO_DRILL: Final = Drill()
 AGAIN_S: Final = 5
 """Between two looks of the browser."""
 STYLE: Final = f"""{TABLES}
@@ -49,17 +51,20 @@ async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     )  # fmt: skip
     if exchange.request.method == "HEAD":
         return HttpResponse(200, headers, b"", 0)
-    nodes, healing = await parts.cluster.nodes(), await parts.cluster.healing()
-    return HttpResponse(200, headers, page(nodes, healing, parts.cluster.jobs(), exchange.call.dn).encode())
+    nodes, healing, drill = await parts.cluster.nodes(), await parts.cluster.healing(), await parts.cluster.drill()
+    return HttpResponse(200, headers, page(nodes, healing, parts.cluster.jobs(), exchange.call.dn, drill).encode())
 
 
-def page(nodes: Iterable[NodeView], healing: HealStatus, jobs: Iterable[JobView], reader: str) -> str:
+def page(
+    nodes: Iterable[NodeView], healing: HealStatus, jobs: Iterable[JobView], reader: str, drill: Drill = NO_DRILL
+) -> str:
     """The whole page."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>The cluster - Chelonia</title>'
         f'<meta http-equiv="refresh" content="{AGAIN_S}"><meta name="viewport" content="width=device-width">'
         f'<style>{STYLE}</style></head><body><nav aria-label="path"><a href="/">Chelonia</a></nav>'
-        f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}{_jobs(jobs)}</main>"
+        f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}"
+        f"{_drill(drill)}{_jobs(jobs)}</main>"
         f"<footer>{html.escape(reader)}; read again every {AGAIN_S} s</footer></body></html>\n"
     )
 
@@ -83,12 +88,38 @@ def _healing(status: HealStatus) -> str:
         ("Rate", f"{_size(status.bytes_per_s)}/s, {status.copies_per_min} copies/min", False),
         ("Led by", status.leader or "nobody", not status.leader),
     ]  # fmt: skip
+    return _facts("Healing", rows)
+
+
+def _drill(drill: Drill) -> str:
+    """How the cluster recovered from the last drill: what happened when, counted from its beginning."""
+    if not drill.id:
+        return ""
+    what = (
+        f"the silence of {drill.shepherd}" if drill.action is DrillAction.SILENCE else f"a damaged copy of {drill.name}"
+    )
+    rows = [
+        ("What", f"{what}, {stamp(drill.began_ms)}", False),
+        ("Noticed after", _after(drill, drill.noticed_ms), False),
+        ("Found exposed", f"{drill.touched} of {drill.files}" if drill.noticed_ms else "", False),
+        ("All whole after", _after(drill, drill.whole_ms), False),
+        ("Result", f"{drill.stage.value} {drill.why}".strip(), drill.stage in (DrillStage.LATE, DrillStage.CALLED_OFF)),
+    ]
+    return _facts("The last drill", rows)
+
+
+def _after(drill: Drill, at_ms: int) -> str:
+    return f"{(at_ms - drill.began_ms) / 1000:.1f} s" if at_ms else ""
+
+
+def _facts(title: str, rows: Iterable[tuple[str, str, bool]]) -> str:
+    """A table of names and what is known of each; what is not known has no row."""
     told = "".join(
         f'<tr><th scope="row">{name}</th><td{_bad(bad)}>{html.escape(text)}</td></tr>'
         for name, text, bad in rows
         if text
     )
-    return f"<table><caption>Healing</caption><tbody>{told}</tbody></table>"
+    return f"<table><caption>{title}</caption><tbody>{told}</tbody></table>"
 
 
 def _shepherds(nodes: Iterable[NodeView]) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.drills import Drill
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -65,6 +66,10 @@ class AdminView(Protocol):
 
     async def healing(self) -> HealStatus:
         """Healing as the leader sees it."""
+        ...
+
+    async def drill(self) -> Drill:
+        """The present or last drill."""
         ...
 
     def jobs(self) -> tuple[JobView, ...]:

@@ -28,7 +28,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "quotas": {B, A}, "setQuota": {A}, "recountQuotas": {A},
         "hearing": {L, A}, "consider": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A},
         "approve": {A}, "maintenance": {A}, "drain": {A}, "forget": {A},
-        "drill": {L, A}, "drillStatus": {L, A},
+        "drill": {L, A}, "drillStatus": {B, L, A},
         "healStatus": {B, L, A}, "healOrder": {A}, "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },
     "shepherd": {

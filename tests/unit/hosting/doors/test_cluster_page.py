@@ -9,6 +9,7 @@ import pytest
 from lxml import html
 
 from chelonia.core.caller import Role
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillStage
 from chelonia.core.cluster.healing import Endangered, Exposed, HealControl, HealStatus
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView, ServiceRecord
@@ -43,6 +44,9 @@ NODES = (
 )
 JOBS = (JobView("librarian", "survey", "failing", "", f"it broke {ODD}", 1, None, True),)
 
+DRILL = Drill("d", 1, DrillAction.SILENCE, DrillStage.LATE, ServiceId("https://s2/Shepherd"), files=9,
+              began_ms=Ms(1000), noticed_ms=Ms(4500), touched=7, whole_ms=Ms(61_000), why="it took long")  # fmt: skip
+
 
 class Cluster:
     async def nodes(self) -> tuple[NodeView, ...]:
@@ -50,6 +54,9 @@ class Cluster:
 
     async def healing(self) -> HealStatus:
         return WORSE
+
+    async def drill(self) -> Drill:
+        return DRILL
 
     def jobs(self) -> tuple[JobView, ...]:
         return JOBS
@@ -80,8 +87,11 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     assert text("Too few copies", answer.text) == "7 with 1 left"
     assert text("To go", answer.text) == "14 copies, 3.0 MiB"
     bad = [cell.text_content() for cell in shown.xpath("//td[@class='bad']")]
-    assert bad == ["7 with 1 left", "offline", "its disk is gone", "1 of 3", f"it broke {ODD}"]
+    assert bad == ["7 with 1 left", "offline", "its disk is gone", "1 of 3", "late it took long", f"it broke {ODD}"]
     assert shown.xpath("//meta[@http-equiv='refresh']")
+    for name, told in (("Noticed after", "3.5 s"), ("Found exposed", "7 of 9"), ("All whole after", "60.0 s")):
+        assert text(name, answer.text) == told
+    assert "The last drill" not in page(NODES, WHOLE, (), "joe")
     root = html.fromstring(bench.ask("GET", "/", Accept="text/html").text)
     assert "/?cluster" in {link.get("href") for link in root.iter("a")}
 
