@@ -136,6 +136,7 @@ class Committer:
         batch = _Batch(overlay, self._position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
+        assert writable or not batch.kept, "what is refused leaves no outcome"
         batch.index()
         if writable and forget_ms and now_ms >= self._sweep_next_ms:
             self._sweep(batch.overlay, now_ms, max(SWEEP_MIN, 2 * len(jobs)))

@@ -226,6 +226,7 @@ class TransactDraft:
         return self._overlay
 
     def _finish(self, object_id: ObjectId, opened: _DraftObject) -> None:
+        assert opened.properties == sum(map(len, opened.sections.values())), "properties are counted as they change"
         key = layout.header_key(object_id)
         if not self._has_properties(object_id, opened):
             if opened.base:
@@ -296,6 +297,7 @@ class TransactDraft:
         for key, _ in records:
             self._overlay.put(key, None)
         self._removed += len(records)
+        assert self._removed <= bounds.DELETE_WIDE_MAX, self._removed
         opened.sections = {}
         opened.properties = 0
         opened.narrow_changed = True

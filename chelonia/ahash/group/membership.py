@@ -140,6 +140,7 @@ def remove(record: Membership, replica: int) -> Membership:
 def finish(record: Membership) -> Membership:
     """The record that ends a change of voters; written only once `record` itself was acknowledged."""
     assert record.former, "nothing is under way"
+    assert record.former != record.voters, "a change of voters changes them"
     return replace(record, number=record.number + 1, former=())
 
 

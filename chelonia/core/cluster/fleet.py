@@ -164,6 +164,7 @@ class _Taken:
                 exits = [*exits, (domain, room)] if rank == best else [(domain, room)]
                 best = rank
         total = sum([room for _, room in exits])
+        assert all(room > 0 for _, room in exits), "who takes nothing is not drawn"
         mark = min(int(uniform() * total), total - 1)
         for domain, room in exits:
             if mark < room:

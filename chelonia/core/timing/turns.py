@@ -54,6 +54,7 @@ class Turns(Generic[T]):
 
     def left(self) -> T | None:
         """A call has ended. Returns: the ticket of the one that goes in its place, which is at work from now on."""
+        assert self._busy > 0, "a call ends once"
         self._busy -= 1
         if not self._waiting:
             if not self._busy:
@@ -81,6 +82,7 @@ class Turns(Generic[T]):
 
     def _begin(self, caller: str) -> None:
         self._busy += 1
+        assert self._busy <= self.places, (self._busy, self.places)
         self._now = self._due(caller)
         self._clocks[caller] = self._now + 1
         if len(self._clocks) > REMEMBERED_MAX:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from chelonia.core.cluster.healing import HealingWord
@@ -92,6 +93,7 @@ class FlapRule:
 
 def steady_from(returns: Sequence[Ms], rule: FlapRule) -> Ms:
     """From when on a Shepherd counts as steady that came back at these times (ordered); 0 when it always did."""
+    assert all(one <= other for one, other in pairwise(returns)), "returns are in order"
     if len(returns) < rule.returns_max:
         return Ms(0)
     return Ms(returns[-rule.returns_max] + rule.window_ms)
@@ -175,6 +177,7 @@ class HealthTable:
             return None
         if node.beat is not None and (older(beat, node.beat) or _after_farewell(beat, node.beat)):
             return None
+        assert node.heard_ms is None or node.heard_ms <= now, "what is heard now is the newest"
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot != node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)

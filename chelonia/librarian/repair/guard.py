@@ -63,6 +63,7 @@ class Relief:
         while self._moves and now - self._moves[0][0] >= self._keep_ms:
             _, shepherd, size = self._moves.popleft()
             self._sums[shepherd] -= size
+        assert all(left >= 0 for left in self._sums.values()), "no more has left than was to leave"
         self._sums = +self._sums  # without those at 0: a move of 0 bytes may still wait for one of them
         return dict(self._sums)
 
@@ -114,6 +115,7 @@ class Throttle:
             self._allowed = max(self._least, self._allowed / 2)
         elif late_ms < PROMPT_MS:
             self._allowed = min(self._most, self._allowed + 1)
+        assert self._least <= self._allowed <= self._most, (self._least, self._allowed, self._most)
 
 
 class Slots:
@@ -155,6 +157,7 @@ class Slots:
         assert self.total > 0, "a copy ends once"
         self.total -= 1
         for shepherd in shepherds:
+            assert self._busy.get(shepherd, 0) > 0, "a copy ends where it began"
             self._busy[shepherd] -= 1
             if not self._busy[shepherd]:
                 del self._busy[shepherd]

@@ -141,6 +141,8 @@ class Journal:
             if not replicas and self.accepted and not stale:
                 return None
             self._stale_ms, self._taken_ms = None, now_ms
+            assert len(replicas) <= limit, (len(replicas), limit)
+            assert self.accepted or not replicas, "the first report of a boot names nothing"
             self._flight = Report(self._shepherd, self.boot, self.accepted + 1, replicas)
             self._tries = 0
         self._tries += 1
@@ -163,6 +165,7 @@ class Journal:
 
     def begin_anew(self, boot: int) -> None:
         """Number from 1 as of this later boot; what is in flight is told behind the first."""
+        assert boot > self.boot, (boot, self.boot)
         self.boot = boot
         self._go_on_after(0)
 

@@ -82,6 +82,7 @@ class SlotPool:
 
     def left(self) -> None:
         """A place is free again."""
+        assert self.taken > 0, "a place is given back once"
         self.taken -= 1
         self._next()
 

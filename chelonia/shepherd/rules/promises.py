@@ -52,6 +52,8 @@ def make_room(wanted: Promise, free: int, promises: Sequence[Promise]) -> tuple[
         ended.append(promise.reference)
     if missing > 0:
         raise CheloniaError(Kind.NO_SPACE, "put", wanted.reference, "not enough space")
+    claimed = {promise.reference for promise in promises if promise.claimed}
+    assert claimed.isdisjoint(ended), "a claimed upload keeps its room"
     return tuple(ended)
 
 

@@ -101,6 +101,7 @@ class Leadership:
             return None
         until = str(wall + self._lease_ms)
         if self.leading(now):
+            assert (seen.holder, seen.term) == (self._me, self.term), "a leader sees its own lease"
             due = now - self._renewed_ms >= self._lease_ms // RENEWALS_PER_LEASE
             return Bid(seen, LeaderLease(self._me, until, seen.term), now) if due else None
         abandoned = now - self._seen_since >= self._lease_ms
@@ -111,6 +112,7 @@ class Leadership:
 
     def won(self, bid: Bid) -> None:
         """The bid was written."""
+        assert bid.wanted.holder == self._me and bid.wanted.term, "a bid is for oneself, in a term"
         self._held, self._renewed_ms = bid.wanted, bid.at_ms
         self._seen, self._seen_since = bid.wanted, bid.at_ms
 

@@ -71,6 +71,7 @@ def sources(nodes: ApprovedShepherds, balance: Balance) -> tuple[ServiceId, ...]
         return tuple(draining)
     bar = min(free) + balance.hysteresis
     full = [shepherd for full, shepherd, node in sorted(present, key=_fullest) if full > bar and not node.draining]
+    assert set(draining).isdisjoint(full), "a Shepherd is left for one reason"
     return (*draining, *full)
 
 
@@ -91,6 +92,7 @@ def move(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, balance: Bala
     held = tuple(dict.fromkeys(replica.location.shepherd for replica in blob.replicas))
     demand = Demand(1, blob.size, holders=others, exclude=held)
     for target in nodes.fleet.choose(demand, Chance(blob).uniform):
+        assert target not in held, "two copies on one Shepherd are one"
         if own.draining or _better(worst.shepherd, target, others, nodes, balance):
             return BalanceMove(Copy(plan.homes, target), worst.shepherd)
     return None

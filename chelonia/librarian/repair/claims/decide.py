@@ -66,6 +66,7 @@ class Arrivals:
         kept = {place: mark for place, mark in self._marks.items() if now - mark.since_ms < self._claim_ms}
         looked = {place: self._looked(self._marks.get(place), copy.here, rate, now) for place, copy in told.items()}
         self._marks = {**kept, **looked}
+        assert all(mark.since_ms <= now for mark in looked.values()), "nothing arrived later than now"
         return {place: copy for place, copy in told.items() if looked[place].due}
 
     def written(self, place: Location) -> None:
@@ -94,6 +95,7 @@ def renewal(blob: StoredObject, place: Location, here: int, span: tuple[Ms, Ms],
             out of reach.
     """
     key, creating, (now, until) = str(place), ReplicaState.CREATING.value, span
+    assert now < until, "a claim is renewed for some time"
     claim, size = blob.value("claims", key), blob.value("blob", "size")
     stands = blob.value("locations", key) == creating and claim.isdecimal() and claim != GIVEN_UP
     if not stands or not size.isdecimal() or not 0 <= here <= int(size):

@@ -200,6 +200,7 @@ def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
         answered: the copies whose Shepherds have just said that they have them whole; one that died a moment ago,
             within its lease, does not.
     """
+    assert plan.witnesses or not plan.removals, "what is removed rests on a verified copy"
     sure = {location.shepherd for location in plan.witnesses if location in answered}
     enough = len(sure) >= max(plan.wanted, 1)
     stand = tuple(r for r in plan.removals if enough or (sure and r.reason == EXPIRED))
@@ -243,7 +244,7 @@ def plan_blob(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, no
         removals += [Removal(r.location, SURPLUS) for r in count.wheels if policy.ripe(r.since_ms, now)]
         marks += _surplus(blob, count, nodes)
     starting = any(nodes.health[replica.location.shepherd].starting for replica in count.waited_for)
-    return BlobPlan(
+    planned = BlobPlan(
         blob=blob.blob,
         version=blob.version,
         live=len(count.live),
@@ -260,6 +261,21 @@ def plan_blob(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, no
         waited=len(_nodes(count.waited_for)),
         ripening=bool(removals or marks or count.wheels or count.broken or starting),
     )
+    _check_plan(planned, blob)
+    return planned
+
+
+def _check_plan(planned: BlobPlan, blob: BlobView) -> None:
+    """What a plan never does, however it came about."""
+    held = {replica.location.shepherd for replica in blob.replicas if replica.state in PROVEN}
+    targets = [copy.target for copy in planned.copies]
+    leaving = {removal.location for removal in planned.removals}
+    assert len({*targets}) == len(targets) and held.isdisjoint(targets), "one copy on a Shepherd"
+    assert all(copy.sources for copy in planned.copies), "a copy is made of a verified one"
+    assert planned.short >= 0, "no more copies are made than lack"
+    assert not leaving or planned.witnesses, "what is removed rests on a verified copy"
+    assert leaving.isdisjoint(planned.witnesses), "what a removal rests on stays"
+    assert sum(mark.state is _S.THIRDWHEEL for mark in planned.marks) <= 1, "one surplus copy at a time"
 
 
 @dataclass(slots=True)
@@ -444,6 +460,7 @@ def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
     if not (ripening or count.coming):
         return Ms(0)
     times = [r.claimed_until_ms for r in count.coming] + [r.since_ms + policy.trim_grace_ms for r in ripening]
+    assert all(r.claimed_until_ms > now for r in count.coming), "a claim that is over is not waited for"
     return Ms(min((time for time in times if time > now), default=0))
 
 

@@ -66,6 +66,7 @@ class RepairRound:
     def closed(self, page: str) -> None:
         """One of them is as wanted."""
         found = self._pages[page]
+        assert found.open > 0, "a blob is closed once"
         found.open -= 1
         if not found.open and found.left is None:
             del self._pages[page]

@@ -35,7 +35,9 @@ def spans(size: int, draw: Callable[[], float]) -> tuple[ByteRange, ...]:
     if size <= bounds.PROOF_BYTES_MAX:
         return (ByteRange(0, size),) if size > 0 else ()
     piece = bounds.PROOF_BYTES_MAX // bounds.PROOF_SPANS
-    return tuple(ByteRange(int(draw() * (size - piece + 1)), piece) for _ in range(bounds.PROOF_SPANS))
+    pieces = tuple(ByteRange(int(draw() * (size - piece + 1)), piece) for _ in range(bounds.PROOF_SPANS))
+    assert all(0 <= each.offset <= size - each.length for each in pieces), "what is asked for is there"
+    return pieces
 
 
 def agreed(answers: Mapping[Location, str]) -> frozenset[Location]:
