@@ -5,16 +5,20 @@ The exit code is that of the first failure; all operands are tried whatever happ
 
 from __future__ import annotations
 
+import enum
 import errno
 import json
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TextIO
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
 
 from chelonia.core import status
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class AnswerLost(Exception):
@@ -95,6 +99,15 @@ class Output:
     def _write(self, text: str) -> None:
         with answering():
             self.stdout.write(text)
+
+
+def record_facts(record: DataclassInstance) -> dict[str, Any]:
+    """A record of a port for programs: its fields under their names, those of an enum by their values."""
+    return asdict(record, dict_factory=_plain)
+
+
+def _plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, enum.Enum) else value for name, value in fields}
 
 
 def describe(error: CheloniaError) -> str:

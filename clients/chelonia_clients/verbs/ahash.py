@@ -14,7 +14,7 @@ from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.client import RETRY_MS, new_call
-from chelonia_clients.output import table
+from chelonia_clients.output import record_facts, table
 from chelonia_clients.session import Session
 
 _LOOK_MS: Final = 500
@@ -289,11 +289,7 @@ def _facts(found: AHashStatus) -> dict[str, object]:
         "role": found.role,
         "replica": found.replica,
         "term": found.term,
-        "position": {
-            "cluster": found.position.cluster,
-            "generation": found.position.generation,
-            "sequence": found.position.sequence,
-        },
+        "position": record_facts(found.position),
         "writable": found.writable,
         "lease_ms": found.lease_ms,
         "elected_ms": found.elected_ms,
@@ -302,22 +298,6 @@ def _facts(found: AHashStatus) -> dict[str, object]:
         "free_bytes": found.free_bytes,
         "round_trip_ms": found.round_trip_ms,
         "vouched": {"term": found.vouched_term, "sequence": found.vouched_sequence},
-        "pages": found.pages
-        and {
-            "pages": found.pages.pages,
-            "checked": found.pages.checked,
-            "ended_ms": found.pages.ended_ms,
-            "damaged": found.pages.damaged,
-        },
-        "replicas": [
-            {
-                "replica": v.replica,
-                "role": v.role,
-                "lag": v.lag,
-                "round_trip_ms": v.round_trip_ms,
-                "address": v.address,
-                "dn": v.dn,
-            }
-            for v in found.replicas
-        ],
+        "pages": found.pages and record_facts(found.pages),
+        "replicas": [record_facts(view) for view in found.replicas],
     }

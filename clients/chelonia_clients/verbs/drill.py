@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
@@ -22,6 +22,7 @@ from chelonia_clients import curve
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.curve import Curve, CurvePoint
+from chelonia_clients.output import record_facts
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 
@@ -45,11 +46,11 @@ async def drill(session: Session, arguments: Arguments, words: list[str], ask: A
         case ["status"]:
             status = await session.administrator().drill_status()
             _say(session, status.drill)
-            session.out.result(**facts(status.drill))
+            session.out.result(**record_facts(status.drill))
         case ["stop"]:
             status = await session.administrator().drill(DrillOrder(DrillAction.STOP))
             session.out.say(f"drill {status.drill.id} is called off; {status.drill.shepherd} answers again")
-            session.out.result(**facts(status.drill))
+            session.out.result(**record_facts(status.drill))
         case _:
             raise UsageError("admin drill takes silence [<id>], corrupt [<id>], status, or stop")
 
@@ -82,7 +83,7 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, a
     session.out.say(_plan(planned))
     if arguments.has("--dry-run"):
         session.out.say("nothing was done: --dry-run")
-        session.out.result(**facts(planned))
+        session.out.result(**record_facts(planned))
         return
     await _confirm(session, arguments, ask)
     begun = await administrator.drill(replace(order, shepherd=planned.shepherd))
@@ -166,7 +167,7 @@ def _report(session: Session, ended: Drill, drawn: Curve) -> None:
     for line in curve.as_text(drawn):
         out.say(line)
     _say(session, ended)
-    out.result(**facts(ended), curve=curve.facts(drawn))
+    out.result(**record_facts(ended), curve=curve.facts(drawn))
     if ended.stage is not DrillStage.HEALED:
         out.exit_code = out.exit_code or NOT_HEALED
 
@@ -187,28 +188,3 @@ def _say(session: Session, ended: Drill) -> None:
 
 def _after(ended: Drill, at_ms: int) -> str:
     return f"{(at_ms - ended.began_ms) / 1000:.1f} s" if at_ms else "-"
-
-
-def facts(found: Drill) -> dict[str, Any]:
-    """A drill, for programs: instants in milliseconds of the repair leader's clock, 0 for what has not been."""
-    return {
-        "id": found.id,
-        "number": found.number,
-        "action": found.action.value,
-        "stage": found.stage.value,
-        "why": found.why,
-        "shepherd": found.shepherd,
-        "reference": found.reference,
-        "blob": found.blob,
-        "name": found.name,
-        "by": found.by,
-        "files": found.files,
-        "touched": found.touched,
-        "began_ms": found.began_ms,
-        "until_ms": found.until_ms,
-        "deadline_ms": found.deadline_ms,
-        "noticed_ms": found.noticed_ms,
-        "whole_ms": found.whole_ms,
-        "recalled_ms": found.recalled_ms,
-        "ended_ms": found.ended_ms,
-    }

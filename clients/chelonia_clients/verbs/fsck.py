@@ -17,7 +17,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.librarian import Finding, Severity
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import new_call
-from chelonia_clients.output import table
+from chelonia_clients.output import record_facts, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import tell_parted
@@ -109,7 +109,7 @@ async def _mend(session: Session, tally: FsckTally, findings: list[Finding]) -> 
                 continue
             tally.mended[finding.rule] += 1
             session.out.say(f"repaired: {finding}: {answer.what}")
-            session.out.result(**_facts(finding), repaired=answer.what)
+            session.out.result(**record_facts(finding), repaired=answer.what)
 
 
 def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
@@ -117,7 +117,7 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
     away = [finding for finding in tally.left if finding.rule == UNREACHABLE]
     for finding in (*faults, *away):
         out.say(f"{finding.severity.value}: {finding}" + (" [--repair]" if finding.mendable else ""))
-        out.result(**_facts(finding))
+        out.result(**record_facts(finding))
     rows = [("RULE", "SEVERITY", "LEFT", "REPAIRED")]
     left = Counter(finding.rule for finding in tally.left)
     for rule in sorted({*left, *mended}):
@@ -136,14 +136,3 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
         out.say(f"{len(away)} files cannot be read now, and are not lost: start their Shepherds, or wait for them")
     if faults or away:
         out.exit_code = out.exit_code or (FINDINGS_LEFT if faults else int(ExitCode.NETWORK))
-
-
-def _facts(finding: Finding) -> dict[str, str | bool]:
-    return {
-        "object": finding.object,
-        "rule": finding.rule,
-        "subject": finding.subject,
-        "severity": finding.severity.value,
-        "text": finding.text,
-        "mendable": finding.mendable,
-    }

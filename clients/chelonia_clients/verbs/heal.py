@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from chelonia.core.cluster.healing import KEEP, Endangered, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
+from chelonia.core.cluster.healing import KEEP, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
 from chelonia.core.cluster.healing_words import doubt, forecast, is_whole, nothing_to_mend
 from chelonia.core.timing.clock import stamp
 from chelonia.wire.snapshots import parse_snapshot_name
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate
-from chelonia_clients.output import human_size, table
+from chelonia_clients.output import human_size, record_facts, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 
@@ -192,16 +192,14 @@ def facts(status: HealStatus) -> dict[str, Any]:
         "paused_ms": status.control.paused_ms,
         "bytes_per_s_max": status.control.bytes_per_s,
         "copies_per_node_max": status.control.copies_per_node,
-        "nodes": [
-            {"shepherd": load.shepherd, "copies": load.copies, "copies_max": load.copies_max} for load in status.nodes
-        ],
+        "nodes": [record_facts(load) for load in status.nodes],
         "waits_for": status.waits_for,
         "whole": is_whole(status),
         "exposed": {str(found.live): found.blobs for found in status.exposed},
         "delayed": status.delayed,
         "stuck": status.stuck,
         "lost": status.lost,
-        "lost_named": [_endangered(found) for found in status.lost_named],
+        "lost_named": [record_facts(found) for found in status.lost_named],
         "unreachable": status.unreachable,
         "copies_to_go": status.copies_to_go,
         "bytes_to_go": status.bytes_to_go,
@@ -211,25 +209,12 @@ def facts(status: HealStatus) -> dict[str, Any]:
         "copies_per_min": status.copies_per_min,
         "bytes_per_s": status.bytes_per_s,
         "forecast_ms": status.forecast_ms,
-        "queue": [_endangered(found) for found in status.queue],
+        "queue": [record_facts(found) for found in status.queue],
         "drains": [{"shepherd": drain.shepherd, **held_facts(drain)} for drain in status.drains],
-        "cursors": [
-            {"shepherd": cursor.shepherd, "after": cursor.after, "read": cursor.read} for cursor in status.cursors
-        ],
+        "cursors": [record_facts(cursor) for cursor in status.cursors],
     }
 
 
 def held_facts(drain: HeldDrain) -> dict[str, Any]:
     """What keeps a drain from its end, for programs."""
-    return {"blobs": drain.blobs, "examples": [_endangered(found) for found in drain.examples]}
-
-
-def _endangered(found: Endangered) -> dict[str, Any]:
-    return {
-        "blob": found.blob,
-        "name": found.name,
-        "live": found.live,
-        "wanted": found.wanted,
-        "size": found.size,
-        "created_ms": found.created_ms,
-    }
+    return {"blobs": drain.blobs, "examples": [record_facts(found) for found in drain.examples]}

@@ -12,7 +12,7 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
-from chelonia_clients.output import human_size, table
+from chelonia_clients.output import human_size, record_facts, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.heal import held_drain, held_facts
 
@@ -32,7 +32,9 @@ async def nodes(session: Session) -> None:
         size = (human_size(node.free_bytes), human_size(node.total_bytes))
         what = (_state(node), stamp(node.since_ms), str(node.replicas))
         rows.append((node.shepherd, *what, *size, node.domain, _reclaimable(node)))
-        session.out.result(**_facts(node), held_up=held_facts(held.get(node.shepherd, HeldDrain(node.shepherd, 0))))
+        session.out.result(
+            **record_facts(node), held_up=held_facts(held.get(node.shepherd, HeldDrain(node.shepherd, 0)))
+        )
     for line in table(rows, frozenset({3, 4, 5, 7})):
         session.out.say(line)
     for node in found:
@@ -45,25 +47,6 @@ async def nodes(session: Session) -> None:
 def _reclaimable(node: NodeView) -> str:
     """What quarantine and unfinished uploads take."""
     return human_size(node.reclaimable_bytes) if node.reclaimable_bytes else ""
-
-
-def _facts(node: NodeView) -> dict[str, Any]:
-    return {
-        "shepherd": node.shepherd,
-        "dn": node.dn,
-        "state": node.state,
-        "since_ms": node.since_ms,
-        "replicas": node.replicas,
-        "free_bytes": node.free_bytes,
-        "total_bytes": node.total_bytes,
-        "accepting": node.accepting,
-        "domain": node.domain,
-        "maintenance_until_ms": node.maintenance_until_ms,
-        "store": node.store,
-        "reclaimable_bytes": node.reclaimable_bytes,
-        "trouble": node.trouble,
-        "drain": node.drain,
-    }
 
 
 def _state(node: NodeView) -> str:

@@ -13,7 +13,7 @@ from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.http_client import Sending
 from chelonia_clients.administrator import JOBS_MS, Administrator
 from chelonia_clients.arguments import Arguments, parse_duration
-from chelonia_clients.output import human_size
+from chelonia_clients.output import human_size, record_facts
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import ask_all, parted
 from chelonia_clients.verbs.heal import dangers
@@ -150,11 +150,7 @@ def _result(session: Session, seen: Seen, states: dict[str, int], drill: str) ->
         certificate_days=dict(seen.days),
         leader=health.leader,
         is_leader=health.is_leader,
-        position={
-            "cluster": health.position.cluster,
-            "generation": health.position.generation,
-            "sequence": health.position.sequence,
-        },
+        position=record_facts(health.position),
         nodes=states,
         replicas=dict(health.replicas),
         exposed=health.exposed,
