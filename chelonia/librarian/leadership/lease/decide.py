@@ -112,7 +112,8 @@ class Leadership:
 
     def won(self, bid: Bid) -> None:
         """The bid was written."""
-        assert bid.wanted.holder == self._me and bid.wanted.term, "a bid is for oneself, in a term"
+        assert bid.wanted.holder == self._me, "a bid is for oneself"
+        assert bid.wanted.term, "a lease is held in a term"
         self._held, self._renewed_ms = bid.wanted, bid.at_ms
         self._seen, self._seen_since = bid.wanted, bid.at_ms
 

@@ -270,7 +270,8 @@ def _check_plan(planned: BlobPlan, blob: BlobView) -> None:
     held = {replica.location.shepherd for replica in blob.replicas if replica.state in PROVEN}
     targets = [copy.target for copy in planned.copies]
     leaving = {removal.location for removal in planned.removals}
-    assert len({*targets}) == len(targets) and held.isdisjoint(targets), "one copy on a Shepherd"
+    assert len({*targets}) == len(targets), "one copy on a Shepherd"
+    assert held.isdisjoint(targets), "no copy where there is one"
     assert all(copy.sources for copy in planned.copies), "a copy is made of a verified one"
     assert planned.short >= 0, "no more copies are made than lack"
     assert not leaving or planned.witnesses, "what is removed rests on a verified copy"
