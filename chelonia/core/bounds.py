@@ -57,6 +57,8 @@ INLINE_CALL_BYTES_MAX: Final = 1024 * 1024
 """Bytes of files in one answer to a user, as many as one call of his may bring; the rest is read by its sources."""
 STORED_CALL_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of small replicas in one call to a Shepherd: half of what a call may have."""
+MEASURED_EXTENTS_MAX: Final = 1000
+"""Extents over which a checksum is put together: as many as a Shepherd is asked about in one call."""
 EXTENTS_PAGE: Final = 32
 """Extents told in one answer: each names its Shepherds, and may bring tickets."""
 BLOBS_SHOWN: Final = 16

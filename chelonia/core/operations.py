@@ -203,6 +203,7 @@ SHEPHERD: Final = table(
     row(Shepherd.put, _B, _L),
     row(Shepherd.store, _B, retry=Retry.ONCE),  # asked again it would meet what it has stored
     row(Shepherd.fetch, _B, brief=True),
+    row(Shepherd.sums, _B, brief=True),
     row(Shepherd.stat, _B, _L, _A),
     row(Shepherd.delete, _L),
     row(Shepherd.toggle_report, _A),

@@ -28,6 +28,7 @@ from chelonia.core.ports.shepherd import (
     Download,
     FetchOutcome,
     GetRequest,
+    MeasuredOutcome,
     PutRequest,
     RecordPage,
     ReplicaStatOutcome,
@@ -250,6 +251,11 @@ class ShepherdService:
         """Read whole small replicas. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
         _check_bulk(len(references), "fetch")
         return await self._small.fetch(references)
+
+    async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
+        """All checksums measured of replicas. Raises: DENIED, BAD_REQUEST."""
+        _check_bulk(len(references), "sums")
+        return tuple([await self._small.sums(reference) for reference in references])
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""

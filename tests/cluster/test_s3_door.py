@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from awscrt import checksums
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -199,7 +200,7 @@ def test_an_object_of_parts_is_seen_when_it_is_complete(s3: Any, bucket: str) ->
     assert refused(s3.list_parts, **other) == (404, "NoSuchUpload")
 
 
-def test_an_object_of_parts_has_the_checksum_that_was_asked_for(s3: Any, bucket: str) -> None:
+def test_an_object_of_parts_has_the_checksum_that_was_asked_for(cluster: Cluster, s3: Any, bucket: str) -> None:
     first, second = os.urandom(5 * 1024 * 1024), b"the last part"
     sums = [hashlib.sha256(data).digest() for data in (first, second)]
     composite = base64.b64encode(hashlib.sha256(b"".join(sums)).digest()).decode() + "-2"
@@ -230,6 +231,9 @@ def test_an_object_of_parts_has_the_checksum_that_was_asked_for(s3: Any, bucket:
     known = s3.get_object_attributes(**where, ObjectAttributes=["Checksum", "ObjectParts"])
     assert (known["Checksum"]["ChecksumSHA256"], known["Checksum"]["ChecksumType"]) == (composite, "COMPOSITE")
     assert [each["ChecksumSHA256"] for each in known["ObjectParts"]["Parts"]] == told
+    crc = checksums.crc32c(second, checksums.crc32c(first))
+    head = cluster.request("HEAD", f"{cluster.files_url}/{bucket}/summed", headers={"Want-Digest": "crc32c"})
+    assert f"crc32c={crc:08x}" in head.headers["Digest"]
 
 
 def test_conditions_hold_for_writers_too(s3: Any, bucket: str) -> None:

@@ -40,6 +40,7 @@ from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import (
     Play,
     World,
+    all_sums,
     applied,
     at,
     collection,
@@ -127,6 +128,20 @@ def test_what_a_sender_measured_is_told_of_parts_and_of_the_file(play: Play) -> 
         assert seen.user == {"k": "v", "of": "the seal"}
         assert [seen.sums.get(each.blob, {}) for each in seen.extents] == [{"crc32": "0000000a"}, {}]
         assert not (await there(world, "/f", Want.EXTENTS)).sums
+
+    play(scenario)
+
+
+def test_checksums_are_told_by_who_has_measured_the_bytes(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        assert isinstance(await write(world, "/one", b"one blob"), Done)
+        upload, data = await opened(world, "/several"), (b"first ", b"and second", b"!")
+        order = [(n, await part(world, "/several", upload, n, each)) for n, each in enumerate(data, 1)]
+        assert isinstance(await sealed(world, "/several", upload, *order), Done)
+        for name, whole in (("/one", b"one blob"), ("/several", b"".join(data))):
+            known, crcs = (await there(world, name, Want.MEASURED)).checksums, all_sums(whole)
+            assert (known.crc32c, known.crc64nvme) == (crcs.crc32c, crcs.crc64nvme)
+            assert not (await there(world, name, Want.CHECKSUMS)).checksums.crc32c
 
     play(scenario)
 

@@ -75,6 +75,7 @@ from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.rights.policy import Action, decide
 from chelonia.core.rights.scopes import Scope, Share, Shared
+from chelonia.wire.crcs import Crc
 from chelonia.wire.shares import ShareToken, issue
 
 S = 1_000_000_000
@@ -113,6 +114,13 @@ class Opened:
 
     def etag(self, number: int) -> str:
         return hashlib.md5(self.parts[number][1]).hexdigest()
+
+
+def _measured(node: Node, data: bytes) -> Checksums:
+    crcs = {name: Crc(name) for name in ("crc32c", "crc64nvme")}
+    for crc in crcs.values():
+        crc.update(data)
+    return dataclasses.replace(node.checksums, **{name: crc.digest().hex() for name, crc in crcs.items()})
 
 
 class MemoryFiles:
@@ -224,7 +232,11 @@ class MemoryFiles:
             self._described(node),
             dict(node.user) if Want.USER in ask.want else {},
             dict(node.policy) if Want.POLICY in ask.want else {},
-            node.checksums if Want.CHECKSUMS in ask.want else Checksums(),
+            _measured(node, self._data(node))
+            if Want.MEASURED in ask.want
+            else node.checksums
+            if Want.CHECKSUMS in ask.want
+            else Checksums(),
             () if data is not None else sources,
             extents,
             told,
@@ -233,6 +245,10 @@ class MemoryFiles:
             data,
             self._sums_of(extents) if Want.CHECKSUMS in ask.want and node.extents is not None else {},
         )
+
+    def _data(self, node: Node) -> bytes:
+        laid = node.extents or ()
+        return node.data or b"".join(self._bytes[each.blob][each.skip : each.skip + each.length] for each in laid)
 
     def _sums_of(self, extents: tuple[Extent, ...]) -> dict[BlobId, dict[str, str]]:
         known = {each.blob: self._sums.get(each.blob, "") for each in extents}

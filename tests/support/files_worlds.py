@@ -32,6 +32,7 @@ from chelonia.core.ports.files import (
     Want,
     Write,
 )
+from chelonia.core.ports.shepherd import MeasuredOutcome
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.clock import SystemClock
@@ -39,6 +40,7 @@ from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.hosting.net.rpc_client import Link, open_link, remote_files
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
+from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire import receipts
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -67,6 +69,13 @@ class TwinWorld:
         return self._twin.arrive(placed, data)
 
 
+def all_sums(data: bytes) -> Checksums:
+    """What a Shepherd measures of bytes."""
+    hasher = Hasher(weak=False)
+    hasher.update(data)
+    return hasher.checksums()
+
+
 class ServiceWorld:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -77,6 +86,9 @@ class ServiceWorld:
         md5 = hashlib.md5(data).hexdigest() if request.measure_md5 else ""
         sums = Checksums(hashlib.sha256(data).hexdigest(), md5)
         held = await self._stage.upload(placed.turl, size=len(data), checksums=sums)
+        for receipt in held:
+            shepherd = self._stage.shepherds[receipt.location.shepherd]
+            shepherd.measured[receipt.location.reference] = MeasuredOutcome(len(data), all_sums(data))
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in held))
 
 

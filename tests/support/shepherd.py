@@ -387,7 +387,7 @@ def request(data: bytes, number: int = 1, **how: Any) -> PutRequest:
 def checksums(data: bytes) -> Checksums:
     hasher = Hasher()
     hasher.update(data)
-    return hasher.checksums()
+    return hasher.checksums().noted
 
 
 async def body(data: bytes, piece: int = 100_000) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.files import inlined
+from chelonia.bartender.files import inlined, measured
 from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_triples
 from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
@@ -52,6 +52,8 @@ async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
         checksums_of(found.object) if Want.CHECKSUMS in ask.want else Checksums(),
         locks=await _covering(ports, turn, ask.place, walked) if Want.LOCKS in ask.want else (),
     )
+    if found.type == TYPE_FILE and Want.MEASURED in ask.want:
+        seen = replace(seen, checksums=await measured.checksums(ports, turn, found, checksums_of(found.object)))
     if found.type == TYPE_FILE and Want.BYTES in ask.want:
         data = await inlined.data_of(ports, turn, found, seen.attributes.size)
         if data is not None:
@@ -116,7 +118,7 @@ def _named(walk: RecursiveWalk, ask: Listing, leaf: Leaf, now: Ms) -> Named:
 
 
 def _filter(want: Want) -> Filter:
-    more = ((Want.USER, "metadata"), (Want.SOURCES | Want.BYTES, "locations"))
+    more = ((Want.USER, "metadata"), (Want.SOURCES | Want.BYTES | Want.MEASURED, "locations"))
     return (*DESCRIBED, *(Needed(section) for flags, section in more if flags & want))
 
 

@@ -101,21 +101,32 @@ def next_state(state: ReplicaState, cause: Cause) -> ReplicaState | None:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """Checksums of one blob, lower-case hex; `""` where not known. SHA-256 is the one of record."""
+    """Checksums of one blob, lower-case hex; `""` where not known. SHA-256 is the one of record.
+
+    The two CRCs stand in the records beside the bytes alone: neither metadata nor receipts have them.
+    """
 
     sha256: str = ""
     md5: str = ""
     adler32: str = ""
+    crc32c: str = ""
+    crc64nvme: str = ""
 
     def conflicts(self, other: Checksums) -> bool:
         """Whether any checksum known to both differs."""
-        pairs = ((self.sha256, other.sha256), (self.md5, other.md5), (self.adler32, other.adler32))
-        return any(a and b and a != b for a, b in pairs)
+        return any(a and b and a != b for a, b in zip(self._all(), other._all(), strict=True))
 
     def agrees(self, other: Checksums) -> bool:
         """Whether at least one checksum is known to both and none differs."""
-        pairs = ((self.sha256, other.sha256), (self.md5, other.md5), (self.adler32, other.adler32))
-        return any(a and a == b for a, b in pairs) and not self.conflicts(other)
+        return any(a and a == b for a, b in zip(self._all(), other._all(), strict=True)) and not self.conflicts(other)
+
+    @property
+    def noted(self) -> Checksums:
+        """Those that indexes, receipts and metadata have."""
+        return Checksums(self.sha256, self.md5, self.adler32)
+
+    def _all(self) -> tuple[str, ...]:
+        return self.sha256, self.md5, self.adler32, self.crc32c, self.crc64nvme
 
 
 @dataclass(frozen=True, slots=True, order=True)

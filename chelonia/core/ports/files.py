@@ -50,6 +50,8 @@ class Want(enum.Flag):
     """Write locks: of a look all that cover the entry, of a listing each entry's own."""
     BYTES = enum.auto()
     """Of a look: all bytes of a small file, in place of what SOURCES and EXTENTS would tell of it."""
+    MEASURED = enum.auto()
+    """Of a look: checksums as with CHECKSUMS, and those that Shepherds keep beside the bytes, who are asked."""
 
 
 class Attributes(msgspec.Struct, frozen=True):

@@ -110,6 +110,14 @@ class FetchOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredOutcome:
+    """Answer to `sums`: what the record beside a replica says of its bytes; `size` -1: it is not here, or not whole."""
+
+    size: int = -1
+    checksums: Checksums = Checksums()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatOutcome:
     """Answer to `stat`; every field "None" on the wire when the reference is unknown (`found` False)."""
 
@@ -276,6 +284,10 @@ class Shepherd(Protocol):
 
     async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
         """Read whole small replicas, checked against their records. Bartenders. Raises: as `store`."""
+        ...
+
+    async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
+        """All checksums that were measured of replicas when they came. Bartenders. Raises: DENIED, BAD_REQUEST."""
         ...
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:

@@ -1,7 +1,8 @@
 """The checksums of a stream in one pass, large pieces off the event loop.
 
-SHA-256 always, being the one of record; MD5 and Adler-32 cost three times as much together and are measured where a
-door owes them: uploads the original's way, and bytes that were announced by one of them.
+SHA-256 always, being the one of record, and CRC32C and CRC64NVME, which cost little and combine over the extents of a
+file; MD5 and Adler-32 cost three times as much together and are measured where a door owes them: uploads the
+original's way, and bytes that were announced by one of them.
 
 `Worker` is the port through which heavy, pure computation leaves the loop: hosting binds it to threads (hashlib and
 zlib release the interpreter lock), the simulator runs it inline.
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol, TypeVar
 
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.wire.crcs import Crc
 
 T = TypeVar("T")
 
@@ -32,18 +34,19 @@ class Worker(Protocol):
 
 
 class Hasher:
-    """SHA-256 of one stream; with `weak` its MD5 and Adler-32 too."""
+    """SHA-256 and the CRCs of one stream; with `weak` its MD5 and Adler-32 too."""
 
     def __init__(self, *, weak: bool = True) -> None:
         self._sha256 = hashlib.sha256()
         self.weak = weak
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._adler32 = 1
+        self._crcs = Crc("crc32c"), Crc("crc64nvme")
         self.size = 0
 
     def update(self, chunk: bytes) -> None:
         """Add the next bytes; blocks for about 2 ms per MiB."""
-        self._sha256.update(chunk)
+        self._update_strong(chunk)
         if self.weak:
             self._update_weak(chunk)
         self.size += len(chunk)
@@ -53,12 +56,17 @@ class Hasher:
         if len(chunk) < OFF_LOOP_BYTES_MIN:
             self.update(chunk)
             return
-        strong = worker.run(lambda: self._sha256.update(chunk))
+        strong = worker.run(lambda: self._update_strong(chunk))
         if self.weak:
             await asyncio.gather(strong, worker.run(lambda: self._update_weak(chunk)))
         else:
             await strong
         self.size += len(chunk)
+
+    def _update_strong(self, chunk: bytes) -> None:
+        self._sha256.update(chunk)
+        for crc in self._crcs:
+            crc.update(chunk)
 
     def _update_weak(self, chunk: bytes) -> None:
         self._md5.update(chunk)
@@ -66,8 +74,8 @@ class Hasher:
 
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
-        strong = self._sha256.hexdigest()
-        return Checksums(strong, self._md5.hexdigest(), f"{self._adler32:08x}") if self.weak else Checksums(strong)
+        weak = (self._md5.hexdigest(), f"{self._adler32:08x}") if self.weak else ("", "")
+        return Checksums(self._sha256.hexdigest(), *weak, *(crc.digest().hex() for crc in self._crcs))
 
 
 async def hash_stream(worker: Worker, stream: AsyncIterator[bytes], hasher: Hasher) -> None:

@@ -80,7 +80,7 @@ def arrived(reference: ReferenceId, facts: ReplicaFacts, keep_until_ms: int, now
     state = next_state(ReplicaState.CREATING, Cause.VERIFIED)
     assert state is ReplicaState.ALIVE
     return KeptReplica(
-        reference, facts.blob, facts.guid, facts.size, facts.checksums, facts.created_ms, state, False,
+        reference, facts.blob, facts.guid, facts.size, facts.checksums.noted, facts.created_ms, state, False,
         keep_until_ms=keep_until_ms, checked_ms=now_ms,
     )  # fmt: skip
 
@@ -94,7 +94,7 @@ def found(stored: StoredReplica, keep_until_ms: int) -> KeptReplica:
         )
     whole = stored.size == facts.size
     return KeptReplica(
-        stored.reference, facts.blob, facts.guid, facts.size, facts.checksums, facts.created_ms,
+        stored.reference, facts.blob, facts.guid, facts.size, facts.checksums.noted, facts.created_ms,
         ReplicaState.ALIVE if whole else ReplicaState.INVALID, stored.committed, keep_until_ms=keep_until_ms,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from chelonia.core.ports.shepherd import (
     PROTOCOL_HTTP,
     ByteRange,
     FetchOutcome,
+    MeasuredOutcome,
     Purpose,
     PutRequest,
     SmallBlob,
@@ -82,6 +83,12 @@ class SmallBlobs:
         found = [self._node.index.get(reference) for reference in references]
         _check_size("fetch", sum(held.size for held in found if held is not None))
         return tuple([await self._fetched(*pair) for pair in zip(references, found, strict=True)])
+
+    async def sums(self, reference: ReferenceId) -> MeasuredOutcome:
+        """What the record of a replica says of its bytes, while they are held for whole."""
+        held = self._node.index.get(reference)
+        facts = await self._node.ports.blobs.facts(reference) if held is not None and held.alive else None
+        return MeasuredOutcome(facts.size, facts.checksums) if facts is not None else MeasuredOutcome()
 
     # --- storing ----------------------------------------------------------------------------------------------------
 

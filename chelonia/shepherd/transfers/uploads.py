@@ -497,7 +497,7 @@ class ShepherdUploads:
             await hasher.feed(self._node.ports.worker, chunk)
             if hasher.size > held.size:
                 return False
-        return hasher.size == held.size and hasher.checksums() == held.checksums
+        return hasher.size == held.size and hasher.checksums().agrees(held.checksums)
 
 
 def _promise(request: PutRequest, reference: ReferenceId, size: int, begun: bool) -> Promise:

@@ -10,59 +10,25 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Final, Protocol
+from typing import Final
 
-from awscrt import checksums as crt
-
+from chelonia.wire.crcs import NAMES, Crc, Hash, combined
 from chelonia.wire.s3.errors import S3Error
 
 PREFIX: Final = "x-amz-checksum-"
 
 
-class Hash(Protocol):
-    """What `hashlib` has, as far as it is used."""
-
-    def update(self, data: bytes, /) -> object:
-        """Take bytes."""
-        ...
-
-    def digest(self) -> bytes:
-        """The sum of all that was taken."""
-        ...
-
-
-class _Crc:
-    """A CRC as `hashlib` has its hashes. `step`: (bytes, value before) -> value."""
-
-    def __init__(self, step: Callable[[bytes, int], int], size: int) -> None:
-        self._step, self._size, self._value = step, size, 0
-
-    def update(self, data: bytes, /) -> None:
-        self._value = self._step(data, self._value)
-
-    def digest(self) -> bytes:
-        return self._value.to_bytes(self._size, "big")
-
-
 ALGORITHMS: Final[Mapping[str, Callable[[], Hash]]] = {
-    "crc32": lambda: _Crc(zlib.crc32, 4),
-    "crc32c": lambda: _Crc(crt.crc32c, 4),
-    "crc64nvme": lambda: _Crc(crt.crc64nvme, 8),
+    "crc32": lambda: Crc("crc32"),
+    "crc32c": lambda: Crc("crc32c"),
+    "crc64nvme": lambda: Crc("crc64nvme"),
     "sha1": lambda: hashlib.sha1(usedforsecurity=False),
     "sha256": hashlib.sha256,
 }
 """What clients may name, in `x-amz-checksum-<name>`."""
 
-COMBINED: Final[Mapping[str, Callable[[int, int, int], int]]] = {
-    "crc32": crt.combine_crc32,
-    "crc32c": crt.combine_crc32c,
-    "crc64nvme": crt.combine_crc64nvme,
-}
-"""Of those that combine: (of the first bytes, of those behind, how many these are) -> of all."""
 _WHOLE_ALONE: Final = ("crc64nvme",)
 _COMPOSITE: Final = "-"
 
@@ -91,10 +57,7 @@ class InParts:
             hashed = ALGORITHMS[self.name]()
             hashed.update(b"".join(bytes.fromhex(value) for value, _ in pieces))
             return f"{base64.b64encode(hashed.digest()).decode()}{_COMPOSITE}{len(pieces)}"
-        both = COMBINED[self.name]
-        known = [(int(value, 16), length) for value, length in pieces]
-        value, _ = reduce(lambda one, other: (both(one[0], *other), one[1] + other[1]), known)
-        return base64.b64encode(value.to_bytes(len(pieces[0][0]) // 2, "big")).decode()
+        return to_base64(combined(self.name, pieces))
 
 
 def in_parts(name: str, kind: str) -> InParts:
@@ -106,7 +69,7 @@ def in_parts(name: str, kind: str) -> InParts:
         raise S3Error("InvalidRequest", "Checksum algorithm provided is unsupported. Please try again with any of the "
                                         f"valid types: {[each.upper() for each in ALGORITHMS]}")  # fmt: skip
     composite = upper == "COMPOSITE" or (not upper and lower not in _WHOLE_ALONE)
-    if (lower not in COMBINED and not composite) or (lower in _WHOLE_ALONE and composite):
+    if (lower not in NAMES and not composite) or (lower in _WHOLE_ALONE and composite):
         cause = f"The {upper} checksum type cannot be used with the {lower} checksum algorithm."
         raise S3Error("InvalidRequest", cause)
     return InParts(lower, composite, asked=True)

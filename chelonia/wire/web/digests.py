@@ -1,6 +1,7 @@
 """Checksums in HTTP header fields: `Digest` (RFC 3230), `Repr-Digest` (RFC 9530) and `Content-MD5` (RFC 1864).
 
-`Digest` spells adler32 as 8 hex digits (what grid tools send and expect), md5 and sha-256 as base64.
+`Digest` spells adler32 and crc32c as 8 hex digits (RFC 5843; what grid tools send and expect), md5 and sha-256 as
+base64.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 
 _HEX = re.compile(r"[0-9a-f]{1,8}")
-_BYTES = {"sha256": 32, "md5": 16, "adler32": 4}
-_DIGEST = {"adler32": "adler32", "md5": "md5", "sha-256": "sha256"}
-_REPR = {"sha-256": "sha256", "md5": "md5", "adler": "adler32"}
+_BYTES = {"sha256": 32, "md5": 16, "adler32": 4, "crc32c": 4}
+_DIGEST = {"adler32": "adler32", "crc32c": "crc32c", "md5": "md5", "sha-256": "sha256"}
+_REPR = {"sha-256": "sha256", "md5": "md5", "adler": "adler32", "crc32c": "crc32c"}
+_IN_HEX = ("adler32", "crc32c")
 
 
 def digest_headers(sums: Checksums) -> tuple[tuple[str, str], ...]:
     """The header fields that tell a client the checksums known: `Digest` and `Repr-Digest`, or none."""
-    old = [f"adler32={sums.adler32}"] if sums.adler32 else []
+    old = [f"{name}={value}" for name in _IN_HEX if (value := getattr(sums, name))]
     new = []
-    for name, known in (("md5", sums.md5), ("sha-256", sums.sha256)):
+    for name, known in (("crc32c", sums.crc32c), ("md5", sums.md5), ("sha-256", sums.sha256)):
         if known:
             text = base64.b64encode(bytes.fromhex(known)).decode("ascii")
-            old.append(f"{name}={text}")
+            old += [f"{name}={text}"] if name not in _IN_HEX else []
             new.append(f"{name}=:{text}:")
     headers = [("Digest", ",".join(old))] if old else []
     return tuple(headers + ([("Repr-Digest", ", ".join(reversed(new)))] if new else []))
@@ -69,7 +71,7 @@ def _value(header: str, field: str, value: str) -> str:
         if len(value) < 2 or value[0] != ":" or value[-1] != ":":
             raise _malformed(header, value)
         return _from_base64(header, value[1:-1], field)
-    if field != "adler32":
+    if field not in _IN_HEX:
         return _from_base64(header, value, field)
     if not _HEX.fullmatch(value.lower()):
         raise _malformed(header, value)
@@ -90,13 +92,7 @@ def _joined(sums: Checksums, field: str, value: str, header: str) -> Checksums:
     known = getattr(sums, field)
     if known and known != value:
         raise CheloniaError(Kind.BAD_REQUEST, "", header, f"two different values for {field}")
-    match field:
-        case "sha256":
-            return replace(sums, sha256=value)
-        case "md5":
-            return replace(sums, md5=value)
-        case _:
-            return replace(sums, adler32=value)
+    return replace(sums, **{field: value})
 
 
 def _malformed(header: str, text: str) -> CheloniaError:

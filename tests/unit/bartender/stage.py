@@ -40,6 +40,7 @@ from chelonia.core.ports.librarian import Heartbeat, ServiceRecord
 from chelonia.core.ports.shepherd import (
     FetchOutcome,
     GetRequest,
+    MeasuredOutcome,
     Purpose,
     PutRequest,
     SmallBlob,
@@ -113,6 +114,7 @@ class StageShepherd:
     slow_ms: int = 0
     puts: dict[str, PutRequest] = field(default_factory=dict)
     small: dict[ReferenceId, SmallBlob] = field(default_factory=dict)
+    measured: dict[ReferenceId, MeasuredOutcome] = field(default_factory=dict)
     gets: list[GetRequest] = field(default_factory=list)
     callers: list[Call] = field(default_factory=list)
 
@@ -155,6 +157,10 @@ class StageShepherd:
         await self._answer(call)
         found = [None if self.refuses else self.small.get(reference) for reference in references]
         return tuple(FetchOutcome(blob.data) if blob else FetchOutcome(kind="not-alive") for blob in found)
+
+    async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
+        await self._answer(call)
+        return tuple(self.measured.get(reference, MeasuredOutcome()) for reference in references)
 
 
 class Between:

@@ -17,6 +17,7 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.wire import armour, receipts
 
 INT = st.integers(-1, 2**63 - 1)
+SUMS = st.builds(Checksums, st.text(), st.text(), st.text())
 RECEIPT = Receipt(
     BlobId("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"),
     Location(ServiceId("https://h:7000/Shepherd"), ReferenceId("5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f11")),
@@ -50,7 +51,7 @@ def test_the_signature_covers_everything_but_itself() -> None:
     assert len({receipts.signed_bytes(other) for other in others} | {signed}) == len(others) + 1
 
 
-@given(st.lists(st.builds(Receipt, size=INT, boot=INT, issued_ms=INT), max_size=4).map(tuple))
+@given(st.lists(st.builds(Receipt, size=INT, boot=INT, issued_ms=INT, checksums=SUMS), max_size=4).map(tuple))
 def test_receipts_round_trip_through_a_header(given_receipts: tuple[Receipt, ...]) -> None:
     header = receipts.to_header(given_receipts)
     assert re.fullmatch(r"[A-Za-z0-9_,-]*", header)

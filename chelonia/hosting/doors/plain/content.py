@@ -118,7 +118,10 @@ async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Se
         digest=exchange.header("Digest"),
         repr_digest=exchange.header("Repr-Digest"),
     )
-    placing = Placing(exchange.place, exchange.request.length, announced, copies)
+    if announced.crc32c:
+        body = measuring.agreeing(exchange.request.body, announced.crc32c)
+        exchange = replace(exchange, request=replace(exchange.request, body=body))
+    placing = Placing(exchange.place, exchange.request.length, replace(announced, crc32c=""), copies)
     arrived, inline = await for_write(parts, exchange, placing)
     return await apply(parts, exchange.call, Write(exchange.place, arrived, setting, when=when, inline=inline))
 

@@ -1,16 +1,20 @@
-"""Checksums that a client asks for and nobody has measured yet: read and summed here, within bounds."""
+"""Checksums that a client asks for: told by who has measured them, or else read and summed here, within bounds; and
+one that a client sends and no Shepherd is told of."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Looked, Want
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
+from chelonia.wire.crcs import NAMES, Crc, Hash
 from chelonia.wire.web.digests import wanted
 
 MEASURED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -21,11 +25,14 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
     """The checksums known of a file, and those that the request wants, where the file is not too large for that."""
     headers, known = exchange.request.headers, there.checksums
     names = wanted(headers.get("Want-Digest", ""), headers.get("Want-Repr-Digest", ""))
+    if any(not getattr(known, name) for name in names):
+        told = await look(parts, carrying(parts, exchange.call), exchange.place, Want.MEASURED)
+        known = told.checksums if told.attributes.etag == there.attributes.etag else known
     missing = [name for name in names if not getattr(known, name)]
     size = there.attributes.size
     if not missing or size > MEASURED_BYTES_MAX:
         return known
-    sums = {name: hashlib.new(name, usedforsecurity=False) for name in missing if name != "adler32"}
+    sums = {name: _hash(name) for name in missing if name != "adler32"}
     adler = 1
     async with parts.measuring:  # one at a time, so that asking for checksums costs nobody his turn
         if size:
@@ -38,7 +45,25 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
                 adler = zlib.adler32(chunk, adler)
                 for each in sums.values():
                     each.update(chunk)
-    measured = {name: each.hexdigest() for name, each in sums.items()}
+    measured = {name: each.digest().hex() for name, each in sums.items()}
     if "adler32" in missing:
         measured["adler32"] = f"{adler:08x}"
     return replace(known, **measured)
+
+
+async def agreeing(body: AsyncIterator[bytes], crc32c: str) -> AsyncIterator[bytes]:
+    """The body, whose last piece comes when all of it has this CRC32C. Raises: CHECKSUM."""
+    crc, held = Crc("crc32c"), b""
+    async for chunk in body:
+        crc.update(chunk)
+        if held:
+            yield held
+        held = chunk
+    if (measured := crc.digest().hex()) != crc32c:
+        raise CheloniaError(Kind.CHECKSUM, "PUT", cause=f"crc32c is {measured}, announced was {crc32c}; send it again")
+    if held:
+        yield held
+
+
+def _hash(name: str) -> Hash:
+    return Crc(name) if name in NAMES else hashlib.new(name, usedforsecurity=False)

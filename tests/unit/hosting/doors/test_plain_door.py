@@ -199,10 +199,17 @@ def test_conditions(bench: Bench) -> None:
     assert bench.ask("GET", "/f").body == b"2"
 
 
+def test_a_crc_that_is_sent_is_compared(bench: Bench) -> None:
+    assert bench.ask("PUT", "/f", b"hello", Digest="crc32c=9a71bb4d").status == 400
+    assert bench.ask("GET", "/f").status == 404
+    assert bench.ask("PUT", "/f", b"hello", Digest="crc32c=9a71bb4c").status == 201
+
+
 def test_checksums_that_are_asked_for_are_measured(bench: Bench) -> None:
     bench.ask("PUT", "/f", b"hello")
     for method in ("HEAD", "GET"):
-        told = bench.ask(method, "/f", Want_Digest="adler32, md5;q=0.5, crc;q=1")
+        told = bench.ask(method, "/f", Want_Digest="adler32, crc32c, md5;q=0.5, crc;q=1")
+        assert "crc32c=9a71bb4c" in told.headers["Digest"]
         assert "adler32=062c0215" in told.headers["Digest"]
         assert "md5=XUFAKrxLKna5cZ2REBfFkg==" in told.headers["Digest"]
     told = bench.ask("HEAD", "/f", Want_Repr_Digest="md5=1")

@@ -9,6 +9,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import SmallBlob, SmallReplica, StoreOutcome
+from chelonia.shepherd.store.checksums import Hasher
 from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request, virtual
 
 DATA = b"small bytes"
@@ -45,6 +46,18 @@ async def test_a_receipt_is_given_for_what_is_on_stable_storage() -> None:
     assert world.blobs.data(reference) == DATA
     assert await fetch(world, reference) == DATA
     assert world.moved == [("in", len(DATA)), ("out", len(DATA))]
+
+
+@virtual
+async def test_what_was_measured_is_told_as_long_as_the_bytes_are_held_for_whole() -> None:
+    world = await World().start()
+    reference, hasher = await kept(world), Hasher()
+    hasher.update(DATA)
+    for _ in range(2):
+        here, elsewhere = await world.service.sums(BARTENDER, (reference, ReferenceId(numbered("a", 9))))
+        assert (here.size, here.checksums) == (len(DATA), hasher.checksums())
+        assert elsewhere.size < 0
+        await world.restart()
 
 
 @virtual

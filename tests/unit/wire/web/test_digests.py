@@ -40,6 +40,13 @@ def test_headers_are_read() -> None:
     assert parse_digests() == Checksums()
 
 
+def test_crc32c_is_hex_in_the_old_field_and_base64_in_the_new_one() -> None:
+    dog = Checksums(crc32c="0a72a4df")  # the example of RFC 5843
+    assert digest_headers(dog) == (("Digest", "crc32c=0a72a4df"), ("Repr-Digest", "crc32c=:CnKk3w==:"))
+    assert parse_digests(digest="crc32c=A72A4DF") == parse_digests(repr_digest="crc32c=:CnKk3w==:") == dog
+    assert wanted("crc32c", "") == ("crc32c",)
+
+
 def test_liberties_and_unknown_algorithms() -> None:
     assert parse_digests(digest="ADLER32=62C0215 , sha=abc, unixsum=3;q=1") == Checksums(adler32="062c0215")
     assert parse_digests(repr_digest="adler=:BiwCFQ==:;x=1, sha-512=:AA==:") == Checksums(adler32="062c0215")

@@ -1,0 +1,105 @@
+"""All checksums that were measured of a file's bytes: they stand in the records beside its replicas, and are asked for.
+
+A file of several blobs has those that combine over its extents; none while an extent is only a piece of its blob, or
+bytes that nobody wrote lie between. What no Shepherd tells now is "": it is no failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from chelonia.bartender.bulk import ElementCall
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import FoundEntry
+from chelonia.bartender.transfers import locations
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
+from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.extents import Extent
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import BlobId, ObjectId, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.shepherd import MeasuredOutcome
+from chelonia.wire.crcs import combined
+
+COMBINING: Final = ("adler32", "crc32c", "crc64nvme")
+ROUNDS: Final = 3
+"""Shepherds that are asked about one blob, one after the other."""
+_ALIVE: Final = (ReplicaState.ALIVE.value,)
+_WHOLE: Final = BlobId("")
+
+
+async def checksums(ports: Ports, turn: ElementCall, found: FoundEntry, recorded: Checksums) -> Checksums:
+    """What is known of a file's bytes. `recorded`: by the metadata."""
+    size = attributes_of(found.object).size
+    if not found.section("content"):
+        told = await _told(ports, turn, {_WHOLE: locations(found.object, _ALIVE)})
+        outcome = told.get(_WHOLE, MeasuredOutcome())
+        fits = outcome.size == size and not outcome.checksums.conflicts(recorded)
+        return _joined(outcome.checksums, recorded) if fits else recorded
+    extents, holders = await _laid(ports, turn, found, size)
+    told = await _told(ports, turn, holders)
+    known = [told.get(extent.blob, MeasuredOutcome()) for extent in extents]
+    ends = [0, *(extent.end for extent in extents)]
+    if [extent.at for extent in extents] + [size] != ends or not extents:
+        return recorded
+    if any(extent.skip or extent.length != one.size for extent, one in zip(extents, known, strict=True)):
+        return recorded
+    sums = {kind: combined(kind, [(getattr(one.checksums, kind), one.size) for one in known]) for kind in COMBINING}
+    return _joined(Checksums(**sums), recorded)
+
+
+def _joined(measured: Checksums, recorded: Checksums) -> Checksums:
+    kinds = ("sha256", "md5", "adler32", "crc32c", "crc64nvme")
+    return replace(recorded, **{kind: getattr(recorded, kind) or getattr(measured, kind) for kind in kinds})
+
+
+async def _laid(
+    ports: Ports, turn: ElementCall, found: FoundEntry, size: int
+) -> tuple[list[Extent], dict[BlobId, list[Location]]]:
+    """The extents of a file, and where their blobs are; none of a file of very many, or of one that is changing."""
+    extents, holders, at, etag = list[Extent](), dict[BlobId, list[Location]](), 0, attributes_of(found.object).etag
+    while at < size:
+        page = await ports.librarian.extents(turn.service, found.guid, at, size)
+        if page.etag != etag or page.until <= at or len(extents) > bounds.MEASURED_EXTENTS_MAX:
+            return [], {}
+        extents += page.extents
+        for place in page.blobs:
+            stored = StoredObject(ObjectId(place.blob), 1, {"locations": place.locations})
+            holders[place.blob] = locations(stored, _ALIVE)
+        at = page.until
+    return extents, holders
+
+
+async def _told(
+    ports: Ports, turn: ElementCall, holders: Mapping[BlobId, Sequence[Location]]
+) -> dict[BlobId, MeasuredOutcome]:
+    """What Shepherds tell of blobs: of those that one does not tell another is asked."""
+    told = dict[BlobId, MeasuredOutcome]()
+    waiting = {blob: await ports.shepherds.nearest(turn.service, places) for blob, places in holders.items()}
+    for _ in range(ROUNDS):
+        asked = dict[ServiceId, list[tuple[BlobId, Location]]]()
+        for blob, places in waiting.items():
+            if blob not in told and places:
+                location = places.pop(0)
+                asked.setdefault(location.shepherd, []).append((blob, location))
+        answers = await asyncio.gather(*(_ask(ports, turn, *each) for each in asked.items()))
+        for blob, outcome in (pair for answer in answers for pair in answer):
+            if outcome.size >= 0:
+                told[blob] = outcome
+    return told
+
+
+async def _ask(
+    ports: Ports, turn: ElementCall, shepherd: ServiceId, blobs: Sequence[tuple[BlobId, Location]]
+) -> Iterable[tuple[BlobId, MeasuredOutcome]]:
+    """One Shepherd's answers; none when it does not answer, or is too old to be asked."""
+    port, references = ports.shepherds.port(shepherd), tuple(location.reference for _, location in blobs)
+    try:
+        outcomes = await ports.shepherds.heard(shepherd, lambda: port.sums(turn.service, references))
+    except CheloniaError:
+        return ()
+    return [(blob, outcome) for (blob, _), outcome in zip(blobs, outcomes, strict=True)]
