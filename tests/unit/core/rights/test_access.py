@@ -32,7 +32,8 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "healStatus": {B, L, A}, "healOrder": {A}, "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },
     "shepherd": {
-        "get": {B, L}, "put": {B, L}, "store": {B}, "fetch": {B}, "sums": {B}, "stat": {B, L, A}, "delete": {L}, "toggleReport": {A},
+        "get": {B, L}, "put": {B, L}, "store": {B}, "fetch": {B}, "sums": {B}, "stat": {B, L, A},
+        "delete": {L}, "toggleReport": {A},
         "copy": {L}, "scrub": {L, A}, "status": {B, L, A}, "drill": {L}, "prove": {L},
         "records": {L, A}, "scrubPage": {A}, "discard": {A}, "readmit": {L, A},
     },
