@@ -16,6 +16,7 @@ from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.operations import EMPTY, UNSET
+from chelonia.wire.s3.versions import COLLECTION
 
 BUCKETS_MAX: Final = 10_000
 """Buckets of one page: as many as Amazon's."""
@@ -73,6 +74,8 @@ async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket."""
+    # It may wait for the next version, empty.
+    await parts.plain.files.apply(ask.exchange.call, (Remove(ask.bucket.child(COLLECTION), Removing.MARK),))
     try:
         await apply(parts.plain, ask.exchange.call, Remove(ask.bucket, Removing.COLLECTION))
     except CheloniaError as error:

@@ -80,6 +80,8 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When) -
                 raise no_key(ask.target.key) from error
         try:
             await apply(parts.plain, ask.exchange.call, Move(ask.place, final, parents=True))
+            if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
+                await _let_go(parts, ask, ask.place.parent)
             return
         except CheloniaError as error:
             if error.kind is Kind.EXISTS and when.absent:
@@ -119,9 +121,14 @@ async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> Non
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
         return
     await apply(parts.plain, call, Move(ask.place, place_of(ask, f"{order}-"), when=when))
-    (above,) = await parts.plain.files.look(call, (Look(ask.place.parent),))
-    if isinstance(above, Looked) and above.attributes.implied:
-        await parts.plain.files.apply(call, (Remove(ask.place.parent, Removing.MARK),))
+    await _let_go(parts, ask, ask.place.parent)
+
+
+async def _let_go(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
+    """What a move has left goes, where only the key asked for it."""
+    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
+    if isinstance(there, Looked) and there.attributes.implied:
+        await parts.plain.files.apply(ask.exchange.call, (Remove(above, Removing.MARK),))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:

@@ -159,6 +159,14 @@ def test_when_the_newest_version_goes_the_one_before_has_the_key(kept: Door) -> 
     assert kept.ask("DELETE", "/lab").status == 204, "nothing is left in it"
 
 
+@pytest.mark.parametrize("key", ["k", "k" * 200, "a//k"])
+def test_a_bucket_goes_once_its_versions_are_gone(kept: Door, key: str) -> None:
+    version = kept.put(key, b"x")
+    assert kept.ask("DELETE", "/lab").status == 409
+    assert kept.ask("DELETE", f"/lab/{key}?versionId={version}").status == 204
+    assert kept.ask("DELETE", "/lab").status == 204
+
+
 def test_what_was_there_before_is_the_null_version(door: Door) -> None:
     door.put("k", b"old")
     assert door.ask("PUT", "/lab?versioning", ON).status == 200
