@@ -78,11 +78,12 @@ CODES: Final[dict[str, tuple[int, Kind]]] = {
 
 
 class S3Error(CheloniaError):
-    """A failure that only this protocol has a name for."""
+    """A failure that only this protocol has a name for; `fields`: header fields that tell more of it."""
 
-    def __init__(self, code: str, cause: str, subject: str = "") -> None:
+    def __init__(self, code: str, cause: str, subject: str = "", fields: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(CODES[code][1], "s3", subject, cause)
         self.code = code
+        self.fields = fields
 
 
 def code_of(error: CheloniaError) -> str:

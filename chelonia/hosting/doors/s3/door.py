@@ -116,6 +116,7 @@ class S3Door:
 
     def _refusal(self, request: HttpRequest, error: CheloniaError, ids: tuple[tuple[str, str], ...]) -> HttpResponse:
         code = errors.code_of(error)
+        ids = (*ids, *error.fields) if isinstance(error, S3Error) else ids
         status = errors.status_of(code) if code in errors.CODES else error.meaning.http
         if request.method == "HEAD":
             return HttpResponse(status, (*ids, *XML), b"", 0)

@@ -12,6 +12,7 @@ from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import good
 from chelonia.hosting.doors.plain.ranged import Headers
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, xml_answer
+from chelonia.hosting.doors.s3.versions import version_fields
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts
 from chelonia.wire.s3.checksums import PREFIX, to_base64
@@ -75,7 +76,8 @@ async def attributes(parts: S3Parts, ask: Ask) -> HttpResponse:
     shown = tuple((length, _checksum_of(checksum[0], sums)) for length, sums in pieces[after : after + limit])
     told = answers.PartSizes(len(pieces), after, limit, shown) if pieces else None
     answer = xml_answer(answers.attributes(wanted, known.size, known.etag, checksum, told))
-    return HttpResponse(200, (*answer.headers, ("Last-Modified", http_date(known.modified_ns))), answer.body)
+    fields = ("Last-Modified", http_date(known.modified_ns)), *version_fields(ask, there)
+    return HttpResponse(200, (*answer.headers, *fields), answer.body)
 
 
 def _number(text: str, name: str) -> int:

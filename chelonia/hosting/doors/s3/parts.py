@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, UserValues, Want
@@ -144,17 +145,20 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
     """
     version = ask.query.get("versionId", "")
     ask, there = await seen(parts, ask, want | Want.USER if version else want)
-    if not version or (there is not None and ask.current == version):
-        if there is None:
-            raise no_key(ask.target.key)
+    if there is not None and version in ("", ask.current):
         return ask, there
+    if not version:
+        newest = await kept(parts, ask, 1) if ask.versioning else []
+        raise no_key(ask.target.key, newest[0].version if newest and newest[0].removed else "")
     for each in await kept(parts, ask):
         if each.version == version:
             if each.removed:
                 raise S3Error("MethodNotAllowed", "The specified method is not allowed against a delete marker.")
             call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
             (answer,) = await parts.plain.files.look(call, (Look(each.place, want | Want.USER),))
-            return replace(ask.at(each.place), current=version), good(answer, ask.operation)
+            if isinstance(answer, Failure) or version_of(answer.user) != version:  # it has the key again, or went
+                raise S3Error("ServiceUnavailable", "versions of the key are just being removed: ask again")
+            return replace(ask.at(each.place), current=version), answer
     raise S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
 
 
@@ -165,6 +169,7 @@ class KeptVersion:
     place: LogicalName
     version: str
     removed: bool
+    guid: Guid
 
 
 async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
@@ -182,7 +187,7 @@ async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
             raise
         for each in filter(is_kept, page.entries):
             there = LogicalName(place.start, (*place.parts, *each.name.split("/")))
-            out.append(KeptVersion(there, version_in(each), each.attributes.type == TYPE_SYMLINK))
+            out.append(KeptVersion(there, version_in(each), each.attributes.type == TYPE_SYMLINK, each.attributes.guid))
         after, more = page.after, bool(page.after) and not limit
     return out
 
@@ -227,9 +232,10 @@ async def check_owner(parts: S3Parts, ask: Ask) -> None:
             raise S3Error("AccessDenied", "Access Denied: the bucket is not the expected owner's")
 
 
-def no_key(key: str) -> S3Error:
-    """There is no such object."""
-    return S3Error("NoSuchKey", "The specified key does not exist.", key[:80])
+def no_key(key: str, marker: str = "") -> S3Error:
+    """There is no such object; `marker`: the delete marker that has the key, "": none."""
+    fields = (("x-amz-delete-marker", "true"), ("x-amz-version-id", marker)) if marker else ()
+    return S3Error("NoSuchKey", "The specified key does not exist.", key[:80], fields)
 
 
 def no_bucket(ask: Ask) -> S3Error:

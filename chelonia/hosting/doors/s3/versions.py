@@ -13,7 +13,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import ANY, Done, Failure, Look, Looked, Make, Move, Over, Remove, Removing, Want, When
+from chelonia.core.ports.files import ANY, Failure, Look, Looked, Make, Move, Over, Remove, Removing, Want, When
 from chelonia.core.ports.librarian import TYPE_SYMLINK
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, kept, no_bucket, no_key, seen, version_of
@@ -62,7 +62,7 @@ async def settled(parts: S3Parts, ask: Ask, when: When = ANY) -> Headers:
             raise
     if ask.versioning == SUSPENDED:
         await _without_null(parts, ask)
-    return (("x-amz-version-id", ask.version or NULL),) if ask.versioning else ()
+    return (("x-amz-version-id", ask.version),) if ask.version else ()
 
 
 async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When) -> None:
@@ -153,7 +153,10 @@ async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
     elif newest and not newest[0].removed:
         done = await apply(parts.plain, call, Move(ask.place, newest[0].place, Over.EXCHANGE, when=when))
-        await _gone(parts, ask, newest[0], done)
+        if done.attributes is None or done.attributes.guid != there.attributes.guid:
+            raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
+        gone = Remove(newest[0].place, Removing.KEY, when=When(version=done.attributes.version))
+        await apply(parts.plain, call, gone)
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
 
@@ -165,23 +168,27 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
         return KeyRemoved(ask.target.key, version)
     if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
         await apply(parts.plain, ask.exchange.call, Move(known[1].place, ask.place, parents=True))
-    await _gone(parts, ask, known[at], Done())
+    await _gone(parts, ask, known[at])
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
 
 
-async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion, done: Done) -> None:
-    """Remove a version; `done`: the change that has put it there."""
-    when = When(version=done.attributes.version) if done.attributes else ANY
-    (answer,) = await parts.plain.files.apply(ask.exchange.call, (Remove(each.place, Removing.KEY, when=when),))
-    if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
-        raise answer.error(ask.operation)
+async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
+    """Remove a version, if it is still there. Raises: CONFLICT when another has its place."""
+    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(each.place),))
+    if isinstance(there, Looked):
+        if there.attributes.guid != each.guid:
+            raise CheloniaError(Kind.CONFLICT, subject=str(each.place), cause="versions of the key are being removed")
+        gone = Remove(each.place, Removing.KEY, when=When(version=there.attributes.version))
+        await apply(parts.plain, ask.exchange.call, gone)
+    elif there.kind is not Kind.NOT_FOUND:
+        raise there.error(ask.operation)
 
 
 async def _without_null(parts: S3Parts, ask: Ask, but: LogicalName | None = None) -> None:
     """The null version of a key is the newest one alone."""
     for each in await kept(parts, ask):
         if each.version == NULL and each.place != but:
-            await _gone(parts, ask, each, Done())
+            await _gone(parts, ask, each)
 
 
 def told(outcome: KeyRemoved) -> Headers:
