@@ -241,8 +241,8 @@ UPLOADS_REMEMBERED_MAX: Final = 20_000
 refused, and the sender starts anew."""
 CHUNK_BYTES: Final = 1024 * 1024
 """Read and write unit of bulk data."""
-READ_HELD_BYTES: Final = CHUNK_BYTES
-"""Last bytes of a streamed read that are held until all are verified: most files whole, and little memory a reader."""
+READ_HELD_BYTES: Final = 8 * CHUNK_BYTES
+"""Last bytes of a streamed read that are held until all are verified: a smaller file goes on from another replica."""
 READ_HELD_AT_DOORS_BYTES: Final = 256 * 1024
 """The same at doors and mounts, which read for many at once."""
 WRONG_REPLICAS_KEPT: Final = 1000
