@@ -18,9 +18,11 @@ from chelonia_fuse.inodes import Inode, Inodes
 
 _PAGES_KEPT: Final = 2
 """The kernel asks again for what did not fit into a program's buffer."""
-_SERVES_NS: Final = 10 * 10**9
-"""For how long a listing serves for lookups, at most. Who reads a directory to its end before he looks at the entries
-(`find`, `du`, `rm -r`) would otherwise ask for each of many."""
+HEARD_NS: Final = 30 * 10**9
+"""How old what a listing told may be when it serves for a lookup."""
+_SERVES: Final = 5
+"""For so many times as long as it took a listing of several pages serves for lookups: one costs as much more than an
+entry. Who reads a directory to its end before he looks at what is in it (`find`, `du`, `rm -r`) would ask for each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +55,9 @@ class OpenDirectory:
             while start >= self.first + len(self.shown) and not self.ended:
                 await self._page(cluster)
             if start >= self.first + len(self.shown):
-                now_ns = time.monotonic_ns()
-                self.inode.listed_ns = (self.began_ns, now_ns + min(now_ns - self.began_ns, _SERVES_NS))
+                if len(self.pages) > 1:
+                    now_ns = time.monotonic_ns()
+                    self.inode.listed_ns = (self.began_ns, now_ns + _SERVES * (now_ns - self.began_ns))
                 return
             entry = self.shown[start - self.first]
             inode = inodes.listed(entry.attributes, self.inode.number, entry.name, self.asked_ns)

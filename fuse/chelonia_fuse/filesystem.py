@@ -36,7 +36,7 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECI
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache, CachedCopy
-from chelonia_fuse.directories import OpenDirectory
+from chelonia_fuse.directories import HEARD_NS, OpenDirectory
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.options import Options
@@ -99,7 +99,8 @@ class FileSystem:
         check_name(name)
         known = self.inodes.named(parent.number, name)
         began_ns, until_ns = parent.listed_ns
-        if known is not None and known.heard_ns >= began_ns and time.monotonic_ns() < until_ns:
+        heard_ns = known.heard_ns if known is not None else -1
+        if known is not None and heard_ns >= began_ns and time.monotonic_ns() < min(until_ns, heard_ns + HEARD_NS):
             return known
         try:
             looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=known is not None)
