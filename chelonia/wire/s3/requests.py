@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote_plus
 
 from chelonia.core.errors import CheloniaError
 from chelonia.wire import xml
@@ -117,7 +117,7 @@ def tags_of(header: str) -> dict[str, str]:
 def copy_source(header: str) -> tuple[str, str, str]:
     """Bucket, key and version in `x-amz-copy-source`. Raises: S3Error."""
     path, _, query = header.partition("?")
-    bucket, _, key = unquote(path).removeprefix("/").partition("/")
+    bucket, _, key = unquote_plus(path).removeprefix("/").partition("/")  # a plus is a blank, as Amazon reads it
     if not bucket or not key:
         raise S3Error("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey")
     return bucket, key, query.removeprefix("versionId=") if query.startswith("versionId=") else ""

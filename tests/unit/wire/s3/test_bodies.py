@@ -90,6 +90,7 @@ def test_tags_are_bounded() -> None:
 
 def test_where_a_copy_comes_from() -> None:
     assert requests.copy_source("/b/a%20b/c?versionId=7") == ("b", "a b/c", "7")
+    assert requests.copy_source("b/a+b%2Bc") == ("b", "a b+c", "")
     assert requests.copy_source("b/k") == ("b", "k", "")
     with pytest.raises(S3Error):
         requests.copy_source("b")
