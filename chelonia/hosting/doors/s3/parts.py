@@ -159,6 +159,8 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
             if isinstance(answer, Failure) or version_of(answer.user) != version:  # it has the key again, or went
                 raise S3Error("ServiceUnavailable", "versions of the key are just being removed: ask again")
             return replace(ask.at(each.place), current=version), answer
+    if (await seen(parts, ask, Want.USER))[0].current != ask.current:
+        raise S3Error("ServiceUnavailable", "versions of the key are just being removed: ask again")
     raise S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
 
 

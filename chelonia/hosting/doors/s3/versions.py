@@ -165,6 +165,9 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     known = await kept(parts, ask)
     at = next((n for n, each in enumerate(known) if each.version == version), -1)
     if at < 0:
+        again, _ = await seen(parts, ask, Want.USER)
+        if again.current != ask.current:  # it may have come back to its key meanwhile
+            raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
         return KeyRemoved(ask.target.key, version)
     if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
         await apply(parts.plain, ask.exchange.call, Move(known[1].place, ask.place, parents=True))
@@ -173,22 +176,25 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
 
 
 async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
-    """Remove a version, if it is still there. Raises: CONFLICT when another has its place."""
+    """Remove a version. Raises: CONFLICT when another has its place, NOT_FOUND when none has: it may have its key."""
     (there,) = await parts.plain.files.look(ask.exchange.call, (Look(each.place),))
-    if isinstance(there, Looked):
-        if there.attributes.guid != each.guid:
-            raise CheloniaError(Kind.CONFLICT, subject=str(each.place), cause="versions of the key are being removed")
-        gone = Remove(each.place, Removing.KEY, when=When(version=there.attributes.version))
-        await apply(parts.plain, ask.exchange.call, gone)
-    elif there.kind is not Kind.NOT_FOUND:
+    if isinstance(there, Failure):
         raise there.error(ask.operation)
+    if there.attributes.guid != each.guid:
+        raise CheloniaError(Kind.CONFLICT, subject=str(each.place), cause="versions of the key are being removed")
+    gone = Remove(each.place, Removing.KEY, when=When(version=there.attributes.version))
+    await apply(parts.plain, ask.exchange.call, gone)
 
 
 async def _without_null(parts: S3Parts, ask: Ask, but: LogicalName | None = None) -> None:
     """The null version of a key is the newest one alone."""
     for each in await kept(parts, ask):
         if each.version == NULL and each.place != but:
-            await _gone(parts, ask, each)
+            try:
+                await _gone(parts, ask, each)
+            except CheloniaError as error:
+                if error.kind is not Kind.NOT_FOUND:
+                    raise
 
 
 def told(outcome: KeyRemoved) -> Headers:
