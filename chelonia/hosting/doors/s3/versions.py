@@ -13,7 +13,20 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import ANY, Failure, Look, Looked, Make, Move, Over, Remove, Removing, Want, When
+from chelonia.core.ports.files import (
+    ANY,
+    Attributes,
+    Failure,
+    Look,
+    Looked,
+    Make,
+    Move,
+    Over,
+    Remove,
+    Removing,
+    Want,
+    When,
+)
 from chelonia.core.ports.librarian import TYPE_SYMLINK
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, kept, no_bucket, no_key, seen, version_of
@@ -116,7 +129,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
 
 async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> None:
     """What has the key goes behind the marker of this order, or (the null version, for a null marker) away."""
-    when, call = When(version=there.attributes.version), ask.exchange.call
+    when, call = _pinned(there.attributes), ask.exchange.call
     if ask.marks or (ask.versioning == SUSPENDED and ask.current == NULL):
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
         return
@@ -147,7 +160,7 @@ async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
 
 
 async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
-    when, call = When(version=there.attributes.version), ask.exchange.call
+    when, call = _pinned(there.attributes), ask.exchange.call
     newest = await kept(parts, ask, 1)
     if ask.marks:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
@@ -155,7 +168,7 @@ async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
         done = await apply(parts.plain, call, Move(ask.place, newest[0].place, Over.EXCHANGE, when=when))
         if done.attributes is None or done.attributes.guid != there.attributes.guid:
             raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
-        gone = Remove(newest[0].place, Removing.KEY, when=When(version=done.attributes.version))
+        gone = Remove(newest[0].place, Removing.KEY, when=_pinned(done.attributes))
         await apply(parts.plain, call, gone)
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
@@ -182,7 +195,7 @@ async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
         raise there.error(ask.operation)
     if there.attributes.guid != each.guid:
         raise CheloniaError(Kind.CONFLICT, subject=str(each.place), cause="versions of the key are being removed")
-    gone = Remove(each.place, Removing.KEY, when=When(version=there.attributes.version))
+    gone = Remove(each.place, Removing.KEY, when=_pinned(there.attributes))
     await apply(parts.plain, ask.exchange.call, gone)
 
 
@@ -195,6 +208,11 @@ async def _without_null(parts: S3Parts, ask: Ask, but: LogicalName | None = None
             except CheloniaError as error:
                 if error.kind is not Kind.NOT_FOUND:
                     raise
+
+
+def _pinned(known: Attributes) -> When:
+    """That a name still leads to what was seen there: numbers of versions are each file's own."""
+    return When(version=known.version, etags=(known.etag,))
 
 
 def told(outcome: KeyRemoved) -> Headers:
