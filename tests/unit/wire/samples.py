@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.ids import Guid, ObjectId
 from chelonia.core.metadata import StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -66,4 +67,6 @@ def _dataclass(cls: Any) -> Any:
     values = {field.name: of(hints[field.name]) for field in dataclasses.fields(cls)}
     if cls is Traversal:
         values["rest"] = ("c", "d")
+    if cls is Checksums:
+        values |= {"crc32c": "", "crc64nvme": ""}  # SOAP does not know them
     return cls(**values)
