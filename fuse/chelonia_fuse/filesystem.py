@@ -113,10 +113,10 @@ class FileSystem:
         return self.inodes.seen(looked.attributes, parent.number, name)
 
     async def refresh(self, inode: Inode) -> float:
-        """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change in a
-        directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND, DENIED."""
+        """Ask the cluster for attributes, unless a directory's are young: the kernel forgets them with each change in
+        it. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND, DENIED."""
         age_s = (time.monotonic_ns() - inode.learned_ns) / 1e9
-        if inode.gone or age_s < VALID_S:
+        if inode.gone or (inode.attributes.type == TYPE_COLLECTION and age_s < VALID_S):
             return 0.0 if inode.gone else age_s
         try:
             inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=True)).attributes)

@@ -210,6 +210,17 @@ async def test_versions_are_not_mixed_when_a_changed_file_is_opened_again(mount:
     await mount.close(handle)
 
 
+async def test_the_other_name_of_a_file_is_gone_from_its_count_at_once(mount: Trial) -> None:
+    await mount.write("f", b"")
+    found = await mount.find("f")
+    await mount.system.link(found, mount.root, "g")
+    await mount.system.refresh(found)
+    assert found.attributes.links == 2
+    await mount.system.remove(mount.root, "g", directory=False)
+    await mount.system.refresh(found)
+    assert found.attributes.links == 1
+
+
 async def test_attributes_that_were_just_told_are_not_asked_for(mount: Trial) -> None:
     made = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
     mount.network.asked.clear()
