@@ -30,6 +30,9 @@ T = TypeVar("T")
 Erased = Callable[[ReferenceId, int], None]
 """Told of every replica just before its bytes go, and the generation that its Shepherd knew when it asked for that."""
 
+SETTLED_LATE_S = 5.0
+"""How late a disk may write what nobody has synced."""
+
 
 class SimDisk:
     """`core.ports.shepherd.BlobStore` of one Shepherd; `platter` is what survives its crashes.
@@ -53,6 +56,7 @@ class SimDisk:
         self._erased = erased
         self._committing: dict[ReferenceId, bool] = {}
         self._recent: dict[ReferenceId, float] = {}
+        self._settled: dict[ReferenceId, float] = {}
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -69,6 +73,7 @@ class SimDisk:
             if self.unsynced_ms and now - at < self.unsynced_ms / 1000:
                 await self.platter.erase(reference)
         self._recent.clear()
+        self._settled.clear()
 
     async def synced(self, work: Coroutine[Any, Any, T], *, whole: bool = False) -> T:
         """Do what has to be synced. Raises: UNAVAILABLE when that fails, and it happened or not; `whole`: not."""
@@ -96,6 +101,9 @@ class SimDisk:
         """In half of the crashes the power goes too: some of the notes that were not synced go with it."""
         if self._rng.random() < 0.5:
             platter.lose_notes(self._rng.randint(0, platter.unsynced_notes))
+            now = asyncio.get_running_loop().time()
+            young = [each for each, at in self._settled.items() if now - at < SETTLED_LATE_S]
+            platter.unsettle(tuple(each for each in young if int(each[0], 16) % 2))
 
     def store(self) -> str:
         """The id of the store on it, "" for none."""
@@ -155,9 +163,12 @@ class SimDisk:
         return await self.platter.spoil(reference)
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
-        """Note durably that these are committed."""
+        """Note that these are committed; what the disk has not written by itself goes with the power."""
         await self.lag()
-        await self.synced(self.platter.settle(references))
+        now = asyncio.get_running_loop().time()
+        self._settled = {each: at for each, at in self._settled.items() if now - at < SETTLED_LATE_S}
+        self._settled |= dict.fromkeys(references, now)
+        await self.platter.settle(references)
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:
         """Interrupted uploads."""

@@ -208,6 +208,12 @@ class MemoryBlobs:
             if kept is not None:
                 self._replicas[reference] = replace(kept, committed=True)
 
+    def unsettle(self, references: tuple[ReferenceId, ...]) -> None:
+        """Lose the note that these are committed."""
+        for reference in references:
+            if (kept := self._replicas.get(reference)) is not None:
+                self._replicas[reference] = replace(kept, committed=False)
+
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record, wherever they are; False when there was nothing."""
         places = (self._replicas, self._set_aside, self._suspended)
