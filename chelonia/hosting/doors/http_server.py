@@ -81,12 +81,14 @@ class HttpLimits:
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only)."""
+    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only). `stranger_pause_ms`: from
+    one request without a certificate to the next; 0: to the next turn of the event loop."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
     certificate_required: bool = True
+    stranger_pause_ms: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class HttpServer:
         self._limits = limits or HttpLimits()
         self._acceptor: _Acceptor | None = None
         self._listening = ListeningSockets(self._protocol, listener.tls, self._limits.handshake_ms)
-        self._strangers = Turnstile()
+        self._strangers = Turnstile(listener.stranger_pause_ms)
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()

@@ -19,8 +19,8 @@ from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import secure
 
 
-async def test_one_goes_through_in_each_turn_of_the_loop_in_the_order_of_coming() -> None:
-    turnstile, came, turn = Turnstile(), list[tuple[str, int]](), 0
+async def test_one_goes_through_at_a_time_in_the_order_of_coming() -> None:
+    turnstile, came, turn = Turnstile(1), list[tuple[str, int]](), 0
 
     async def go(name: str) -> None:
         await turnstile.through()
