@@ -77,6 +77,7 @@ def caught_up(wired: Wired, sequence: int) -> None:
 def vote_for_each_other(wired: Wired, *replicas: int) -> int:
     """Hold an election among these; returns who won, when it has won."""
     before = {replica: len(wired.seen[replica]) for replica in replicas}
+    tries = dict.fromkeys(replicas, 0)
     for replica in replicas:
         wired.engines[replica].elect(len(replicas), len(replicas), 200, 100)
 
@@ -86,7 +87,8 @@ def vote_for_each_other(wired: Wired, *replicas: int) -> int:
                 return replica
             if any(isinstance(event, ElectionFailed) for event in wired.seen[replica][before[replica] :]):
                 before[replica] = len(wired.seen[replica])
-                wired.engines[replica].elect(len(replicas), len(replicas), 200, 100)
+                tries[replica] += 1  # ever longer: elections that are out of step end each other at once
+                wired.engines[replica].elect(len(replicas), len(replicas), 200 + 100 * tries[replica], 100)
         return 0
 
     return poll(winner, 30, what="a winner")  # on a busy machine an election is held again and again
