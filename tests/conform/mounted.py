@@ -177,13 +177,13 @@ def building(desk: Desk) -> str:
     if not (suite / ".git").exists():
         raise Skipped("PJDFSTEST names no checkout")
     desk.run("git", "clone", "-q", "--bare", "--no-local", suite, top / "bare")
-    desk.run("git", "clone", "-q", top / "bare", top / "work")
-    desk.run("git", "fsck", "--full", cwd=top / "work")
-    desk.run("autoreconf", "-ifs", cwd=top / "work")
-    desk.run(top / "work/configure", cwd=top / "work")
-    desk.run("make", cwd=top / "work")
-    assert (desk.two.path / "built/work/pjdfstest").stat().st_size > 10_000
-    changed = desk.run("git", "status", "--porcelain", "--untracked-files=no", cwd=top / "work")
+    desk.run("git", "clone", "-q", top / "bare", top / "checkout")
+    desk.run("git", "fsck", "--full", cwd=top / "checkout")
+    desk.run("autoreconf", "-ifs", cwd=top / "checkout")
+    desk.run(top / "checkout/configure", cwd=top / "checkout")
+    desk.run("make", cwd=top / "checkout")
+    assert (desk.two.path / "built/checkout/pjdfstest").stat().st_size > 10_000
+    changed = desk.run("git", "status", "--porcelain", "--untracked-files=no", cwd=top / "checkout")
     assert not changed, changed
     return "cloned twice, fsck, autoreconf, configure, make; nothing that git knows has changed"
 
