@@ -91,8 +91,8 @@ SOAP_LARGE_SHOW_MS: Final = 1_000
 """A large message arrives at least so long before it may give way to another as the slowest."""
 SOAP_DECODED_AT_ONCE_BYTES: Final = 1024 * 1024
 """A larger SOAP message is decoded in a thread: 8 MiB cost half a second, longer than the A-Hash's lease."""
-SOAP_STRANGER_TURNS: Final = 4
-"""Messages of one address without a certificate that are decoded in one turn of the event loop."""
+SOAP_STRANGER_PAUSE_MS: Final = 2
+"""From one SOAP message without a certificate that is decoded to the next, at one service."""
 XML_DEPTH_MAX: Final = 32
 """Nesting of elements; the deepest message of ours has 9."""
 XML_ELEMENTS_MAX: Final = 200_000

@@ -88,8 +88,6 @@ class Node:
         for section in node.config.listen:
             context = node.tls.server_context(ClientCertificate[section.client_certificate.upper()])
             listener = ListenSettings(section.host, section.port, context, section.client_certificate == "required")
-            if set(DOORS) & set(section.serves):  # whose users sign, or have tokens, and show no certificate
-                listener = replace(listener, stranger_pause_ms=0)
             doors = {name: node.doors[name] for name in section.serves if name in node.doors}
             doors["jobs"] = jobs_door
             routes = Routes(doors, node.readiness, node.metrics if "metrics" in section.serves else None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from chelonia.bartender.bulk import ElementCall
@@ -39,7 +38,7 @@ async def checksums(ports: Ports, turn: ElementCall, found: FoundEntry, recorded
         told = await _told(ports, turn, {_WHOLE: locations(found.object, _ALIVE)})
         outcome = told.get(_WHOLE, MeasuredOutcome())
         fits = outcome.size == size and not outcome.checksums.conflicts(recorded)
-        return _joined(outcome.checksums, recorded) if fits else recorded
+        return recorded.with_more(outcome.checksums) if fits else recorded
     extents, holders = await _laid(ports, turn, found, size)
     told = await _told(ports, turn, holders)
     known = [told.get(extent.blob, MeasuredOutcome()) for extent in extents]
@@ -49,12 +48,7 @@ async def checksums(ports: Ports, turn: ElementCall, found: FoundEntry, recorded
     if any(extent.skip or extent.length != one.size for extent, one in zip(extents, known, strict=True)):
         return recorded
     sums = {kind: combined(kind, [(getattr(one.checksums, kind), one.size) for one in known]) for kind in COMBINING}
-    return _joined(Checksums(**sums), recorded)
-
-
-def _joined(measured: Checksums, recorded: Checksums) -> Checksums:
-    kinds = ("sha256", "md5", "adler32", "crc32c", "crc64nvme")
-    return replace(recorded, **{kind: getattr(recorded, kind) or getattr(measured, kind) for kind in kinds})
+    return recorded.with_more(Checksums(**sums))
 
 
 async def _laid(

@@ -120,6 +120,10 @@ class Checksums:
         """Whether at least one checksum is known to both and none differs."""
         return any(a and a == b for a, b in zip(self._all(), other._all(), strict=True)) and not self.conflicts(other)
 
+    def with_more(self, other: Checksums) -> Checksums:
+        """These, and of the other's those that are not known here."""
+        return Checksums(*(own or more for own, more in zip(self._all(), other._all(), strict=True)))
+
     @property
     def noted(self) -> Checksums:
         """Those that indexes, receipts and metadata have."""

@@ -103,11 +103,6 @@ class ConnectionTable:
         name = self._owner_of[connection]
         return name, self._owners[name].rank
 
-    def is_strange(self, connection: Hashable) -> bool:
-        """Whether it is a stranger's, and has not ended."""
-        owner = self._owners.get(self._owner_of.get(connection, ""))
-        return owner is not None and owner.rank is Rank.STRANGER
-
     def busy(self, connection: Hashable) -> None:
         """A request of it is being answered: it is not cut."""
         owner = self._owners.get(self._owner_of.get(connection, ""))

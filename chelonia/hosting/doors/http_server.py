@@ -30,7 +30,7 @@ from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor
 from chelonia.hosting.doors.connection_shares import ConnectionTable, Rank, Shares, owner_of
 from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.limit_notes import LimitNotes
-from chelonia.hosting.doors.listening import ListeningSockets, Turnstile
+from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, Peer, WhenClosed, error_answer
 from chelonia.hosting.net.identity import Identity, TlsObject
@@ -81,14 +81,12 @@ class HttpLimits:
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only). `stranger_pause_ms`: from
-    one request without a certificate to the next; 0: to the next turn of the event loop."""
+    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only)."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
     certificate_required: bool = True
-    stranger_pause_ms: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,6 @@ class HttpServer:
         self._limits = limits or HttpLimits()
         self._acceptor: _Acceptor | None = None
         self._listening = ListeningSockets(self._protocol, listener.tls, self._limits.handshake_ms)
-        self._strangers = Turnstile(listener.stranger_pause_ms)
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -189,8 +186,6 @@ class HttpServer:
         table = self._acceptor.newcomers.table
         table.busy(raw.protocol)
         try:
-            if table.is_strange(raw.protocol):
-                await self._strangers.through()
             return await self._exchange(raw)
         finally:
             table.idle(raw.protocol)

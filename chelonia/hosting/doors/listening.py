@@ -1,9 +1,8 @@
-"""How connections come to a listener, and how much of the event loop those take whom nobody knows.
+"""How connections come to a listener, and how much of the event loop their handshakes take.
 
-A handshake costs about a millisecond of the event loop, whoever begins it, and a stranger's request (no certificate)
-costs what he makes it cost. Neither may come in a burst: 64 connections that are ready at once would keep everybody
-else waiting for 64 times as long. So each listener lets one handshake begin, then none for a moment, and the same for
-strangers' requests, the first that came first; all that others have ready is done in between.
+A handshake costs about a millisecond of the event loop, whoever begins it: 64 that are ready at once would keep
+everybody else waiting for 64 times as long. So one begins, then none for a moment, the first that came first; all that
+others have ready is done in between.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+from chelonia.hosting.doors.turnstile import Turnstile
 
 log = logging.getLogger("chelonia.http.server")
 
@@ -26,35 +26,6 @@ ACCEPT_PAUSE_S: Final = 1.0
 HANDSHAKE_PAUSE_MS: Final = 3
 """From the beginning of one handshake to that of the next: at most 333 new connections a second and listener, which
 take a third of the event loop. With no pause every turn of a user's call waited for a handshake: its p50 tripled."""
-
-
-class Turnstile:
-    """Lets one through, and the next `pause_ms` later, in the order in which they come."""
-
-    def __init__(self, pause_ms: int) -> None:
-        self._pause_s = pause_ms / 1000
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._shut = False
-
-    async def through(self) -> None:
-        """Wait until it is one's turn; at once when nobody has gone through for so long."""
-        loop = asyncio.get_running_loop()
-        if self._shut:
-            turn = loop.create_future()
-            self._waiting.append(turn)
-            await turn
-        else:
-            self._shut = True
-            loop.call_later(self._pause_s, self._next)
-
-    def _next(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # else who waited was cancelled
-                turn.set_result(None)
-                asyncio.get_running_loop().call_later(self._pause_s, self._next)
-                return
-        self._shut = False
 
 
 class ListeningSockets:

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -29,6 +28,7 @@ from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.large_bodies import LargeBodies, LargeBody
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.reading import is_reading, while_connected
+from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, error_answer, read_whole, text_answer
 from chelonia.wire import positions, soap
@@ -75,7 +75,7 @@ class SoapDoor:
         self._parts = parts
         self._capacity = capacity
         self._done = done
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._strangers = Turnstile(bounds.SOAP_STRANGER_PAUSE_MS)
         self._large_of_services = LargeBodies()
         self._large = LargeBodies(per_owner=bounds.SOAP_LARGE_BODIES_PER_OWNER_MAX)
 
@@ -164,20 +164,14 @@ class SoapDoor:
             slot.give_up = None
 
     async def _decoded(self, body: bytes, may: Callable[[str], None], call: Call) -> Message:
-        """Decode a message; neither a large one nor many of a stranger hold up the others."""
+        """Decode a message; neither a large one nor many without a certificate hold up the others."""
+        if call.dn == ANONYMOUS and await self._strangers.through():
+            self._parts.notes.met(
+                "messages of strangers at once", owner_of(call.dn, call.address), "the message waited"
+            )
         if len(body) > bounds.SOAP_DECODED_AT_ONCE_BYTES:
             return await asyncio.to_thread(soap.decode_request, self._service, body, may)
-        if call.dn != ANONYMOUS:
-            return soap.decode_request(self._service, body, may)
-        owner = owner_of(call.dn, call.address)
-        turns = self._turns.get(owner)
-        if turns is None:
-            turns = self._turns[owner] = asyncio.Semaphore(bounds.SOAP_STRANGER_TURNS)
-        if turns.locked():
-            self._parts.notes.met("messages of one address at once", owner, "the message waited for its turn")
-        async with turns:
-            await asyncio.sleep(0)  # the next of this address in the next turn of the event loop
-            return soap.decode_request(self._service, body, may)
+        return soap.decode_request(self._service, body, may)
 
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None

@@ -133,8 +133,8 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
             await read_whole(request, Whole(1))
             await _mark(parts, ask, kept, when)
             return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
-        request = replace(request, body=_behind(first, request.body))
-        ask = replace(ask.at(ask.apart), exchange=replace(ask.at(ask.apart).exchange, request=request))
+        request, ask = replace(request, body=_behind(first, request.body)), ask.at(ask.apart)
+        ask = replace(ask, exchange=replace(ask.exchange, request=request))
     ask = versions.staged(parts, ask, known.there)
     placing = Placing(ask.place, request.length, wanted=known.copies, parents=True)
     try:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from chelonia.hosting.doors import listening
-from chelonia.hosting.doors.listening import ListeningSockets, Turnstile
+from chelonia.hosting.doors.listening import ListeningSockets
+from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.support.polling import poll_async
 from tests.unit.hosting.doors.test_http_server import echo
