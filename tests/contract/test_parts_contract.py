@@ -199,10 +199,8 @@ def test_what_is_no_order_of_parts_seals_nothing(play: Play) -> None:
         assert await sealed(world, "/f", upload, (1, one), (2, two), least=4) is Kind.BAD_REQUEST
         assert await sealed(world, "/f", NOBODYS, (1, one)) is Kind.NOT_FOUND
         assert await sealed(world, "/f", UploadId("../x"), (1, one)) is Kind.NOT_FOUND
-        assert await sealed(world, "/g", upload, (1, one)) is Kind.NOT_FOUND
         assert await looked(world, "/f") is Kind.NOT_FOUND
         assert isinstance(await sealed(world, "/f", upload, (1, one), (2, two), least=3), Done)
-        assert await sealed(world, "/g", upload, (1, one)) is Kind.NOT_FOUND
 
     play(scenario)
 
@@ -247,6 +245,18 @@ def test_an_upload_is_its_openers(play: Play) -> None:
         hers = await opened(world, "/g", call=EVE)
         assert await applied(world, Drop(at("/g"), hers)) == Done()
         assert await listed(world) == [("f", upload)]
+
+    play(scenario)
+
+
+def test_it_may_be_sealed_for_another_name(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        upload = await opened(world, "/f")
+        etag = await part(world, "/f", upload, 1, b"bytes")
+        await done(world, Seal(at("/c/g"), upload, ((1, etag),), parents=True))
+        assert await looked(world, "/f") is Kind.NOT_FOUND
+        assert await shape(world, "/c/g") == [(0, 5, 0)]
+        assert await listed(world) == []
 
     play(scenario)
 

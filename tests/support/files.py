@@ -395,7 +395,9 @@ class MemoryFiles:
             raise CheloniaError(Kind.TOO_LARGE)
         if not numbers or numbers != sorted(set(numbers)) or not 1 <= numbers[0] <= numbers[-1] <= bounds.PARTS_MAX:
             raise CheloniaError(Kind.BAD_REQUEST)
-        found = self._upload(call, change.upload, change.place, None)
+        if change.upload not in self._uploads:
+            raise CheloniaError(Kind.NOT_FOUND)
+        found = self._upload(call, change.upload, self._uploads[change.upload].change.place, None)
         for number, etag in change.order:
             if number not in found.parts or found.etag(number) != etag:
                 raise CheloniaError(Kind.INCOMPLETE)
@@ -408,7 +410,8 @@ class MemoryFiles:
             at += len(data)
         self._used -= {put for put, _ in chosen}
         self._placed |= {
-            put: (dataclasses.replace(self._placed[put][0], wanted=found.change.wanted), call.dn) for put, _ in chosen
+            put: (dataclasses.replace(self._placed[put][0], place=change.place, wanted=found.change.wanted), call.dn)
+            for put, _ in chosen
         }
         arrived = tuple(Arrived(put, ()) for put, data in chosen if data)
         content = Content(tuple(extents), arrived, whole=True)

@@ -398,6 +398,7 @@ class Seal:
     """Make parts the content of the file, in one step for readers; parts that are not named go. All else is as in
     `Write`; the etag of the file is `<MD5 of the parts' MD5s>-<their number>`.
 
+    `place`: the name it was opened for, or another of which the caller may the same.
     `order`: number and etag of each part, numbers rising; `least`: bytes that each has, but the last; `user`: metadata
     for the file beside, and before, what the upload keeps for it.
     """

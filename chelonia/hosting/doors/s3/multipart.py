@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import re
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +19,6 @@ from msgspec import structs
 from chelonia.core import bounds
 from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
     Done,
@@ -41,12 +40,12 @@ from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3 import versions
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, xml_answer
+from chelonia.hosting.doors.s3.parts import kept as kept_versions
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, apart, checksums, completion, facts, keys, requests
-from chelonia.wire.s3 import versions as kept_versions
 from chelonia.wire.s3.checksums import PREFIX, InParts, Measured
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.versions import ENABLED, ORDER
+from chelonia.wire.s3.versions import ENABLED, NULL
 from chelonia.wire.web.conditions import quoted
 from chelonia.wire.web.ranges import parse_range
 
@@ -55,9 +54,6 @@ PART_BYTES_MIN: Final = 5 * 1024 * 1024
 PAGE: Final = 1000
 _APART: Final = "k"
 """What the name of an upload begins with whose object is to be kept apart."""
-_ORDER: Final = re.compile(f"[0-9a-f]{{{ORDER}}}")
-_NEW: Final = "v"
-"""What the name of an upload begins with that will be a new version: the order of that follows."""
 
 
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -66,11 +62,10 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     scheme = checksums.in_parts(ask.header("x-amz-checksum-algorithm"), ask.header("x-amz-checksum-type"))
     known = await ready(parts, ask)
     ask = known.ask.at(known.ask.apart) if known.ask.marks else known.ask
-    ask = versions.staged(parts, ask, known.there)
-    user = facts.stored(structs.replace(given, checksum=scheme.kept, version=ask.version))
+    user = facts.stored(structs.replace(given, checksum=scheme.kept))
     opened = Open(ask.place, ask.bucket, known.copies, user=user, parents=True)
     done = await apply(parts.plain, ask.exchange.call, opened)
-    told = f"{_mark(ask)}{done.upload}"
+    told = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
     answer = xml_answer(answers.upload_created(ask.target.bucket, ask.target.key, told))
     if not scheme.asked:
         return answer
@@ -129,36 +124,42 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     order = tuple((part.number, part.etag) for part in said)
     etag = _etag(order)
     now, there = await seen(parts, ask, Want.USER, writes=True)
-    when, ask = await conditions(parts, now, there), _of_upload(now)
-    first, version = ANY if ask.final else when, versions.Headers()
+    now = now.at(now.apart) if now.marks else now
+    when, ask = await conditions(parts, now, there), _of_upload(ask)
+    final = versions.staged(parts, now, there, _tag(ask))
+    first, version = ANY if final.final else when, versions.Headers()
     try:
         arrived = await _all_parts(parts, ask)
         fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
-        kept = completion.completed(fields, said, etag, arrived)
-        seal = Seal(ask.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept))
-        await _applied(parts, ask, seal)
-        version = await versions.settled(parts, ask, when)
+        kept = structs.replace(completion.completed(fields, said, etag, arrived), version=final.version)
+        seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept))
+        await _applied(parts, final, seal)
+        version = await versions.settled(parts, final, when)
     except CheloniaError as error:
         # A client that has not heard the answer asks again.
         lost = error.kind is Kind.NOT_FOUND and when == ANY
-        again = await _sealed(parts, ask, etag) if lost else None
+        again = await _sealed(parts, now, etag, _tag(ask)) if lost else None
         if again is None:
             raise _refusal(error, order) from error
         kept = facts.facts_of(again[1])
-        version = await versions.settled(parts, ask) if ask.final and again[0] == ask.place else version
+        version = await versions.settled(parts, again[0]) if again[0].final else version
     checksum = kept.checksum if kept.etag == etag else ("", "")
     answer = xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum))
     return replace(answer, headers=(*answer.headers, *version))
 
 
-async def _sealed(parts: S3Parts, ask: Ask, etag: str) -> tuple[LogicalName, UserValues] | None:
-    """Where and what an upload became before: it still waits for its key, or has it."""
+async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, UserValues] | None:
+    """Where and what an upload became before: it has its key, or waits for it still."""
     now, there = await seen(parts, ask, Want.USER)
     if there is not None and there.attributes.etag == etag:
-        return now.place, there.user
-    (waits,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.place, Want.USER),))
-    if ask.final and isinstance(waits, Looked) and waits.attributes.etag == etag:
-        return ask.place, waits.user
+        return now, there.user
+    for each in await kept_versions(parts, now) if now.versioning else ():
+        order = each.place.name.rpartition(" ")[2]
+        if order.endswith(tag) and each.version == (order if now.versioning == ENABLED else NULL):
+            (waits,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
+            if isinstance(waits, Looked) and waits.attributes.etag == etag:
+                version = facts.facts_of(waits.user).version
+                return replace(now.at(each.place), final=ask.place, version=version), waits.user
     return None
 
 
@@ -190,7 +191,7 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
                                  query.get("encoding-type") == "url")  # fmt: skip
     shown: list[answers.UploadShown] = []
     if limit:
-        streams = [await opened(parts, ask, asked) for opened in (_named_uploads, _uploads_apart, _uploads_of_versions)]
+        streams = [await opened(parts, ask, asked) for opened in (_named_uploads, _uploads_apart)]
         for item in heapq.merge(*streams, key=lambda each: (each.key.encode(), each.upload)):
             if not item.common or not (shown and shown[-1] == item):
                 shown.append(item)
@@ -200,7 +201,7 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def _named_uploads(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) -> list[answers.UploadShown]:
     """Open uploads of keys that are names."""
     key, upload = asked.key, asked.upload
-    follows = listing_mark(key, upload) if upload and upload[0] not in _APART + _NEW else f"{key}{AFTER_KEY}"
+    follows = listing_mark(key, upload) if upload and not upload.startswith(_APART) else f"{key}{AFTER_KEY}"
     return await _opened(parts, ask, asked, (asked.prefix, follows if key else ""), _named)
 
 
@@ -208,26 +209,9 @@ async def _uploads_apart(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) 
     """Open uploads of keys that are kept apart: of one key they follow the others."""
     key, upload = "/".join(apart.path_of(asked.key)), asked.upload
     follows = listing_mark(key, upload.removeprefix(_APART) if upload.startswith(_APART) else "")
-    follows = follows if upload and not upload.startswith(_NEW) else f"{key}{AFTER_KEY}"
+    follows = follows if upload else f"{key}{AFTER_KEY}"
     prefix = f"{apart.COLLECTION}/{apart.prefix_of(asked.prefix)}"
     return await _opened(parts, ask, asked, (prefix, follows if asked.key else ""), _kept_apart)
-
-
-async def _uploads_of_versions(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) -> list[answers.UploadShown]:
-    """Open uploads of new versions: of one key they follow all others."""
-    key, upload = asked.key, asked.upload
-    follows = kept_versions.behind(key) if key and not upload else f"{kept_versions.begins(key)} " if key else ""
-    if upload.startswith(_NEW):
-        path = kept_versions.path_of(key, upload[1 : 1 + ORDER])[1:]
-        follows = listing_mark("/".join(path), upload[1 + ORDER :])
-    prefix = f"{kept_versions.COLLECTION}/"
-    where = prefix + kept_versions.begins(asked.prefix), prefix + follows if follows else ""
-    return await _opened(parts, ask, asked, where, _of_version)
-
-
-def _of_version(each: PartsUpload) -> PartsUpload | None:
-    known = kept_versions.named(each.key.removeprefix(f"{kept_versions.COLLECTION}/"))
-    return None if known is None else replace(each, key=known[0], upload=UploadId(f"{_NEW}{known[1]}{each.upload}"))
 
 
 def _named(each: PartsUpload) -> PartsUpload | None:
@@ -260,28 +244,18 @@ async def _opened(
     return shown
 
 
-def _mark(ask: Ask) -> str:
-    if ask.final:
-        return _NEW + ask.place.name.rpartition(" ")[2]
-    return _APART if ask.place == ask.apart else ""
-
-
 def _upload(ask: Ask) -> UploadId:
-    told = ask.query.get("uploadId", "")
-    return UploadId(told[1 + ORDER :] if told.startswith(_NEW) else told.removeprefix(_APART))
+    return UploadId(ask.query.get("uploadId", "").removeprefix(_APART))
+
+
+def _tag(ask: Ask) -> str:
+    """What the order of the version ends with that an upload becomes, so that it is found while it waits."""
+    return f"{zlib.crc32(_upload(ask).encode()):08x}"
 
 
 def _of_upload(ask: Ask) -> Ask:
     """The same request, about the place that its upload was opened for."""
     home = keys.home_of(ask.bucket, ask.target.key)
-    told = ask.query.get("uploadId", "")
-    if told.startswith(_NEW):
-        order = told[1 : 1 + ORDER]
-        if not _ORDER.fullmatch(order):
-            raise S3Error("NoSuchUpload", "The specified upload does not exist: its ID is none")
-        final = ask.apart if home is None or ask.place == ask.apart else home
-        version = order if ask.versioning == ENABLED else ""
-        return replace(ask.at(versions.place_of(ask, order)), final=final, version=version)
     is_apart = home is None or ask.query.get("uploadId", "").startswith(_APART)
     return ask.at(ask.apart if home is None or is_apart else home)
 

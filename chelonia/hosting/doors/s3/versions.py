@@ -52,11 +52,12 @@ async def state_of(parts: S3Parts, ask: Ask) -> str:
     return facts.facts_of(bucket.user).versioning
 
 
-def staged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
-    """The same request, about where its new version is stored first, if what has the key is to be kept."""
+def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:
+    """The same request, about where its new version is stored first, if what has the key is to be kept; `tag`: how its
+    order ends."""
     if ask.versioning != ENABLED and not (ask.versioning == SUSPENDED and ask.current not in ("", NULL)):
         return ask
-    order = _order(parts, there)
+    order = _order(parts, there, tag)
     version = order if ask.versioning == ENABLED else ""
     return replace(ask.at(place_of(ask, order)), final=ask.place, version=version)
 
@@ -226,12 +227,12 @@ def version_fields(ask: Ask, there: Looked) -> Headers:
     return (("x-amz-version-id", version_of(there.user)),) if ask.versioning else ()
 
 
-def _order(parts: S3Parts, there: Looked | None) -> str:
+def _order(parts: S3Parts, there: Looked | None, tag: str = "") -> str:
     """The order of what comes now: before all that the key has had, whatever clocks say."""
     least = there.attributes.modified_ns + MS_NS if there else 0
-    return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), secrets.token_hex(4))
+    return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), tag or secrets.token_hex(4))
 
 
 def place_of(ask: Ask, order: str) -> LogicalName:
-    """Where a version of a key is kept, or an upload in parts waits for its key."""
+    """Where a version of a key is kept."""
     return LogicalName(ask.bucket.start, (*ask.bucket.parts, *versions.path_of(ask.target.key, order)))

@@ -12,12 +12,14 @@ import pytest
 from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Look, Looked, Set
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
+from chelonia.hosting.doors.s3 import multipart
 from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.doors.s3.signing import Verified, verified
@@ -86,6 +88,17 @@ class Door:
         assert answer.status == 200, answer
         return answer.version
 
+    def opened(self, key: str) -> str:
+        """Open an upload in parts."""
+        (upload,) = self.ask("POST", f"/lab/{key}?uploads").texts("UploadId")
+        return upload
+
+    def part(self, key: str, upload: str, data: bytes) -> str:
+        """Upload the only part. Returns: what completes the upload."""
+        etag = self.ask("PUT", f"/lab/{key}?partNumber=1&uploadId={upload}", data).headers["ETag"]
+        told = f"<Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
+        return f"<CompleteMultipartUpload>{told}</CompleteMultipartUpload>"
+
     def history(self, query: str = "") -> list[tuple[str, str, str]]:
         """Key, version and what it is, in the order of the listing."""
         told = self.ask("GET", f"/lab?versions&{query}").body.decode()
@@ -95,6 +108,10 @@ class Door:
             key, version, latest = (re.findall(f"<{n}>(.*?)</{n}>", text)[0] for n in ("Key", "VersionId", "IsLatest"))
             out.append((key, version, ("marker" if kind == "DeleteMarker" else "") + ("*" if latest == "true" else "")))
         return out
+
+
+async def lost(*_: object) -> None:
+    raise CheloniaError(Kind.UNAVAILABLE)
 
 
 @pytest.fixture
@@ -244,17 +261,48 @@ def test_many_are_removed_by_one_call(kept: Door) -> None:
 
 def test_an_upload_in_parts_becomes_a_version(kept: Door) -> None:
     first = kept.put("k", b"one")
-    (upload,) = kept.ask("POST", "/lab/k?uploads").texts("UploadId")
+    upload = kept.opened("k")
     assert kept.ask("GET", "/lab?uploads").texts("UploadId") == [upload]
     assert kept.ask("GET", f"/lab?uploads&key-marker=k&upload-id-marker={upload}").texts("UploadId") == []
-    etag = kept.ask("PUT", f"/lab/k?partNumber=1&uploadId={upload}", b"part").headers["ETag"]
-    assert kept.history() == [("k", first, "*")]
-    done = (
-        f"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
-    )
-    whole = kept.ask("POST", f"/lab/k?uploadId={upload}", done)
+    parts = kept.part("k", upload, b"part")
+    second = kept.put("k", b"written meanwhile")
+    whole = kept.ask("POST", f"/lab/k?uploadId={upload}", parts)
     assert kept.ask("GET", "/lab/k").body == b"part"
+    assert kept.history() == [("k", whole.version, "*"), ("k", second, ""), ("k", first, "")]
+    assert kept.ask("POST", f"/lab/k?uploadId={upload}", parts).status == 200  # the answer was lost
+    assert len(kept.history()) == 3
+
+
+def test_an_upload_opened_before_versions_were_kept_becomes_one(door: Door) -> None:
+    door.put("k", b"one")
+    upload = door.opened("k")
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    whole = door.ask("POST", f"/lab/k?uploadId={upload}", door.part("k", upload, b"part"))
+    assert door.history() == [("k", whole.version, "*"), ("k", "null", "")]
+    assert door.ask("GET", "/lab/k?versionId=null").body == b"one"
+
+
+def test_an_upload_whose_version_waits_for_its_key_is_completed_again(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = kept.put("k", b"one")
+    upload = kept.opened("k")
+    parts = kept.part("k", upload, b"part")
+    with monkeypatch.context() as broken:
+        broken.setattr(multipart.versions, "settled", lost)
+        assert kept.ask("POST", f"/lab/k?uploadId={upload}", parts).status == 503
+    assert kept.ask("GET", "/lab/k").body == b"one"
+    whole = kept.ask("POST", f"/lab/k?uploadId={upload}", parts)
     assert kept.history() == [("k", whole.version, "*"), ("k", first, "")]
+
+
+def test_an_upload_is_completed_where_its_key_is_by_then(door: Door) -> None:
+    upload = door.opened("k")
+    parts = door.part("k", upload, b"part")
+    door.put("k/below", b"x")
+    assert door.ask("POST", f"/lab/k?uploadId={upload}", parts).status == 200
+    assert door.ask("GET", "/lab/k").body == b"part"
+    assert door.ask("GET", "/lab?list-type=2").texts("Key") == ["k", "k/below"]
 
 
 def test_what_is_kept_apart_is_listed_to_the_buckets_owner_whoever_wrote_it(door: Door) -> None:
