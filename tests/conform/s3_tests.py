@@ -104,8 +104,10 @@ def _settings(cluster: Cluster, scratch: Path) -> Path:
     for section, who in USERS.items():
         key = keys[who]
         lines += [f"[{section}]", f"display_name = {key['dn']}", f"user_id = {key['dn']}", "email = x@example.org",
-                  "api_name = default", f"access_key = {key['id']}", f"secret_key = {key['secret']}",
+                  "api_name = eu-1", f"access_key = {key['id']}", f"secret_key = {key['secret']}",
                   "tenant = none"]  # fmt: skip
+    authorities = "".join(each.read_text() for each in sorted(cluster.ca_dir.glob("*.pem")))
+    (scratch / "ca.pem").write_text(authorities)
     path = scratch / "s3tests.conf"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -127,7 +129,11 @@ def _run(checkout: Path, settings: Path, gate: set[str], *, everything: bool) ->
     else:
         chosen = [f"{MODULE}::{name}" for name in sorted(gate)]
     paths = os.pathsep.join((str(checkout), str(Path(__file__).parent)))
-    environment = os.environ | {"S3TEST_CONF": str(settings), "PYTHONPATH": paths}
+    environment = os.environ | {
+        "S3TEST_CONF": str(settings),
+        "PYTHONPATH": paths,
+        "SSL_CERT_FILE": str(settings.parent / "ca.pem"),
+    }
     with subprocess.Popen(
         [*command, *chosen], cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True
     ) as running:

@@ -26,14 +26,15 @@ _ACTIONS: Final = {
     "FULL_CONTROL": ("read", "addEntry", "removeEntry", "delete", "modifyMetadata", "modifyPolicy"),
 }
 Grant = tuple[str, str]
-"""Who - a DN, or one of `GROUPS` - and which permission."""
+"""Who - a DN, one of `GROUPS` or `BUCKET_OWNER` - and which permission."""
+BUCKET_OWNER: Final = "bucket-owner"
 _CANNED: Final[Mapping[str, tuple[Grant, ...]]] = {
     "private": (),
     "public-read": ((EVERYBODY, "READ"),),
     "public-read-write": ((EVERYBODY, "READ"), (EVERYBODY, "WRITE")),
     "authenticated-read": ((AUTHENTICATED, "READ"),),
-    "bucket-owner-read": (),
-    "bucket-owner-full-control": (),
+    "bucket-owner-read": ((BUCKET_OWNER, "READ"),),
+    "bucket-owner-full-control": ((BUCKET_OWNER, "FULL_CONTROL"),),
 }
 
 
@@ -67,12 +68,13 @@ def policy_of(grants: Iterable[Grant], owner: str, there: Mapping[str, str]) -> 
 
 
 def grants_of(policy: Mapping[str, str], owner: str) -> tuple[Grant, ...]:
-    """The grants that a policy amounts to, the owner's first."""
-    grants = [(owner, "FULL_CONTROL")]
+    """The grants that a policy amounts to: groups, the owner, other persons."""
+    grants: list[Grant] = []
     everybody = _allowed(policy.get(ALL, ""))
     signed = {word.removeprefix("-") for word in policy.get(ANONYMOUS, "").split() if word.startswith("-")} & everybody
     holders = [(who, _allowed(rule)) for who, rule in sorted(policy.items()) if who.startswith("/") and who != owner]
-    for who, allowed in ((EVERYBODY, everybody - signed), (AUTHENTICATED, everybody if signed else set()), *holders):
+    groups = ((EVERYBODY, everybody - signed), (AUTHENTICATED, everybody if signed else set()))
+    for who, allowed in (*groups, (owner, set(_ACTIONS["FULL_CONTROL"])), *holders):
         names = ("FULL_CONTROL",) if allowed >= set(_ACTIONS["FULL_CONTROL"]) else ("READ", "WRITE", "WRITE_ACP")
         grants += [(who, name) for name in names if allowed >= set(_ACTIONS[name])]
     return tuple(grants)

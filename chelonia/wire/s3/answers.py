@@ -290,7 +290,7 @@ def deleted(outcomes: Iterable[KeyRemoved], *, quiet: bool) -> bytes:
 
 def tags(found: Mapping[str, str]) -> bytes:
     """The tags of something."""
-    told = "".join(f"<Tag>{leaf('Key', key)}{leaf('Value', value)}</Tag>" for key, value in found.items())
+    told = "".join(f"<Tag>{leaf('Key', key)}{leaf('Value', value)}</Tag>" for key, value in sorted(found.items()))
     return _document("Tagging", f"<TagSet>{told}</TagSet>")
 
 

@@ -102,7 +102,7 @@ def named(fields: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def decoded(text: str, size: int, what: str, code: str = "InvalidRequest") -> bytes:
+def decoded(text: str, size: int, what: str, code: str = "BadDigest") -> bytes:
     """A digest in base64. Raises: S3Error."""
     try:
         raw = base64.b64decode(text, validate=True)

@@ -32,6 +32,7 @@ CODES: Final[dict[str, tuple[int, Kind]]] = {
     "InvalidArgument": (400, Kind.BAD_REQUEST),
     "InvalidBucketName": (400, Kind.BAD_NAME),
     "InvalidDigest": (400, Kind.BAD_REQUEST),
+    "InvalidLocationConstraint": (400, Kind.BAD_REQUEST),
     "InvalidObjectName": (400, Kind.BAD_NAME),
     "InvalidPart": (400, Kind.BAD_REQUEST),
     "InvalidPartOrder": (400, Kind.BAD_REQUEST),
@@ -71,6 +72,7 @@ CODES: Final[dict[str, tuple[int, Kind]]] = {
     "ServiceUnavailable": (503, Kind.UNAVAILABLE),
     "SignatureDoesNotMatch": (403, Kind.UNTRUSTED),
     "SlowDown": (503, Kind.BUSY),
+    "UnresolvableGrantByEmailAddress": (400, Kind.BAD_REQUEST),
     "XAmzContentChecksumMismatch": (400, Kind.CHECKSUM),
     "XAmzContentSHA256Mismatch": (400, Kind.CHECKSUM),
 }

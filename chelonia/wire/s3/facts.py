@@ -31,7 +31,7 @@ BINARY: Final = "binary/octet-stream"
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """`headers` by name as in `KEPT`; `user`: names in lower case, without the prefix; `checksum`: name and base64, of
     the bytes that `etag` names: another door may have put others; `version`: of an object, "": null; `versioning`: of a
-    bucket, whether it keeps versions."""
+    bucket, whether it keeps versions; `location`: of a bucket, as its maker said."""
 
     headers: dict[str, str] = {}
     user: dict[str, str] = {}
@@ -40,6 +40,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     etag: str = ""
     version: str = ""
     versioning: str = ""
+    location: str = ""
 
 
 NOTHING: Final = Facts()

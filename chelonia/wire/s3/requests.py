@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,7 @@ DELETED_MAX: Final = 1000
 GRANTS_MAX: Final = 100
 """Grants of one list: as many as rules of a policy."""
 TAGS_MAX: Final = 10
+_LOCATION: Final = re.compile(r"[A-Za-z0-9-]{0,63}", re.ASCII)
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 
 
@@ -76,13 +78,18 @@ def acl(body: bytes) -> tuple[tuple[str, str], ...]:
             who = next(_children(grant, "Grantee"), None)
             if who is None or len(grants) >= GRANTS_MAX:
                 raise S3Error("MalformedACLError", f"a list has at most {GRANTS_MAX} grants, each with a Grantee")
+            if _text(who, "EmailAddress"):
+                raise S3Error("UnresolvableGrantByEmailAddress", "persons are known by their DN alone: give it as ID")
             grants.append((_text(who, "URI") or _text(who, "ID"), _text(grant, "Permission")))
     return tuple(grants)
 
 
 def location(body: bytes) -> str:
     """The `LocationConstraint` of a new bucket, "": none. Raises: S3Error."""
-    return _text(_root(body, "CreateBucketConfiguration"), "LocationConstraint") if body.strip() else ""
+    name = _text(_root(body, "CreateBucketConfiguration"), "LocationConstraint") if body.strip() else ""
+    if not _LOCATION.fullmatch(name):
+        raise S3Error("InvalidLocationConstraint", "a LocationConstraint has up to 63 letters, digits and hyphens")
+    return name
 
 
 def versioning(body: bytes) -> str:
@@ -126,7 +133,7 @@ def copy_source(header: str) -> tuple[str, str, str]:
 def _tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
     tags = dict(pairs)
     if len(pairs) > TAGS_MAX:
-        raise S3Error("BadRequest", f"at most {TAGS_MAX} tags")
+        raise S3Error("InvalidTag", f"at most {TAGS_MAX} tags")
     if len(tags) < len(pairs) or any(
         not 1 <= len(key) <= TAG_KEY_MAX or len(value) > TAG_VALUE_MAX for key, value in pairs
     ):

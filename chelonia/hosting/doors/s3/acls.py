@@ -48,6 +48,12 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
     """Have the policy of an object or a bucket say what grants say, again while others change the same."""
     for left in range(AGAIN_MAX, -1, -1):
         there, place = await _there(parts, ask)
+        if any(who == acls.BUCKET_OWNER for who, _ in grants):
+            bucket = await check_bucket(parts, ask)
+            if bucket is None:
+                raise S3Error("AccessDenied", "Access Denied: you may not read the bucket, so not see its owner")
+            owner = bucket.attributes.owner
+            grants = tuple((owner if who == acls.BUCKET_OWNER else who, name) for who, name in grants)
         change = acls.policy_of(grants, there.attributes.owner, there.policy)
         try:
             if change:

@@ -49,12 +49,16 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket. One's own that is there already is made again without a change."""
     keys.check_bucket(ask.target.bucket)
-    requests.location(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    where = requests.location(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
     try:
-        await apply(parts.plain, call, Make(ask.bucket, TYPE_COLLECTION))
+        await apply(
+            parts.plain,
+            call,
+            Make(ask.bucket, TYPE_COLLECTION, user=facts.stored(facts.Facts(location=where)) if where else {}),
+        )
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS:
             raise
@@ -67,9 +71,8 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer HEAD of a bucket."""
-    if await check_bucket(parts, ask) is None:
-        raise S3Error("AccessDenied", "Access Denied")
-    return HttpResponse(200, (("x-amz-bucket-region", REGION),), b"", 0)
+    there = await _there(parts, ask)
+    return HttpResponse(200, (("x-amz-bucket-region", facts.facts_of(there.user).location or REGION),), b"", 0)
 
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -86,9 +89,8 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def location(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer GET of a bucket's location: the empty name of the first region."""
-    await _there(parts, ask)
-    return xml_answer(answers.location(""))
+    """Answer GET of a bucket's location: what its maker said, else the empty name of the first region."""
+    return xml_answer(answers.location(facts.facts_of((await _there(parts, ask)).user).location))
 
 
 async def setting(parts: S3Parts, ask: Ask) -> HttpResponse:

@@ -338,3 +338,17 @@ def test_an_empty_copy_of_a_mark_is_a_mark(door: Door) -> None:
     (there,) = asyncio.run(door.files.look(Call(dn=JOE), (Look(LogicalName(ROOT, ("lab", "to"))),)))
     assert isinstance(there, Looked)
     assert there.attributes.type == "collection"
+
+
+def test_a_bucket_tells_the_location_that_its_maker_said(door: Door) -> None:
+    where = "<CreateBucketConfiguration><LocationConstraint>eu-1</LocationConstraint></CreateBucketConfiguration>"
+    assert door.ask("PUT", "/here", where).status == 200
+    assert door.ask("GET", "/here?location").body.decode().count(">eu-1<") == 1
+    assert door.ask("HEAD", "/here").headers["x-amz-bucket-region"] == "eu-1"
+    assert door.ask("HEAD", "/lab").headers["x-amz-bucket-region"] == "us-east-1"
+
+
+def test_a_list_may_grant_to_the_buckets_owner(door: Door) -> None:
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+read +addEntry"}),)))
+    assert door.ask("PUT", "/lab/k", b"hers", who=EVE, x_amz_acl="bucket-owner-read").status == 200
+    assert door.ask("GET", "/lab/k?acl", who=EVE).texts("ID") == [EVE, EVE, JOE]

@@ -81,6 +81,20 @@ def test_a_bulk_deletion_is_read() -> None:
         assert caught.value.code == "MalformedXML"
 
 
+def test_a_location_is_a_word() -> None:
+    body = b"<CreateBucketConfiguration><LocationConstraint>%b</LocationConstraint></CreateBucketConfiguration>"
+    assert (requests.location(b""), requests.location(body % b"eu-1")) == ("", "eu-1")
+    with pytest.raises(S3Error, match="LocationConstraint"):
+        requests.location(body % b"a b")
+
+
+def test_nobody_is_known_by_his_address() -> None:
+    who = b"<Grantee><EmailAddress>joe@example.org</EmailAddress></Grantee><Permission>READ</Permission>"
+    with pytest.raises(S3Error, match="DN"):
+        requests.acl(b"<AccessControlPolicy><AccessControlList><Grant>%b</Grant></AccessControlList>"
+                     b"</AccessControlPolicy>" % who)  # fmt: skip
+
+
 def test_tags_are_bounded() -> None:
     assert requests.tags_of("a=1&b=") == {"a": "1", "b": ""}
     for bad in ("&".join(f"k{n}=v" for n in range(11)), "a=1&a=2", "=x", "k" * 129 + "=v", "k=" + "v" * 257):
