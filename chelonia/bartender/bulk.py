@@ -226,7 +226,7 @@ async def _serve(
     turn = replace(turn, service=service, stored=[])
     try:
         turn.room.check()
-        async with ports.places.one(call, ports.limits):
+        async with ports.places.one(call, ports.limits, ports.clock):
             return await _attempt(ports, operation, turn, request), None
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it

@@ -13,6 +13,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.limits import LimitCounts
+from chelonia.core.timing.clock import Clock, done_within
 from chelonia.core.timing.turns import TurnOutcome, Turns
 
 _LOG = logging.getLogger(__name__)
@@ -60,8 +61,9 @@ class Places:
         self._turns: Turns[asyncio.Future[None]] = Turns(places, waiting_max)
 
     @asynccontextmanager
-    async def one(self, call: Call, limits: LimitCounts) -> AsyncIterator[None]:
-        """A place for one element, when its caller's turn comes. Raises: BUSY when too many of his wait."""
+    async def one(self, call: Call, limits: LimitCounts, clock: Clock) -> AsyncIterator[None]:
+        """A place for one element, when its caller's turn comes. Raises: BUSY when too many of his wait, or one for too
+        long."""
         caller = _caller(call)
         place = asyncio.get_running_loop().create_future()
         match self._turns.came(caller, place):
@@ -71,7 +73,11 @@ class Places:
                 cause = "so much that you have asked for waits already; ask again in a second"
                 raise CheloniaError(Kind.BUSY, cause=cause)
             case TurnOutcome.WAITS:
-                await self._turn(caller, place)
+                if not await self._turn(caller, place, clock):
+                    limits.hit("turn_waited")
+                    _LOG.info("busy: no turn for %r in time request=%s", caller, call.request_id)
+                    cause = "this front end has more to do than it can; ask again in a second, or ask another"
+                    raise CheloniaError(Kind.BUSY, cause=cause)
             case TurnOutcome.GOES:
                 pass
         try:
@@ -79,21 +85,24 @@ class Places:
         finally:
             self._leave()
 
-    async def _turn(self, caller: str, place: asyncio.Future[None]) -> None:
+    async def _turn(self, caller: str, place: asyncio.Future[None], clock: Clock) -> bool:
+        """Whether its turn came in time."""
         try:
-            await place
+            if await done_within(clock, place, bounds.TURN_WAIT_MS_MAX):
+                return True
         except asyncio.CancelledError:
-            if place.cancelled():
-                self._turns.gave_up(caller, place)
-            else:  # its turn came in the same moment
+            if place.done():  # its turn came in the same moment
                 self._leave()
+            else:
+                self._turns.gave_up(caller, place)
             raise
+        self._turns.gave_up(caller, place)
+        return False
 
     def _leave(self) -> None:
-        while (following := self._turns.left()) is not None:
-            if not following.done():  # who is cancelled has not said yet that he waits no more
-                following.set_result(None)
-                return
+        following = self._turns.left()
+        if following is not None:  # who is cancelled gives it on
+            following.set_result(None)
 
 
 def _caller(call: Call) -> str:

@@ -115,6 +115,9 @@ ELEMENTS_AT_WORK_MAX: Final = 256
 """Elements of users' calls at work at once in a Bartender: they fill commit batches. Then callers take turns."""
 ELEMENTS_WAITING_MAX: Final = 2_000
 """Elements of one caller that may wait for a turn: two full calls. Further ones are answered with `busy`."""
+TURN_WAIT_MS_MAX: Final = 30_000
+"""An element that has waited for its turn for so long is answered with `busy`: half of what clients' libraries wait for
+an answer, and another front end may have room."""
 LISTS_PER_CALLER_MAX: Final = 2
 """Listing calls of one caller at work at once; further ones wait."""
 LISTS_SIDE_BY_SIDE_MAX: Final = 4

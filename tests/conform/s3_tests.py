@@ -106,7 +106,7 @@ def _settings(cluster: Cluster, scratch: Path) -> Path:
         lines += [f"[{section}]", f"display_name = {key['dn']}", f"user_id = {key['dn']}", "email = x@example.org",
                   "api_name = eu-1", f"access_key = {key['id']}", f"secret_key = {key['secret']}",
                   "tenant = none"]  # fmt: skip
-    authorities = "".join(each.read_text() for each in sorted(cluster.ca_dir.glob("*.pem")))
+    authorities = "".join(each.read_text() for each in sorted(cluster.ca_dir.glob("*.0")))
     (scratch / "ca.pem").write_text(authorities)
     path = scratch / "s3tests.conf"
     path.write_text("\n".join(lines) + "\n")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.doors.plain.parts import Exchange
 from chelonia.hosting.doors.s3 import acls, buckets, forms, listing, multipart, object_parts, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
@@ -119,7 +119,8 @@ class S3Door:
         ids = (*ids, *error.fields) if isinstance(error, S3Error) else ids
         status = errors.status_of(code) if code in errors.CODES else error.meaning.http
         if request.method == "HEAD":
-            return HttpResponse(status, (*ids, *XML), b"", 0)
+            return HttpResponse(status, (*ids, *XML), b"", 0, error.kind is Kind.BUSY)
         retry = (("Retry-After", "1"),) if status == 503 else ()
         body = errors.error_body(error, request.path, request.request_id)
-        return HttpResponse(status, (*ids, *XML, *retry), body)
+        # The next connection may lead to another front end.
+        return HttpResponse(status, (*ids, *XML, *retry), body, close=error.kind is Kind.BUSY)

@@ -5,12 +5,14 @@ import asyncio
 import pytest
 
 from chelonia.bartender.queues import Places
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.limits import LimitCounts
 from chelonia.core.timing.turns import TurnOutcome, Turns
 from tests.sim.virtual_loop import run_virtual
+from tests.support.paper import LoopClock
 
 
 def test_whoever_is_furthest_behind_goes_next_and_equals_take_turns() -> None:
@@ -57,7 +59,7 @@ def test_32_callers_get_equal_shares_however_many_calls_they_make_at_once() -> N
     async def client(number: int, places: Places, until: float) -> None:
         call, limits = Call(Dn(f"/CN={number}")), LimitCounts()
         while asyncio.get_running_loop().time() < until:
-            async with places.one(call, limits):
+            async with places.one(call, limits, LoopClock()):
                 await asyncio.sleep(0.005 + 0.001 * (served[number] % 3))
             served[number] += 1
 
@@ -76,7 +78,7 @@ def test_who_goes_away_leaves_his_place_and_his_turn() -> None:
         places, limits, call = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
 
         async def hold(seconds: float) -> None:
-            async with places.one(call, limits):
+            async with places.one(call, limits, LoopClock()):
                 await asyncio.sleep(seconds)
 
         first, second, third = (asyncio.create_task(hold(1)) for _ in range(3))
@@ -99,7 +101,7 @@ async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
     places, limits, call = Places(4, 100), LimitCounts(), Call(Dn("/CN=Joe"))
 
     async def element() -> None:
-        async with places.one(call, limits):
+        async with places.one(call, limits, LoopClock()):
             await asyncio.Event().wait()
 
     elements = [asyncio.ensure_future(element()) for _ in range(16)]
@@ -109,5 +111,24 @@ async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
     await asyncio.gather(*elements, return_exceptions=True)
     async with asyncio.timeout(20):
         for _ in range(8):
-            async with places.one(call, limits):
+            async with places.one(call, limits, LoopClock()):
                 pass
+
+
+def test_who_waits_too_long_for_his_turn_is_told_to_ask_elsewhere() -> None:
+    async def scenario() -> None:
+        places, limits, waits = Places(1, 10), LimitCounts(), bounds.TURN_WAIT_MS_MAX / 1000
+
+        async def hold(who: str, seconds: float) -> None:
+            async with places.one(Call(Dn(who)), limits, LoopClock()):
+                await asyncio.sleep(seconds)
+
+        first = asyncio.create_task(hold("/CN=a", waits + 1))
+        await asyncio.sleep(0.1)
+        with pytest.raises(CheloniaError, match="another") as busy:
+            await hold("/CN=b", 1)
+        assert (busy.value.kind, limits.reached) == (Kind.BUSY, {"turn_waited": 1})
+        await first
+        await asyncio.wait_for(hold("/CN=b", 0.1), 0.2)
+
+    run_virtual(scenario())
