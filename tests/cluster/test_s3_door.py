@@ -369,7 +369,7 @@ def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> No
     assert cluster.request("GET", url, "anonymous").body == b"x"
     grants = s3.get_object_acl(Bucket=bucket, Key="k")["Grants"]
     assert [(each["Grantee"]["Type"], each["Permission"]) for each in grants] == [
-        ("CanonicalUser", "FULL_CONTROL"), ("Group", "READ"),
+        ("Group", "READ"), ("CanonicalUser", "FULL_CONTROL"),
     ]  # fmt: skip
 
 
