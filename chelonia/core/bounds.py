@@ -142,6 +142,12 @@ CONNECTIONS_PER_ADDRESS_MAX: Final = 64
 """Without a certificate, from one address (of IPv6: one network of 64 bits): more than a browser or a host needs."""
 CONNECTIONS_PER_DN_MAX: Final = 256
 """Of one user: the pool of one client; jobs on many hosts that run under one DN take turns beyond it."""
+HANDSHAKES_PER_ADDRESS_MAX: Final = 1000
+"""Connections of one address whose handshakes have not ended: so many jobs of a site behind it may begin at once."""
+REFUSED_PIECE_BYTES: Final = 64 * 1024
+"""Read at once of a body that was refused, so that its sender gets to see the refusal."""
+REFUSED_PAUSE_MS: Final = 2
+"""From one such piece to the next, of all connections of a listener: 32 MB/s."""
 FIRST_REQUEST_MS: Final = 5_000
 """From the TLS handshake to the end of the first request's head, of who is no approved service."""
 RANGES_MAX: Final = 1024

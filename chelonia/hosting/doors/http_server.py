@@ -31,6 +31,7 @@ from chelonia.hosting.doors.connection_shares import ConnectionTable, Rank, Shar
 from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.listening import ListeningSockets
+from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, Peer, WhenClosed, error_answer
 from chelonia.hosting.net.identity import Identity, TlsObject
@@ -117,7 +118,8 @@ class HttpServer:
         self._parts = parts
         self._limits = limits or HttpLimits()
         self._acceptor: _Acceptor | None = None
-        self._listening = ListeningSockets(self._protocol, listener.tls, self._limits.handshake_ms)
+        self._listening = ListeningSockets(self._protocol, listener.tls, self._limits.handshake_ms, parts.notes)
+        self._refused = Turnstile(bounds.REFUSED_PAUSE_MS)
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -142,7 +144,7 @@ class HttpServer:
             _Newcomers(self._parts, limits),
             self._parts.guarded,
             keepalive_timeout=limits.keepalive_ms / 1000,
-            lingering_time=limits.linger_ms / 1000,
+            lingering_time=0,  # `_leave_out` does it
             max_line_size=limits.header_bytes_max,
             max_field_size=limits.header_bytes_max,
             read_bufsize=SLICE_BYTES,
@@ -186,11 +188,30 @@ class HttpServer:
         table = self._acceptor.newcomers.table
         table.busy(raw.protocol)
         try:
-            return await self._exchange(raw)
+            response = await self._exchange(raw)
         finally:
             table.idle(raw.protocol)
             del self._active[id(raw)]
             self._mind_idle()
+        if not raw.content.is_eof():
+            await self._leave_out(raw)
+        return response
+
+    async def _leave_out(self, raw: web.BaseRequest) -> None:
+        """Read the rest of a body that was refused, so that its sender gets to see the answer: a piece at a time, and
+        all connections in turn. Nothing of it is read in full speed: 8 MB would hold the event loop for 50 ms."""
+        owner = owner_of(ANONYMOUS, raw.remote or "")
+        try:
+            async with asyncio.timeout(self._limits.linger_ms / 1000):
+                while not raw.content.is_eof():
+                    await self._refused.through(owner)
+                    await raw.content.read(bounds.REFUSED_PIECE_BYTES)
+        except TimeoutError:
+            self._parts.notes.met("bytes of a refused body", owner, "the connection was closed")
+            if isinstance(raw.protocol, _Connection):
+                raw.protocol.cut()
+        except (*_BREAKS, RuntimeError) as error:
+            log.debug("a refused body ended before its end error=%s", error)
 
     def _mind_idle(self) -> None:
         """Idle is when no request is being answered; a compact connection has ended when it is finished."""
@@ -508,9 +529,9 @@ class _Connection(RequestHandler):
     def cut(self) -> None:
         """End it at once: who is cut need not agree to it."""
         transport = self.transport
+        if transport is not None:
+            transport.abort()  # first: a TLS transport that is closed reads on for 30 s
         self.force_close()
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; cut off a client whose header fields do not end in time."""

@@ -1,19 +1,24 @@
 """How connections come to a listener, and how much of the event loop their handshakes take.
 
 A handshake costs about a millisecond of the event loop, whoever begins it: 64 that are ready at once would keep
-everybody else waiting for 64 times as long. So one begins, then none for a moment, the first that came first; all that
-others have ready is done in between.
+everybody else waiting for 64 times as long. So one begins, then none for a moment; all that others have ready is done
+in between. Addresses take turns, and one has so many beginning at most: the longest silent goes for a new one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 import ssl
 from collections.abc import Callable
 from typing import Final
 
+from chelonia.core import bounds
+from chelonia.core.ids import ANONYMOUS
+from chelonia.hosting.doors.connection_shares import owner_of
+from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.turnstile import Turnstile
 
 log = logging.getLogger("chelonia.http.server")
@@ -32,15 +37,21 @@ class ListeningSockets:
     """A listener's sockets. `protocol` makes what speaks on a new connection, after its handshake if `tls` is given."""
 
     def __init__(
-        self, protocol: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None, handshake_ms: int
+        self,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+        handshake_ms: int,
+        notes: LimitNotes | None = None,
     ) -> None:
         self._protocol = protocol
         self._tls = tls
+        self._notes = notes or LimitNotes()
         self._handshake_s = handshake_ms / 1000 if tls else None
         self._turnstile = Turnstile(HANDSHAKE_PAUSE_MS)
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._greeted: set[asyncio.Task[None]] = set()
+        self._greeted: dict[str, dict[asyncio.Task[None], bool]] = {}
+        """Connections up to the end of their handshakes, by owner, and whether nothing has come on them yet."""
 
     @property
     def port(self) -> int:
@@ -71,7 +82,7 @@ class ListeningSockets:
         loop, failing = asyncio.get_running_loop(), False
         while True:
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection, address = await loop.sock_accept(listening)
             except OSError as error:
                 if not failing:
                     log.error("no connection can be accepted, it is tried again every second error=%s", error)
@@ -79,19 +90,46 @@ class ListeningSockets:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             failing = False
-            task = loop.create_task(self._greet(connection))
-            self._greeted.add(task)
-            task.add_done_callback(self._greeted.discard)
+            owner = owner_of(ANONYMOUS, str(address[0]))
+            if not self._has_room(owner):
+                connection.close()
+                continue
+            mine = self._greeted.setdefault(owner, {})
+            task = loop.create_task(self._greet(connection, owner, mine))
+            mine[task] = False
+            task.add_done_callback(functools.partial(self._met, owner))
 
-    async def _greet(self, connection: socket.socket) -> None:
+    def _has_room(self, owner: str) -> bool:
+        """Whether one more of an owner may begin; if need be, the one goes that has been silent for longest."""
+        mine = self._greeted.get(owner, {})
+        if len(mine) < bounds.HANDSHAKES_PER_ADDRESS_MAX:
+            return True
+        silent = next((task for task, is_silent in mine.items() if is_silent), None)
+        did = "the new one was refused" if silent is None else "the one longest silent was closed"
+        self._notes.met("connections of one address before their handshakes", owner, did)
+        if silent is None:
+            return False
+        mine[silent] = False
+        silent.cancel()
+        return True
+
+    def _met(self, owner: str, done: asyncio.Task[None]) -> None:
+        self._greeted[owner].pop(done)
+        if not self._greeted[owner]:
+            del self._greeted[owner]
+
+    async def _greet(self, connection: socket.socket, owner: str, silent: dict[asyncio.Task[None], bool]) -> None:
         """Shake hands when the other end has begun to and it is its turn."""
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 async with asyncio.timeout(self._handshake_s):
+                    silent[task] = True
                     await _readable(connection)
-                    await self._turnstile.through()
+                    silent[task] = False
+                    await self._turnstile.through(owner)
             await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )

@@ -165,10 +165,9 @@ class SoapDoor:
 
     async def _decoded(self, body: bytes, may: Callable[[str], None], call: Call) -> Message:
         """Decode a message; neither a large one nor many without a certificate hold up the others."""
-        if call.dn == ANONYMOUS and await self._strangers.through():
-            self._parts.notes.met(
-                "messages of strangers at once", owner_of(call.dn, call.address), "the message waited"
-            )
+        owner = owner_of(call.dn, call.address)
+        if call.dn == ANONYMOUS and await self._strangers.through(owner):
+            self._parts.notes.met("messages of strangers at once", owner, "the message waited")
         if len(body) > bounds.SOAP_DECODED_AT_ONCE_BYTES:
             return await asyncio.to_thread(soap.decode_request, self._service, body, may)
         return soap.decode_request(self._service, body, may)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.doors import http_server
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer
+from chelonia.hosting.net.buffered import Buffered
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
@@ -72,9 +76,6 @@ async def test_a_target_may_be_absolute_and_has_no_fragment(target: str, says: b
 
 
 async def test_continue_is_sent_when_the_body_is_wanted_only() -> None:
-    async def refuse(request: HttpRequest) -> HttpResponse:
-        raise CheloniaError(Kind.DENIED, cause="not you")
-
     head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
     async with plain(echo) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -134,6 +135,57 @@ async def test_a_body_beyond_the_bound_is_413(length: int) -> None:
         with pytest.raises(CheloniaError) as caught:
             raise_for_status(answer.status, answer.headers, answer.body)
         assert caught.value.kind is Kind.TOO_LARGE
+
+
+async def refuse(request: HttpRequest) -> HttpResponse:
+    raise CheloniaError(Kind.DENIED, cause="not you")
+
+
+async def test_a_refused_body_is_read_in_pieces_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the next turn an hour away, what is not read of 16 MB stays with its sender, who has the answer."""
+    monkeypatch.setattr(bounds, "REFUSED_PAUSE_MS", 3_600_000)
+    come = 0
+
+    class Counting(Buffered):
+        def buffer_updated(self, nbytes: int) -> None:
+            nonlocal come
+            come += nbytes
+            super().buffer_updated(nbytes)
+
+    monkeypatch.setattr(http_server, "Buffered", Counting)
+    async with plain(refuse, HttpLimits(linger_ms=3_600_000)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 16000000\r\n\r\n" + bytes(16_000_000))
+        assert b" 403 " in await reader.readuntil(b"\r\n")
+        (connection,) = server._acceptor.connections  # type: ignore[union-attr]
+        await poll_async(lambda: connection._reading_paused)
+        assert come < 2_000_000
+        writer.transport.abort()
+
+
+def test_a_refused_body_without_an_end_is_cut_off(grid: Grid) -> None:
+    """A TLS transport that is only closed goes on reading for as long as its client likes to send."""
+
+    def send_for_ever(port: int) -> bytes:
+        context = grid.client(None).client_context()
+        with (
+            socket.create_connection(("localhost", port)) as wire,
+            context.wrap_socket(wire, server_hostname="localhost") as client,
+        ):
+            client.sendall(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n")
+            status = client.recv(12)
+            with contextlib.suppress(OSError):
+                while True:
+                    client.sendall(bytes(100_000))
+        return status
+
+    async def scenario() -> None:
+        async with secure(refuse, grid.server(), ClientCertificate.OPTIONAL, HttpLimits(linger_ms=50)) as server:
+            sending = asyncio.create_task(asyncio.to_thread(send_for_ever, server.port))
+            assert await asyncio.wait_for(sending, 20) == b"HTTP/1.1 403"
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
 
 
 async def test_a_body_that_stops_coming_is_408() -> None:

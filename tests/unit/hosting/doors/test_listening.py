@@ -10,33 +10,15 @@ from typing import Any
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.hosting.doors import listening
+from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.listening import ListeningSockets
-from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.support.polling import poll_async
 from tests.unit.hosting.doors.test_http_server import echo
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import secure
-
-
-async def test_one_goes_through_at_a_time_in_the_order_of_coming() -> None:
-    turnstile, came, turn = Turnstile(1), list[tuple[str, int]](), 0
-
-    async def go(name: str) -> None:
-        await turnstile.through()
-        came.append((name, turn))
-
-    tasks = [asyncio.create_task(go(name)) for name in "abcde"]
-    await asyncio.sleep(0)
-    tasks[2].cancel()
-    while not all(task.done() for task in tasks):
-        turn += 1
-        await asyncio.sleep(0)
-    turns = [at for _, at in came]
-    assert [name for name, _ in came] == ["a", "b", "d", "e"]
-    assert len(set(turns)) == len(turns)
-    await asyncio.wait_for(turnstile.through(), 5)  # nobody waits any more
 
 
 async def test_handshakes_that_come_at_once_begin_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +88,30 @@ async def test_a_listener_without_file_descriptors_goes_on_when_there_are_some(
     await asyncio.wait_for(greeted.wait(), 30)
     assert not failures
     writer.close()
+    listener.stop()
+
+
+async def test_an_address_that_has_too_many_beginning_loses_its_longest_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "HANDSHAKES_PER_ADDRESS_MAX", 3)
+    met = list[str]()
+    grid = Grid(tmp_path)
+    listener = ListeningSockets(
+        asyncio.Protocol, grid.server().server_context(ClientCertificate.OPTIONAL), 60_000, LimitNotes(met.append)
+    )
+    await listener.start("127.0.0.1", 0)
+    wires = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(4)]
+    async with asyncio.timeout(30):
+        assert await wires[0][0].read() == b""  # the first has said nothing for longest
+        for reader, writer in wires[1:]:
+            writer.write(_hello())
+            assert await reader.read(1), "the others are answered"
+        half = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(1)]
+        assert await half[0][0].read() == b"", "all before it have begun"
+    assert met == ["connections of one address before their handshakes"] * 2
+    for _, writer in (*wires, *half):
+        writer.transport.abort()
     listener.stop()
 
 
