@@ -1,9 +1,9 @@
 """The mount beside `sshfs`: small files written and synced, stat, listing, unlink, a stream, random reads; in turn.
 
-Three Shepherds, three copies wanted, two of them durable before `fsync` returns, mutual TLS. `sshfs` (OpenSSH, a
-server of its own on loopback) keeps one copy, durable at the same `fsync`. The same threads of this process work on
-both: their CPU is the client's, that of mount, transport and servers is the servers'. Cold is after the mount was begun
-anew; the page cache of the servers' disk is warm for both.
+Three Shepherds, three copies wanted, two of them durable before `fsync` returns, mutual TLS, the intervals of
+production. `sshfs` (OpenSSH, a server of its own on loopback) keeps one copy, durable at the same `fsync`. The same
+threads of this process work on both: their CPU is the client's, that of mount, transport and servers is the servers'.
+Cold is after the mount was begun anew; the page cache of the servers' disk is warm for both.
 
 CHELONIA_BENCH_MOUNT: how many small files a block (150 by default); the stream has a MiB for ten of them.
 """
@@ -89,7 +89,7 @@ async def run(setup: Setup) -> Outcome:
     blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
     skipped: list[str] = []
     costs: dict[str, Costs] = {}
-    async with cluster.dev(setup.scratch, 3) as running:
+    async with cluster.dev(setup.scratch, 3, steady=True) as running:
         async with running.client() as client:
             await client.make_collection("/mount")
         with ExitStack() as stack:

@@ -26,6 +26,7 @@ from chelonia.bartender.shepherds import UploadPlan
 from chelonia.core import bounds, status
 from chelonia.core.cluster.placement import Demand
 from chelonia.core.cluster.replicas import Location, Receipt, ReplicaFacts, ReplicaState, parse_location
+from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, RequestKey, parse_guid
@@ -46,10 +47,8 @@ from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose
 from chelonia.core.rights.policy import Action
 from chelonia.wire import receipts
 
-LOCATED = (*RIGHTS, Needed("locations"), Needed("content"))
-"""What reading a file needs besides its rights."""
-COPIED = (*LOCATED, Needed("blobs"))
-"""What copying a file needs: the copy must be known by its blob."""
+LOCATED = (*RIGHTS, Needed("locations"), Needed("content"), Needed("blobs"))
+"""What reading a file, or copying it, needs besides its rights."""
 
 _HELD = (ReplicaState.ALIVE.value, ReplicaState.CREATING.value, ReplicaState.THIRDWHEEL.value)
 
@@ -144,8 +143,8 @@ async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> 
     if found.type != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=str(ln), cause=f"it is a {found.type}")
     _need_http(request.protocols)
-    if found.object.value("content", "id"):
-        cause = "it is made of several blobs, which no one TURL leads to; GET it at the plain HTTPS door"
+    if found.object.value("content", "id") or is_empty(found.object):
+        cause = "it is not made of one blob, so no one TURL leads to it; GET it at the plain HTTPS door"
         raise CheloniaError(Kind.NOT_SUPPORTED, subject=str(ln), cause=cause)
     alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if not alive:
@@ -171,13 +170,14 @@ async def add_replica(
     """Answer a Shepherd with a TURL on another that has no replica of the file (the door lets only Shepherds in)."""
     guid = parse_guid(request.guid)
     _need_http(protocols)
-    (stored,) = await ports.librarian.get(turn.service, (guid,), COPIED)
+    (stored,) = await ports.librarian.get(turn.service, (guid,), LOCATED)
     if not is_visible(stored):
         raise CheloniaError(Kind.NOT_FOUND, subject=guid, cause="there is no such file")
     if stored.value("entry", "type") != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=guid, cause="only files have replicas")
-    if stored.value("content", "id"):
-        raise CheloniaError(Kind.NOT_SUPPORTED, subject=guid, cause="it has several blobs; repair copies each of them")
+    if stored.value("content", "id") or is_empty(stored):
+        cause = "it is not made of one blob; repair copies each of them"
+        raise CheloniaError(Kind.NOT_SUPPORTED, subject=guid, cause=cause)
     holders = tuple(dict.fromkeys(location.shepherd for location in locations(stored, _HELD)))
     exclude = (turn.user.service_id,) if turn.user.service_id else ()
     facts = _replica_facts(ports, stored)

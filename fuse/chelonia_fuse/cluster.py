@@ -1,6 +1,7 @@
 """What a mount asks of the cluster, over the port `Files` and the byte port: nothing else here knows them.
 
-Each call has a deadline. A change is keyed, so it applies once however often it is tried.
+Each call has a deadline. A change is keyed, so it applies once however often it is tried; those that come together
+share calls.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from chelonia.core import bounds
@@ -43,7 +44,9 @@ from chelonia.core.ports.files import (
     Write,
 )
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.transfer.file_reader import FileReader
+from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia_clients.client import new_call
 from chelonia_fuse.staging import Plan
 
@@ -90,6 +93,10 @@ class MountedCluster:
     send: Sender
     wanted: int
     away_until_s: float = 0.0
+    _changes: WriteBatches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._changes = WriteBatches(self.files, SystemClock())
 
     @property
     def is_away(self) -> bool:
@@ -122,8 +129,7 @@ class MountedCluster:
     async def change(self, change: Change) -> Done:
         """Apply one change. Raises: what it says."""
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
-        (answer,) = await _in_time(self.files.apply(new_call(), (change,)), "apply", place)
-        return _good(answer, "apply")
+        return _good(await _in_time(self._changes.write(new_call(), change), "apply", place), "apply")
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""

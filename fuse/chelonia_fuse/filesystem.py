@@ -251,12 +251,9 @@ class FileSystem:
         if inode.gone:
             return
         done = await self._cluster.change(Set(LogicalName(inode.guid, ()), setting))
-        before = inode.attributes.etag
         _learn(inode, done)
         if setting.modified_ns is not None:
             inode.touched_ns = 0
-        if copy is not None and copy.staged.etag == before and inode.attributes.size == 0 == copy.staged.base:
-            copy.staged.etag = inode.attributes.etag  # nothing but its state tells one empty file from another
 
     async def resize(self, inode: Inode, size: int) -> None:
         """Cut a file, or lengthen it by zeros; without an open file the change is committed at once."""

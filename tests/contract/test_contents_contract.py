@@ -14,6 +14,7 @@ from chelonia.core.ports.files import (
     Content,
     Done,
     Failure,
+    Listing,
     Look,
     Looked,
     Move,
@@ -22,6 +23,7 @@ from chelonia.core.ports.files import (
     Placing,
     Remove,
     Set,
+    Setting,
     Splice,
     Want,
     When,
@@ -116,6 +118,28 @@ def test_a_file_is_cut_short_and_grows_by_a_hole(play: Play) -> None:
         assert await shape(world, "/f") == []
         await lay(world, "/f", (0, b"again"))
         assert await shape(world, "/f") == [(0, 5, 0)]
+
+    play(scenario)
+
+
+def test_a_file_made_without_bytes_reads_as_nothing_and_its_etag_stays(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        made = await done(world, Splice(at("/f"), Content(size=0, whole=True), when=When(absent=True)))
+        assert made.attributes is not None
+        assert made.attributes.wanted
+        for want in (Want.SOURCES | Want.EXTENTS, Want.BYTES | Want.SOURCES):
+            seen = await there(world, "/f", want)
+            assert (seen.attributes.size, seen.sources, seen.extents, seen.told) == (0, (), (), 0)
+            assert not seen.data
+        await done(world, Set(at("/f"), Setting(mode=0o600)))
+        (named,) = (await world.files.list(JOE, Listing(at("/")))).entries
+        assert named.attributes.etag == made.attributes.etag == (await there(world, "/f")).attributes.etag
+        await lay(world, "/f", (0, b"one"), when=When(etags=(made.attributes.etag,)))
+        assert await shape(world, "/f") == [(0, 3, 0)]
+        assert (await there(world, "/f")).attributes.etag != made.attributes.etag
+        await done(world, Splice(at("/g"), Content(size=0, whole=True)))
+        await write(world, "/g", b"two")
+        assert await shape(world, "/g") == [(0, 3, 0)]
 
     play(scenario)
 

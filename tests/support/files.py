@@ -479,6 +479,7 @@ class MemoryFiles:
         etag, size = content.put if isinstance(content, Arrived) else f"content-{next(self._numbers)}", 0
         if isinstance(content, Content):
             size = self._lay(node, content, made=there is None)
+            etag = etag if size or there is not None else f"{node.attributes.guid}-0"
         else:
             node.data, node.extents = self._bytes[content.put], None
             size = len(node.data)

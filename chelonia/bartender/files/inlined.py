@@ -19,6 +19,7 @@ from chelonia.bartender.rights import FoundEntry
 from chelonia.bartender.transfers import begun_facts, locations
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
+from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
@@ -86,6 +87,8 @@ async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes)
 
 async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int) -> bytes | None:
     """All bytes of a small file of one blob; None when they do not come along."""
+    if is_empty(found.object):
+        return b""
     alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if found.section("content") or not found.section("blobs") or size > bounds.INLINE_BYTES_MAX:
         return None

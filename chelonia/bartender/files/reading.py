@@ -21,7 +21,7 @@ from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
 from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
-from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.summaries import MARK_LOCKS, MARK_USER
@@ -58,7 +58,7 @@ async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
         data = await inlined.data_of(ports, turn, found, seen.attributes.size)
         if data is not None:
             return replace(seen, data=data)
-    if found.type != TYPE_FILE or not ask.want & (Want.SOURCES | Want.EXTENTS):
+    if found.type != TYPE_FILE or not ask.want & (Want.SOURCES | Want.EXTENTS) or is_empty(found.object):
         return seen
     if found.section("content"):
         return await _spanned(ports, turn, ask, seen)

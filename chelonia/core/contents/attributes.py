@@ -54,8 +54,8 @@ _TARGET: Final = {TYPE_MOUNTPOINT: "externalURL"}
 
 def etag_of(stored: StoredObject) -> str:
     """What names the bytes of a file: what their writer called them, else the id of the blob, or of the content and how
-    often that was spliced. Of anything else, its state: GUID and version, and of a collection the stamp of the last
-    change of its names."""
+    often that was spliced; of one that never had any, its GUID and 0. Of anything else, its state: GUID and version,
+    and of a collection the stamp of the last change of its names."""
     if stored.value("entry", "type") != TYPE_FILE:
         stamp = stored.value("tally", "changed")
         return f"{stored.id}-{stored.version}" + (f"-{stamp.replace(' ', '-')}" if stamp else "")
@@ -63,8 +63,16 @@ def etag_of(stored: StoredObject) -> str:
     own = "-".join(blobs[ordinal] for ordinal in sorted(blobs))
     if content:
         own = f"{content}-{stored.value('content', 'splices')}"
+    elif is_empty(stored):
+        own = f"{stored.id}-0"
     given, _, of = stored.value("states", "etag").partition(" ")
     return given if given and of == own else own or f"{stored.id}-{stored.version}"
+
+
+def is_empty(stored: StoredObject) -> bool:
+    """Whether a file was made without bytes, and has had none since: it has neither blobs nor a content."""
+    has = stored.sections.get("blobs") or stored.value("content", "id")
+    return stored.value("entry", "type") == TYPE_FILE and not has and stored.value("states", "size") == "0"
 
 
 def is_implied(stored: StoredObject) -> bool:

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.files import Attributes
@@ -39,8 +39,8 @@ def summary_of(file: StoredObject) -> str:
     if file.value("entry", "type") != TYPE_FILE or not 0 < len(file.sections.get("parents", {})) <= NAMES_MAX:
         return ""
     known = attributes_of(file)
-    if " " in known.etag or not (file.sections.get("blobs") or file.value("content", "id")):
-        return ""  # the etag of a file without bytes is not of its bytes
+    if " " in known.etag or not (file.sections.get("blobs") or file.value("content", "id") or is_empty(file)):
+        return ""  # the etag of a file whose bytes are not known is not of its bytes
     marks = (
         "f" + (MARK_USER if file.sections.get("metadata") else "") + (MARK_LOCKS if file.sections.get("locks") else "")
     )

@@ -1,8 +1,8 @@
-"""Small files on their way up, in as few calls as they come together.
+"""Small files on their way up, and other changes, in as few calls as they come together.
 
-The first goes at once. What comes while `CALLS_AT_ONCE` calls are on their way goes in the next one, so a single file
-waits for nobody, and thousands share their calls. Each file has an answer of its own. A call of which some answers are
-of a passing trouble is made again under its key, so that what has applied is not done twice.
+The first goes at once. What comes while `CALLS_AT_ONCE` calls are on their way goes in the next one, so a single change
+waits for nobody, and thousands share their calls. Each has an answer of its own. A call of which some answers are of a
+passing trouble is made again under its key, so that what has applied is not done twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.files import Done, Failure, Files, Write
+from chelonia.core.ports.files import Change, Done, Failure, Files, Write
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.rpc_client import AGAIN
@@ -22,18 +22,18 @@ from chelonia.hosting.net.rpc_client import AGAIN
 CALLS_AT_ONCE: Final = 3
 """Small calls on their way, so that there is always one at work."""
 CALL_FILES_MAX: Final = 16
-"""Files in one call: as many as a Bartender has in work at once. A call that takes long is asked of the next one beside
-it, and all its bytes are stored twice."""
+"""Changes in one call: as many as a Bartender has in work at once. A call that takes long is asked of the next one
+beside it, and all its bytes are stored twice."""
 CALL_BYTES_MAX: Final = bounds.INLINE_CALL_BYTES_MAX // 2
 """Bytes of the files in one call: with their names and metadata it stays below what a user may send."""
 AGAIN_MS: Final = 10_000
 PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
 
-_Waiting = tuple[Write, "asyncio.Future[Done | Failure]"]
+_Waiting = tuple[Change, "asyncio.Future[Done | Failure]"]
 
 
 class WriteBatches:
-    """The small files of one client."""
+    """The changes of one client."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
@@ -42,7 +42,7 @@ class WriteBatches:
         self._sending = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def write(self, call: Call, change: Write) -> Done | Failure:
+    async def write(self, call: Call, change: Change) -> Done | Failure:
         """Send a change with what else waits; `call`: its context, if it is the first. Raises: as `Files.apply`."""
         answer: asyncio.Future[Done | Failure] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, answer))
@@ -83,7 +83,7 @@ class WriteBatches:
         self._waiting = [each for each in self._waiting if not each[1].done()]
         count = size = 0
         for change, _ in self._waiting[:CALL_FILES_MAX]:
-            size += len(change.inline.data) if change.inline is not None else 0
+            size += len(change.inline.data) if isinstance(change, Write) and change.inline is not None else 0
             if count and size > CALL_BYTES_MAX:
                 break
             count += 1

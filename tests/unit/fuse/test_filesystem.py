@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -442,3 +443,13 @@ async def test_a_directory_hands_its_group_on(mount: Trial) -> None:
     made = await mount.system.make_directory(mount.root, "shared", 0o2775, OWNER)
     below = await mount.system.make_directory(made, "below", 0o755, type(OWNER)(7, 7))
     assert (below.attributes.mode, below.attributes.uid, below.attributes.gid) == (0o2755, 7, 100)
+
+
+async def test_changes_that_come_together_share_calls(mount: Trial) -> None:
+    names_ = [f"f{n}" for n in range(40)]
+    await asyncio.gather(*(mount.write(name, name.encode()) for name in names_))
+    assert [await mount.read(name) for name in names_] == [name.encode() for name in names_]
+    mount.network.asked.clear()
+    await asyncio.gather(*(mount.system.remove(mount.root, name, directory=False) for name in names_))
+    assert await names(mount) == []
+    assert mount.network.asked.count("apply") < 10

@@ -162,7 +162,7 @@ def splice(
 def make(
     request: SpliceFile, slot: Slot, new: Sequence[NewBlob], content: ContentId, guid: Guid, now: Ms
 ) -> list[Element]:
-    """Make a file of extents: entry, name, content and blobs at once.
+    """Make a file of extents: entry, name, content and blobs at once; one without bytes needs no content.
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST, TOO_LARGE.
     """
@@ -175,6 +175,8 @@ def make(
     entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
     sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
     sections["states"] = {"size": str(span.size), "neededReplicas": str(begin.wanted)}
+    if not span.size:
+        return [*elements, check(obj, version(0)), *put_all(obj, sections)]
     sections["content"] = {"id": content, "splices": "1"}
     elements += [check(obj, version(0)), *put_all(obj, sections)]
     elements += _content(change, content, _facts(guid, span.size, 1), first=True)
