@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut hosts grid conform conform-s3 mounted browser check-history bench deb constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut hosts grid conform conform-s3 s3-faults mounted browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -77,6 +77,9 @@ browser: .venv/.installed-test ## look at the page by share links in a real Chro
 
 conform-s3: .venv/.installed-test ## run ceph/s3-tests (S3_TESTS: a checkout) against a cluster; what passed once must pass (ARGS: --all)
 	$(PY) -m tests.conform.s3_tests $(ARGS)
+
+s3-faults: .venv/.installed-test ## kill and freeze a Shepherd, a front end and the master of the A-Hash under boto3 (ARGS: --rounds 3 --threads 8)
+	$(PY) -m tests.cluster.s3_faults $(ARGS)
 
 grid: .venv/.installed-test ## run grid jobs on Debian's A-REX while nodes die; as root (ARGS: --jobs 20 --rounds quiet)
 	$(PY) -m tests.cluster.grid $(ARGS)

@@ -37,6 +37,7 @@ class AccessKeysService:
         self._ports = ports
         self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
         self._known: dict[str, tuple[SealedKey | None, int]] = {}
+        self._issued: dict[str, tuple[SealedKey, IssuedKey | None]] = {}
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
         """Make a key."""
@@ -75,7 +76,12 @@ class AccessKeysService:
     async def find(self, key_id: str) -> IssuedKey | None:
         """A key with its secret, None where there is none in force."""
         sealed = await self.kept(key_id)
-        return self._opened(sealed) if sealed is not None else None
+        if sealed is None:
+            return None
+        known = self._issued.get(key_id)
+        if known is None or known[0] != sealed:
+            known = self._issued[key_id] = sealed, self._opened(sealed)
+        return known[1]
 
     async def kept(self, key_id: str) -> SealedKey | None:
         """A key, or a share link, that is in force, else None. Asked again after `bounds.ACCESS_KEY_CACHE_MS`."""
@@ -85,6 +91,7 @@ class AccessKeysService:
             known = await self._ports.librarian.access_key(self._own(Call()).strongly(), key_id)
             if len(self._known) >= bounds.ACCESS_KEYS_KNOWN_MAX:
                 self._known.clear()
+                self._issued.clear()
             self._known[key_id] = (known, mono + bounds.ACCESS_KEY_CACHE_MS)
         if known is None or 0 < known.key.expires_ms <= now:
             return None

@@ -12,9 +12,10 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -27,6 +28,8 @@ SKEW_MS_MAX: Final = 15 * 60 * 1000
 """How far a client's clock may be off: what the clients' libraries correct for."""
 EXPIRES_S_MAX: Final = 7 * 24 * 3600
 """How long a presigned URL may be good."""
+REMEMBERED: Final = 256
+"""Instants, queries and keys of a day whose reading is remembered: each is asked for several times a request."""
 QUERY_FIELDS_MAX: Final = 200
 """Fields of one query: far more than any operation has."""
 
@@ -43,10 +46,19 @@ class Signable:
     path: str
     query: str
     fields: tuple[tuple[str, str], ...]
+    named: Mapping[str, str] = field(init=False, compare=False)
+    """The values of each header field, joined, by its name in lower case."""
+
+    def __post_init__(self) -> None:
+        named: dict[str, str] = {}
+        for name, value in self.fields:
+            lower, trimmed = name.lower(), _trim(value)
+            named[lower] = f"{named[lower]},{trimmed}" if lower in named else trimmed
+        object.__setattr__(self, "named", named)
 
     def field(self, name: str) -> str:
         """The values of one header field, joined; "" when it is not there."""
-        return ",".join(_trim(value) for key, value in self.fields if key.lower() == name)
+        return self.named.get(name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +133,7 @@ def verify(request: Signable, claim: Claim, secret: str, now_ms: int) -> None:
         raise S3Error("SignatureDoesNotMatch", cause)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def signing_key(secret: str, scope: str) -> bytes:
     """The key that signs for one day, region and service."""
     key = b"AWS4" + secret.encode()
@@ -146,6 +159,7 @@ def canonical_request(request: Signable, claim: Claim, path: str) -> str:
     return "\n".join((request.method, path or "/", query, fields, ";".join(claim.signed), claim.payload))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def query_fields(query: str) -> tuple[tuple[str, str], ...]:
     """The fields of a raw query, decoded, in order. Raises: S3Error for too many."""
     parts = [part for part in query.split("&") if part]
@@ -160,6 +174,7 @@ def encode(data: bytes, keep: str = "") -> str:
     return quote(data, safe="-._~" + keep)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def stamp_ms(stamp: str) -> int:
     """`YYYYMMDDTHHMMSSZ` in milliseconds since the Unix epoch. Raises: S3Error."""
     try:
@@ -199,8 +214,7 @@ def _complete(request: Signable, claim: Claim, code: str) -> Claim:
         raise S3Error(code, "a signature has 64 hexadecimal digits")
     if "host" not in claim.signed:
         raise S3Error(code, "the host header field has to be signed")
-    present = {name.lower() for name, _ in request.fields}
-    free = sorted(name for name in present if name.startswith("x-amz-") and name not in claim.signed)
+    free = sorted(name for name in request.named if name.startswith("x-amz-") and name not in claim.signed)
     if claim.presigned:
         free = [name for name in free if name != "x-amz-content-sha256"]
     if free:
@@ -235,7 +249,7 @@ def _stamp(request: Signable, code: str) -> str:
 
 
 def _trim(value: str) -> str:
-    return _BLANKS.sub(" ", value.strip())
+    return _BLANKS.sub(" ", value.strip()) if "  " in value else value.strip()
 
 
 def _decoded(text: str) -> str:
