@@ -63,7 +63,7 @@ def decode_request(
     Raises: what `may` does; BAD_XML, TOO_LARGE, BAD_REQUEST, BAD_NAME; UNKNOWN_OPERATION with the original's words
     (`wrong namespace. expected: ...`, `wrong request (...)`).
     """
-    node = _first_of_body(parse(body))
+    node = first_of_body(parse(body))
     name, space = local_name(node), namespace(node)
     if space == WSRF_RP and name == LIDI:
         return InformationRequest()
@@ -94,7 +94,7 @@ def decode_response(service: Service, method: str, body: bytes) -> Any:
     Raises: the error a Fault carries; BAD_XML, TOO_LARGE when the answer cannot be read.
     """
     operation = service.by_method[method]
-    node = _first_of_body(parse(body))
+    node = first_of_body(parse(body))
     name = local_name(node)
     if name == "Fault":
         raise decode_fault(node)
@@ -168,6 +168,12 @@ def _head(declared: str) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>{envelope}<soap-env:Body>'
 
 
+def enveloped(space: str, name: str, inner: str) -> bytes:
+    """A message whose body is one element of another namespace than ours; `inner` is XML."""
+    declared = f' xmlns:m="{attribute(space)}"'
+    return f"{_head(declared)}<m:{name}>{inner}</m:{name}>".encode() + _CLOSE
+
+
 def _envelope(service: Service, name: str, prefix: str, inner: str) -> bytes:
     declared = f' xmlns:{service.prefix}="{attribute(service.namespace)}"'
     if prefix not in ("", service.prefix):
@@ -176,7 +182,8 @@ def _envelope(service: Service, name: str, prefix: str, inner: str) -> bytes:
     return f"{_head(declared)}<{tag}>{inner}</{tag}>".encode() + _CLOSE
 
 
-def _first_of_body(root: Node) -> Node:
+def first_of_body(root: Node) -> Node:
+    """What a parsed envelope carries. Raises: BAD_XML, NOT_SUPPORTED for a header that must be understood."""
     space, name = namespace(root), local_name(root)
     if name != "Envelope" or space != ENVELOPE:
         said = "a SOAP 1.2 envelope" if space == SOAP_12 else f"{_shown(name)} in namespace {_shown(space)}"

@@ -1,8 +1,8 @@
 """Clients that we did not write, at the plain door of a real cluster. `make conform` runs them and writes the table.
 
 Each client is a list of steps, and a step has passed when its words end well and leave what they should. Clients that
-are not installed are told as such. Third-party copies go both ways, with a second cluster (a token opens it) and with
-Debian's XRootD. The table is `docs/conform.md`. As root, for XRootD runs as somebody else.
+are not installed are told as such. Third-party copies go both ways, with a second cluster and with Debian's XRootD:
+by token, and by a proxy that gfal2 delegates. The table is `docs/conform.md`. As root: XRootD is another user.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cryptography import x509
+
+from chelonia.hosting.net.identity import subject_dn
 from tests.cluster.harness import Cluster
 from tests.support.polling import poll
 
@@ -438,7 +441,27 @@ def third_party(bench: Bench) -> list[Step]:
     def copied(argv: tuple[str, ...], url: str) -> bool:
         return told(bench, *base, *argv, url, check=well)
 
+    def gfaled(source: str, target: str, mode: str, *options: str) -> bool:
+        """Whether gfal2 has had a file copied, and the copy has the bytes."""
+        davs = (each.replace("https:", "davs:") for each in (source, target))
+        good = told(bench, "gfal-copy", "--copy-mode", mode, *options, *davs)
+        got = ("curl", "-sSf", "--capath", str(bench.cluster.ca_dir), "--cert", bench.proxy, "--key", bench.proxy)
+        return good and told(bench, *got, "-L", "-o", str(bench.got), target) and bench.fetched()
+
+    no_token = ("-D", "HTTP PLUGIN:RETRIEVE_BEARER_TOKEN=false")
     steps: list[Step] = [
+        (
+            "gfal2: pull from a cluster by token",
+            lambda: gfaled(f"{there}/pulled", f"{bench.https}/tokened", "pull"),
+        ),
+        (
+            "gfal2: pull from a cluster by delegation",
+            lambda: gfaled(f"{there}/pulled", f"{bench.https}/delegated", "pull", *no_token),
+        ),
+        (
+            "gfal2: push to a cluster by delegation",
+            lambda: gfaled(f"{bench.https}/pushed", f"{there}/delegated", "push", *no_token),
+        ),
         (
             "pull from a cluster",
             lambda: (
@@ -455,8 +478,12 @@ def third_party(bench: Bench) -> list[Step]:
     ]
     if shutil.which("xrootd"):
         xrootd, store = f"https://localhost:{XROOTD}", bench.scratch / "xrootd" / "store"
-        verify = ("-H", "RequireChecksumVerification: true")
+        # after the two of gfal2, which have delegated a proxy; XRootD lets in its holder alone
+        verify = ("-L", "-H", "Credential: gridsite", "-H", "RequireChecksumVerification: true")
         steps += [
+            ("gfal2: pull from XRootD by delegation", lambda: gfaled(f"{xrootd}/f", f"{bench.https}/gpulled", "pull")),
+            ("gfal2: push to XRootD by delegation", lambda: gfaled(f"{bench.https}/pushed", f"{xrootd}/h", "push")),
+            ("gfal2: XRootD pulls", lambda: gfaled(f"{bench.https}/pushed", f"{xrootd}/i", "pull")),
             (
                 "pull from XRootD",
                 lambda: (
@@ -588,19 +615,25 @@ xrd.port {own}
 xrd.tls {root}/cert.pem {root}/key.pem
 xrd.tlsca certdir {ca_dir}
 http.exthandler xrdtpc libXrdHttpTPC.so
+http.gridmap {root}/gridmap
+ofs.authorize 1
+acc.authdb {root}/authdb
 xrootd.chksum adler32
 """
 
 
 @contextmanager
 def xrootd_running(bench: Bench) -> Iterator[None]:
-    """XRootD on loopback with one file, open to all."""
+    """XRootD on loopback with one file, open to the user's certificate alone."""
     root, certs = bench.scratch / "xrootd", bench.cluster.root / "certs"
     for name in ("store", "admin"):
         (root / name).mkdir(parents=True)
     (root / "store" / "f").write_bytes(bench.data)
     shutil.copy(certs / "core-cert.pem", root / "cert.pem")
     shutil.copy(certs / "core-key.pem", root / "key.pem")
+    user = x509.load_pem_x509_certificate(bench.cluster.files("user").cert.read_bytes())
+    (root / "gridmap").write_text(f'"{subject_dn(user)}" user\n')
+    (root / "authdb").write_text("u user / a\n")
     (root / "xrootd.cfg").write_text(
         XROOTD_CONF.format(root=root, port=XROOTD, own=XROOTD + 1, ca_dir=bench.cluster.ca_dir)
     )

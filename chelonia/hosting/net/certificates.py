@@ -87,10 +87,14 @@ class Issued:
         write_file(key_file, key_pem(self.key, password), 0o400)
         write_file(cert_file, chain_pem(self.chain), 0o444)
 
+    @property
+    def proxy_pem(self) -> bytes:
+        """All in one: leaf, key, rest of the chain, in the order Globus wrote them."""
+        return chain_pem(self.chain[:1]) + key_pem(self.key) + chain_pem(self.chain[1:])
+
     def write_proxy(self, path: Path) -> None:
-        """Write one proxy file, mode 0600: leaf, key, rest of the chain, in the order Globus wrote them."""
-        parts = [chain_pem(self.chain[:1]), key_pem(self.key), chain_pem(self.chain[1:])]
-        write_file(path, b"".join(parts), 0o600)
+        """Write one proxy file, mode 0600."""
+        write_file(path, self.proxy_pem, 0o600)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,22 @@
-"""Requests to servers of others that a user names: as nobody, and never into networks that are not meant for it.
+"""Requests to servers of others that a user names: as he or as nobody, and never into networks not meant for it.
 
-The client shows no certificate: with the node's own, a user could reach what only the node may. Addresses that are not
+The client shows what the user has delegated, or no certificate: with the node's own, a user could reach what only the
+node may. Addresses that are not
 public (loopback, private, link-local, ...) are refused, also behind a name or a redirect, unless they are in the
 networks that the operator has named. The address that was looked at is the one that is used.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -20,6 +25,7 @@ from aiohttp.resolver import ThreadedResolver
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, Streaming, TlsSource, target_of
+from chelonia.hosting.net.tls import TlsSettings, TlsStore, make_client_context
 
 REDIRECTS_MAX: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -28,9 +34,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Strangers:
-    """An HTTP client for what users name. `networks`: not public, and yet allowed. Raises: BAD_CONFIG."""
+    """An HTTP client for what users name. `networks`: not public, and yet allowed; `trusting`: whom those trust to
+    whom a credential is shown. Raises: BAD_CONFIG."""
 
-    def __init__(self, tls: TlsSource, networks: Sequence[str] = ()) -> None:
+    def __init__(self, tls: TlsSource, networks: Sequence[str] = (), trusting: TlsStore | None = None) -> None:
         try:
             allowed = tuple(ipaddress.ip_network(text) for text in networks)
         except ValueError as error:
@@ -39,13 +46,27 @@ class Strangers:
                 f"{error}; a network is 192.0.2.0/24 or 2001:db8::/32",
             )
             raise CheloniaError(Kind.BAD_CONFIG, "start", subject, cause) from error
-        self._allowed = allowed
+        self._allowed, self._networks, self._trusting = allowed, networks, trusting
         limits = ClientLimits(connections_max=64, keepalive_ms=1000)
         self._client = HttpClient(tls, limits, _Public(allowed))
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
+
+    @asynccontextmanager
+    async def showing(self, credential: bytes) -> AsyncIterator[Strangers]:
+        """The same client with this to show, for as long as it is used; "" to show nothing. Raises: BAD_CONFIG."""
+        if not credential:
+            yield self
+            return
+        assert self._trusting is not None, "whoever takes delegations can show them"
+        context = await asyncio.to_thread(_showing, credential, self._trusting)
+        other = Strangers(lambda: context, self._networks)
+        try:
+            yield other
+        finally:
+            await other.close()
 
     @asynccontextmanager
     async def stream(
@@ -71,6 +92,15 @@ class Strangers:
                 raise CheloniaError(Kind.INVALID_TARGET, cause=f"{target_of(sending.url)} redirects to no https URL")
             elsewhere = urlsplit(url).netloc != first
             sending = replace(sending, url=url, headers={} if elsewhere else sending.headers)
+
+
+def _showing(credential: bytes, trusting: TlsStore) -> ssl.SSLContext:
+    """A client's context with a certificate, its key and its chain; no file keeps the key. Raises: BAD_CONFIG."""
+    with os.fdopen(os.memfd_create("credential"), "wb") as file:  # OpenSSL reads only what has a name
+        file.write(credential)
+        file.flush()
+        own = TlsSettings(proxy=Path(f"/proc/self/fd/{file.fileno()}"))
+        return make_client_context(own, trusting.trust, trusting.identify)
 
 
 class _Public(AbstractResolver):

@@ -328,7 +328,7 @@ def make_server_context(settings: TlsSettings, trust: Trust, client_certificate:
 
 
 def make_client_context(
-    settings: TlsSettings, trust: Trust, inspect: Callable[[TlsObject], None] | None = None, *, speaks: str = HTTP
+    settings: TlsSettings, trust: Trust, inspect: Callable[[TlsObject], object] | None = None, *, speaks: str = HTTP
 ) -> ssl.SSLContext:
     """Build a client's context; `inspect` looks at the peer as the last step of each handshake.
 
@@ -533,7 +533,7 @@ class _InspectingContext(ssl.SSLContext):
     sslobject_class = _InspectingObject
     sslsocket_class = _InspectingSocket
 
-    inspect: Callable[[TlsObject], None] | None = None
+    inspect: Callable[[TlsObject], object] | None = None
 
 
 def _inspect(tls: TlsObject) -> None:

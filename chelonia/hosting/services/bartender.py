@@ -71,7 +71,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     node.offered |= offer(ACCESS_KEYS, bartender.keys)
     node.doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, node.soap).serve
     context = node.nobody_tls.client_context()
-    strangers = Strangers(lambda: context, settings.transfer_networks)
+    strangers = Strangers(lambda: context, settings.transfer_networks, node.nobody_tls)
     node.closers.append(strangers.close)
     third = ThirdParty(strangers)
     plain = DoorParts(

@@ -16,7 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Share
-from chelonia.hosting.doors.plain import trash
+from chelonia.hosting.doors.plain import delegation, trash
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole, text_answer
 
@@ -48,6 +48,8 @@ async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     kind = exchange.header("Content-Type").partition(";")[0].strip().lower()
     if kind == trash.FORM and trash.TRASH in exchange.request.query:
         return await trash.bring_back(parts, exchange)
+    if delegation.DELEGATION in exchange.request.query and parts.third is not None:
+        return await delegation.post(parts.third.delegations, exchange)
     if kind != REQUEST:
         return text_answer(415, f"POST here asks for a token: Content-Type {REQUEST}\n")
     body = await read_whole(exchange.request, Whole(BODY_BYTES_MAX))

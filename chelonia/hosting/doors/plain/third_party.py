@@ -1,8 +1,9 @@
 """COPY between this cluster and another server, on behalf of a client that only looks on.
 
 This node moves the bytes: between the other server and Shepherds by the same ports as a GET or PUT of its own client,
-so a copy that breaks off, or whose checksum is wrong, leaves nothing. The node shows the other server no certificate:
-rights there come from the `TransferHeader` fields (a token). When the client goes, the copy ends.
+so a copy that breaks off, or whose checksum is wrong, leaves nothing. Rights at the other server come from the
+`TransferHeader` fields (a token) or, with `Credential: gridsite`, from a proxy that the user has delegated; never from
+the node's own certificate. When the client goes, the copy ends.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Final
+from urllib.parse import quote, urlencode
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Placing, Want, Write
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.hosting.doors.plain.delegation import DELEGATION
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen
+from chelonia.hosting.net.delegations import Delegations
 from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status
-from chelonia.hosting.net.http_messages import HttpResponse
+from chelonia.hosting.net.http_messages import HttpResponse, text_answer
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.wire.web import third_party
 from chelonia.wire.web.digests import parse_digests
@@ -33,14 +37,19 @@ MARKER_S: Final = 5.0
 TRANSFERS_MAX: Final = 32
 """Copies of one node at once: each holds two connections."""
 TRANSFERS_PER_DN_MAX: Final = 16
+LEFT_MS: Final = 20 * 60 * 1000
+"""A delegated proxy that ends sooner is asked for anew before a copy begins."""
+ASKED: Final = "asked-to-delegate"
+"""In the query of a COPY: its client was sent to delegate once; it is not sent again."""
 _MARKERS: Final = (("Content-Type", "text/perf-marker-stream"), ("Cache-Control", "no-store"))
 
 
 @dataclass(slots=True)
 class ThirdParty:
-    """The client for other servers, and who has how many copies under way."""
+    """The client for other servers, what users have delegated, and who has how many copies under way."""
 
     strangers: Strangers
+    delegations: Delegations = field(default_factory=Delegations)
     running: Counter[str] = field(default_factory=Counter)
 
 
@@ -62,6 +71,9 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Fetch a file from the other server (`Source`)."""
     other = _remote(exchange, "Source")
     third, place = _third(parts), exchange.place
+    shown = _shown(third, exchange)
+    if isinstance(shown, HttpResponse):
+        return shown
     there = await seen(parts, exchange.call, place)
     if there is not None and exchange.header("Overwrite").upper() == "F":
         raise CheloniaError(Kind.PRECONDITION, "COPY", str(place), "there is an entry of this name")
@@ -70,7 +82,10 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
     async def run() -> None:
         asked = {**dict(other.headers), "Want-Digest": "adler32,md5,sha-256"}
-        async with third.strangers.stream(Sending("GET", other.url, asked)) as answer:
+        async with (
+            third.strangers.showing(shown) as strangers,
+            strangers.stream(Sending("GET", other.url, asked)) as answer,
+        ):
             await _check(answer)
             told = parse_digests(
                 digest=answer.headers.get("Digest", ""), repr_digest=answer.headers.get("Repr-Digest", "")
@@ -96,6 +111,9 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Send a file to the other server (`Destination` on another host)."""
     other = _remote(exchange, "Destination")
     third, place = _third(parts), exchange.place
+    shown = _shown(third, exchange)
+    if isinstance(shown, HttpResponse):
+        return shown
     there = await look(parts, carrying(parts, exchange.call), place, Want.SOURCES | Want.CHECKSUMS)
     known = there.attributes
     if known.type != TYPE_FILE:
@@ -111,30 +129,52 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         headers = dict(other.headers)
         if exchange.header("Overwrite").upper() == "F":
             headers["If-None-Match"] = "*"
-        if known.size:
-            # XRootD 5 announces with its 100 Continue that it will close, and then does not: that is no HTTP
-            expects = not (await _server(third, other)).startswith("XrootD")
-            sending = Sending("PUT", other.url, headers, length=known.size, expects=expects)
-            async with third.strangers.stream(sending, body) as answer:
-                await _check(answer)
-        else:
-            async with third.strangers.stream(Sending("PUT", other.url, headers, b"")) as answer:
-                await _check(answer)
-        await _verify(third, other, f"{moved.adler:08x}")
+        async with third.strangers.showing(shown) as strangers:
+            if known.size:
+                # XRootD 5 announces with its 100 Continue that it will close, and then does not: that is no HTTP
+                expects = not (await _server(strangers, other)).startswith("XrootD")
+                sending = Sending("PUT", other.url, headers, length=known.size, expects=expects)
+                async with strangers.stream(sending, body) as answer:
+                    await _check(answer)
+            else:
+                async with strangers.stream(Sending("PUT", other.url, headers, b"")) as answer:
+                    await _check(answer)
+            await _verify(strangers, other, f"{moved.adler:08x}")
 
     return HttpResponse(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
 
 
-async def _server(third: ThirdParty, other: Remote) -> str:
+def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
+    """The credential to show the other server, "" for none; or the answer that has the client delegate one first.
+
+    Raises: BAD_REQUEST, DENIED.
+    """
+    wanted = exchange.header("Credential").strip().lower()
+    if wanted in ("", "none"):
+        return b""
+    if wanted != "gridsite":
+        raise CheloniaError(Kind.BAD_REQUEST, "COPY", cause="Credential is `gridsite` or `none` here")
+    asked, query = ASKED in exchange.request.query, urlencode({**exchange.request.query, ASKED: ""})
+    found = third.delegations.credential(exchange.request.peer, 0 if asked else LEFT_MS)
+    if found:
+        return found
+    if asked:
+        cause = f"nothing that you have delegated is kept here; delegate a proxy at /?{DELEGATION}, or send a token"
+        raise CheloniaError(Kind.DENIED, "COPY", cause=cause)
+    headers = (("Location", f"{quote(exchange.request.path)}?{query}"), ("X-Delegate-To", f"/?{DELEGATION}"))
+    return text_answer(302, f"delegate a proxy at /?{DELEGATION} first\n", headers)
+
+
+async def _server(strangers: Strangers, other: Remote) -> str:
     """What the other server calls itself."""
-    async with third.strangers.stream(Sending("HEAD", other.url, dict(other.headers))) as answer:
+    async with strangers.stream(Sending("HEAD", other.url, dict(other.headers))) as answer:
         return answer.headers.get("Server", "")
 
 
-async def _verify(third: ThirdParty, other: Remote, adler32: str) -> None:
+async def _verify(strangers: Strangers, other: Remote, adler32: str) -> None:
     """Compare with what the other server has now. Raises: CHECKSUM."""
     asked = {**dict(other.headers), "Want-Digest": "adler32"}
-    async with third.strangers.stream(Sending("HEAD", other.url, asked)) as answer:
+    async with strangers.stream(Sending("HEAD", other.url, asked)) as answer:
         told = parse_digests(digest=answer.headers.get("Digest", "")) if answer.status < 400 else Checksums()
     if told.adler32 and told.adler32 != adler32:
         raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"adler32 there is {told.adler32}, here {adler32}")

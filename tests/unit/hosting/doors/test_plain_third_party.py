@@ -46,6 +46,12 @@ class Other:
         self.stored = b""
         self.status, self.digest = 200, f"adler32={ADLER}"
         self.waits: asyncio.Event | None = None
+        self.shown: list[bytes] = []
+
+    @asynccontextmanager
+    async def showing(self, credential: bytes) -> AsyncIterator[Other]:
+        self.shown.append(credential)
+        yield self
 
     @asynccontextmanager
     async def stream(

@@ -12,7 +12,7 @@ from chelonia.hosting.net.http_client import Sending
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import ClientCertificate
-from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import anonymous, secure
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -24,8 +24,9 @@ def grid(tmp_path: Path) -> Grid:
 
 
 def strangers(grid: Grid, *networks: str) -> Strangers:
-    context = anonymous(grid).client_context()
-    return Strangers(lambda: context, networks)
+    nobody = anonymous(grid)
+    context = nobody.client_context()
+    return Strangers(lambda: context, networks, nobody)
 
 
 async def refusal(client: Strangers, url: str) -> CheloniaError:
@@ -54,7 +55,7 @@ async def test_other_spellings_of_an_address_are_none(grid: Grid, host: str) -> 
     assert (await refusal(strangers(grid), f"https://{host}:1/x")).kind in (Kind.BAD_REQUEST, Kind.INVALID_TARGET)
 
 
-async def test_a_network_may_be_allowed_and_no_certificate_is_shown(grid: Grid) -> None:
+async def test_a_network_may_be_allowed_and_only_what_is_delegated_is_shown(grid: Grid) -> None:
     seen: list[str] = []
 
     async def door(request: HttpRequest) -> HttpResponse:
@@ -62,11 +63,14 @@ async def test_a_network_may_be_allowed_and_no_certificate_is_shown(grid: Grid) 
         return text_answer(200, "ok")
 
     async with secure(door, grid.server(), ClientCertificate.OPTIONAL) as server:
-        client = strangers(grid, *LOOPBACK)
-        async with client.stream(Sending("GET", f"https://localhost:{server.port}/")) as answer:
-            assert answer.status == 200
+        client, sending = strangers(grid, *LOOPBACK), Sending("GET", f"https://localhost:{server.port}/")
+        for credential in (b"", grid.proxy(grid.user()).proxy_pem, b""):
+            async with client.showing(credential) as one, one.stream(sending) as answer:
+                assert answer.status == 200
+        async with client.showing(grid.proxy(grid.user()).proxy_pem) as one:
+            assert (await refusal(one, "https://10.1.2.3/")).kind is Kind.INVALID_TARGET
         await client.close()
-    assert seen == ["ANONYMOUS"]
+    assert seen == ["ANONYMOUS", JANE, "ANONYMOUS"]
 
 
 async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> None:

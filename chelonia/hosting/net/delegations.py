@@ -1,0 +1,137 @@
+"""Proxies that users have delegated to this node, so that it may show them to other servers in their name.
+
+The key of each is made here and never leaves: the user signs its certificate. All of it is in memory alone, ends with
+the proxy's validity, and is gone after a restart; clients then delegate again. A user has one delegation for each set
+of attributes (VOMS) that he comes with, whatever id he gives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.hosting.net.certificates import Issued, KeyKind, PrivateKey, make_key
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_messages import Peer
+from chelonia.hosting.net.identity import check_validity, identity_of_chain
+
+log = logging.getLogger("chelonia.delegations")
+
+DELEGATIONS_MAX: Final = 1000
+"""Of one node, about 20 KiB each."""
+DELEGATIONS_PER_DN_MAX: Final = 8
+"""Sets of attributes that one user comes with."""
+ANSWER_MS_MAX: Final = 10 * 60 * 1000
+"""How long a request waits for its proxy."""
+CHAIN_MAX: Final = 16
+Who = tuple[Dn, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one user has delegated, and the key that waits for a proxy."""
+
+    issued: Issued | None = None
+    until_ms: Ms = Ms(0)
+    asked: PrivateKey | None = None
+    asked_until_ms: Ms = Ms(0)
+
+
+class Delegations:
+    """Keeps what is delegated by those who show a certificate. Every method raises DENIED to those who show none."""
+
+    def __init__(self, now_ms: Callable[[], Ms] | None = None) -> None:
+        self._now_ms = now_ms or SystemClock().now_ms
+        self._held: dict[Who, _Held] = {}
+        self._making = asyncio.Lock()
+
+    async def request(self, peer: Peer) -> str:
+        """A certificate request (PEM) for `peer` to sign: the same one until it is signed. Raises: BUSY."""
+        held = self._place(_who(peer))
+        async with self._making:  # an RSA key costs 100 ms of a core: nobody gets more than one core of them
+            now_ms = self._now_ms()
+            if held.asked is None or now_ms >= held.asked_until_ms:
+                held.asked = await asyncio.to_thread(make_key, KeyKind.RSA)
+            held.asked_until_ms = Ms(now_ms + ANSWER_MS_MAX)
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "proxy")])  # its signer names it
+        request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(held.asked, hashes.SHA256())
+        return request.public_bytes(serialization.Encoding.PEM).decode()
+
+    def put(self, peer: Peer, pem: str) -> None:
+        """Keep a proxy that was signed for a request. Raises: BAD_REQUEST, NOT_FOUND, UNTRUSTED, EXPIRED."""
+        who = _who(peer)
+        held = self._held.get(who, _Held())
+        try:
+            chain = tuple(x509.load_pem_x509_certificates(pem.encode()))
+            public = chain[0].public_key()
+        except (ValueError, UnicodeEncodeError) as error:
+            raise CheloniaError(Kind.BAD_REQUEST, "putProxy", cause=f"no certificates in PEM: {error}") from None
+        if len(chain) > CHAIN_MAX:
+            raise CheloniaError(Kind.BAD_REQUEST, "putProxy", cause=f"a chain of more than {CHAIN_MAX} certificates")
+        keys = (held.asked, held.issued.key if held.issued else None)
+        key = next((key for key in keys if key is not None and key.public_key() == public), None)
+        if key is None:
+            cause = "the proxy is not of a key that was requested here in the last minutes: ask with getNewProxyReq"
+            raise CheloniaError(Kind.NOT_FOUND, "putProxy", cause=cause)
+        identity = identity_of_chain(chain)
+        if identity.dn != who[0]:
+            raise CheloniaError(Kind.UNTRUSTED, "putProxy", cause=f"it is a proxy of {identity.dn}, you are {who[0]}")
+        check_validity(chain, self._now_ms())
+        self._held[who] = _Held(Issued(chain, key), identity.not_after_ms)
+        log.info('event=delegated dn="%s" until_ms=%d limited=%s', who[0], identity.not_after_ms, identity.limited)
+
+    def until_ms(self, peer: Peer) -> Ms:
+        """When what `peer` has delegated ends. Raises: NOT_FOUND."""
+        held = self._held.get(_who(peer))
+        if held is None or self._now_ms() >= held.until_ms:
+            raise CheloniaError(Kind.NOT_FOUND, "delegation", cause="nothing that you have delegated is kept here")
+        return held.until_ms
+
+    def drop(self, peer: Peer) -> None:
+        """Forget it."""
+        self._held.pop(_who(peer), None)
+
+    def credential(self, peer: Peer, left_ms: int) -> bytes:
+        """What to show in the name of `peer` (PEM), "" when nothing is kept that is good for `left_ms` more."""
+        held = self._held.get(_who(peer))
+        if held is None or held.issued is None or self._now_ms() + left_ms >= held.until_ms:
+            return b""
+        return held.issued.proxy_pem
+
+    def _place(self, who: Who) -> _Held:
+        """What `who` has, or room for it. Raises: BUSY."""
+        if who not in self._held:
+            now_ms = self._now_ms()
+            gone = [each for each, held in self._held.items() if now_ms >= max(held.until_ms, held.asked_until_ms)]
+            for each in gone:
+                del self._held[each]
+            if (
+                len(self._held) >= DELEGATIONS_MAX
+                or sum(dn == who[0] for dn, _ in self._held) >= DELEGATIONS_PER_DN_MAX
+            ):
+                log.info('event=limit name=delegations dn="%s" kept=%d', who[0], len(self._held))
+                cause = f"at most {DELEGATIONS_PER_DN_MAX} delegations of a user, {DELEGATIONS_MAX} in all, are kept"
+                raise CheloniaError(Kind.BUSY, "delegation", cause=cause)
+            self._held[who] = _Held(asked_until_ms=Ms(now_ms + ANSWER_MS_MAX))
+        return self._held[who]
+
+
+def id_of(peer: Peer) -> str:
+    """The id of what `peer` delegates, 16 hex digits."""
+    return hashlib.sha256(repr(_who(peer)).encode()).hexdigest()[:16]
+
+
+def _who(peer: Peer) -> Who:
+    if peer.dn == ANONYMOUS:
+        cause = "delegation is for those who show a certificate; with a token, send TransferHeaderAuthorization"
+        raise CheloniaError(Kind.DENIED, "delegation", cause=cause)
+    return peer.dn, peer.attributes

@@ -1,0 +1,59 @@
+"""GridSite delegation: a client gives a server a proxy for a key that the server has made. Pure.
+
+SOAP in RPC form, in two namespaces (version 1 and 2) whose operations are the same, but for those that tell versions.
+Source: the delegation service of GridSite (`delegation-1.1.0.wsdl`, `delegation-2.0.0.wsdl`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
+from chelonia.wire.soap import enveloped, first_of_body
+from chelonia.wire.xml import leaf, local_name, namespace, parse, text_of
+
+NAMESPACES: Final = tuple(f"http://www.gridsite.org/namespaces/delegation-{version}" for version in (1, 2))
+VERSION: Final = "2.0.0"
+BODY_BYTES_MAX: Final = 128 * 1024
+"""A proxy chain has some 10 KiB, with VOMS attributes some 30."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationCall:
+    """One request: its operation and namespace, the id of the delegation and the proxy (PEM), "" where it has none."""
+
+    operation: str
+    namespace: str
+    delegation: str = ""
+    proxy: str = ""
+
+
+def read(body: bytes) -> DelegationCall:
+    """Read a request. Raises: BAD_XML, TOO_LARGE, UNKNOWN_OPERATION."""
+    node = first_of_body(parse(body, BODY_BYTES_MAX))
+    if namespace(node) not in NAMESPACES:
+        cause = f"wrong namespace; here is delegation: {' or '.join(NAMESPACES)}"
+        raise CheloniaError(Kind.UNKNOWN_OPERATION, "delegation", cause=cause)
+    texts = {local_name(child): text_of(child) for child in node}
+    return DelegationCall(local_name(node), namespace(node), texts.get("delegationID", ""), texts.get("proxy", ""))
+
+
+def returned(asked: DelegationCall, value: str | None = None) -> bytes:
+    """The answer with one value, or none."""
+    inner = "" if value is None else leaf(f"{asked.operation}Return", value)
+    return enveloped(asked.namespace, f"{asked.operation}Response", inner)
+
+
+def requested(asked: DelegationCall, request: str, delegation: str) -> bytes:
+    """The answer to `getNewProxyReq`: what to sign (a certificate request in PEM), and the id of the delegation."""
+    inner = leaf("proxyRequest", request) + leaf("delegationID", delegation)
+    name = f"{asked.operation}Return"
+    return enveloped(asked.namespace, f"{asked.operation}Response", f"<{name}>{inner}</{name}>")
+
+
+def instant(at_ms: Ms) -> str:
+    """An `xsd:dateTime`."""
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

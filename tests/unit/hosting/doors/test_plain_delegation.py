@@ -1,0 +1,157 @@
+"""Delegation at the plain door: how a user gives it a proxy, and what a copy does with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from cryptography import x509
+from lxml import etree
+
+from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.hosting.doors.plain.third_party import ThirdParty
+from chelonia.hosting.net import delegations
+from chelonia.hosting.net.certificates import Issued, chain_pem, make_proxy
+from chelonia.hosting.net.delegations import Delegations
+from chelonia.hosting.net.strangers import Strangers
+from tests.unit.hosting.doors.test_plain_door import JOE, Bench, Seen
+from tests.unit.hosting.doors.test_plain_third_party import BYTES, OTHER, Other
+from tests.unit.hosting.grid import Grid
+
+HOUR_S = 3600
+V1, V2 = (f"http://www.gridsite.org/namespaces/delegation-{n}" for n in (1, 2))
+
+
+class Asker:
+    """A client of the delegation service, and the copies that it asks for."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid, self.other = grid, Other()
+        self.bench = Bench(ThirdParty(cast(Strangers, self.other), Delegations(grid.clock.now_ms)))
+
+    def call(self, operation: str, dn: Dn = JOE, space: str = V2, **values: str) -> dict[str, str]:
+        """What one operation answers, by the names of its leaves."""
+        inner = "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
+        body = (
+            '<e:Envelope xmlns:e="http://schemas.xmlsoap.org/soap/envelope/"><e:Body>'
+            f'<d:{operation} xmlns:d="{space}">{inner}</d:{operation}></e:Body></e:Envelope>'
+        )
+        return leaves(self.bench.ask("POST", "/?delegation", body.encode(), dn, Content_Type="text/xml"))
+
+    def sign(self, request: str, signer: Issued, lifetime_s: int = HOUR_S) -> str:
+        """A proxy for a certificate request, as the client signs it."""
+        asked: Any = x509.load_pem_x509_csr(request.encode())
+        assert asked.is_signature_valid
+        return chain_pem(make_proxy(signer, self.grid.now, lifetime_s=lifetime_s, key=asked).chain).decode()
+
+    def delegate(self, lifetime_s: int = HOUR_S) -> None:
+        request = self.call("getProxyReq", delegationID="mine")["getProxyReqReturn"]
+        assert not self.call("putProxy", delegationID="mine", proxy=self.sign(request, self.joe(), lifetime_s))
+
+    def joe(self) -> Issued:
+        return self.grid.user(JOE)
+
+    def copy(self, path: str = "/f", dn: Dn = JOE, **headers: str) -> Seen:
+        return self.bench.ask("COPY", path, dn=dn, Credential="gridsite", **headers)
+
+
+def leaves(answer: Seen) -> dict[str, str]:
+    found = {str(each.tag): each.text or "" for each in etree.fromstring(answer.body).iter() if not len(each)}
+    assert ("faultcode" in found) == (answer.status == 500)
+    return {name: text for name, text in found.items() if not name.startswith("{http://www.gridsite")}
+
+
+@pytest.fixture
+def asker(tmp_path: Path) -> Asker:
+    return Asker(Grid(tmp_path))
+
+
+def test_a_copy_is_sent_to_delegate_and_then_shows_the_proxy(asker: Asker) -> None:
+    first = asker.copy("/a%3F b?x=1", Source=OTHER)
+    assert (first.status, first.headers["X-Delegate-To"]) == (302, "/?delegation")
+    again = first.headers["Location"]
+    assert again.startswith("/a%253F%20b?x=1&asked-to-delegate")
+    refused = asker.copy(again, Source=OTHER)
+    assert (refused.status, "delegate a proxy" in refused.text) == (403, True)
+    asker.delegate()
+    assert asker.copy("/f", Source=OTHER).text.endswith("success: Created\n")
+    assert asker.copy("/f", Destination=OTHER).text.endswith("success: Created\n")
+    pulled, pushed = asker.other.shown
+    assert pulled == pushed
+    assert pulled.count(b"BEGIN CERTIFICATE") == 2
+    assert pulled.count(b"PRIVATE KEY") == 2
+    assert asker.other.stored == BYTES
+    assert asker.copy("/f", Source=OTHER, dn=Dn("/CN=eve")).status == 302
+    asker.bench.ask("COPY", "/f", dn=JOE, Source=OTHER)
+    assert asker.other.shown[-1] == b""
+
+
+def test_both_versions_tell_when_it_ends_and_forget_it(asker: Asker) -> None:
+    assert asker.call("getInterfaceVersion")["getInterfaceVersionReturn"] == "2.0.0"
+    assert "faultstring" in asker.call("getTerminationTime")
+    for space in (V1, V2):
+        asked = asker.call("getNewProxyReq", space=space)
+        proxy = asker.sign(asked["proxyRequest"], asker.joe())
+        assert not asker.call("putProxy", space=space, delegationID=asked["delegationID"], proxy=proxy)
+        assert asker.call("getTerminationTime", space=space)["getTerminationTimeReturn"].endswith("Z")
+        assert not asker.call("destroy", space=space)
+        assert asker.copy("/f", Source=OTHER).status == 302
+
+
+def test_a_proxy_that_ends_soon_is_asked_for_anew_and_a_short_one_is_used(asker: Asker) -> None:
+    asker.delegate(lifetime_s=10 * 60)
+    assert asker.copy("/f", Source=OTHER).status == 302
+    assert asker.copy("/f?asked-to-delegate", Source=OTHER).status == 202
+    asker.grid.clock.ms += 11 * 60_000
+    assert asker.copy("/f?asked-to-delegate", Source=OTHER).status == 403
+    assert "faultstring" in asker.call("getTerminationTime")
+
+
+def test_a_request_is_the_same_until_it_is_signed_and_a_new_one_after(asker: Asker) -> None:
+    one, two = (asker.call("getProxyReq")["getProxyReqReturn"] for _ in range(2))
+    keys = [x509.load_pem_x509_csr(each.encode()).public_key() for each in (one, two)]
+    assert keys[0] == keys[1]
+    for request in (one, two):  # two clients of one user at once
+        assert not asker.call("putProxy", proxy=asker.sign(request, asker.joe()))
+    renewed = asker.call("renewProxyReq")["renewProxyReqReturn"]
+    assert x509.load_pem_x509_csr(renewed.encode()).public_key() != keys[0]
+    assert asker.copy("/f", Source=OTHER).status == 202  # by the one that is kept meanwhile
+
+
+def test_what_is_no_proxy_of_the_caller_is_refused(asker: Asker) -> None:
+    request = asker.call("getProxyReq")["getProxyReqReturn"]
+    eve = asker.grid.user("/O=Grid/CN=eve")
+    for proxy, why in (
+        (asker.sign(request, eve), "proxy of /O=Grid/CN=eve"),
+        (asker.sign(request, asker.joe(), -60), "expired"),
+        (chain_pem(asker.grid.proxy(asker.joe()).chain).decode(), "not of a key"),
+        ("x", "no certificates"),
+        (asker.sign(request, asker.joe()) * 9, "more than 16"),
+    ):
+        assert why in asker.call("putProxy", proxy=proxy)["faultstring"]
+    assert asker.copy("/f", Source=OTHER).status == 302
+
+
+def test_who_shows_no_certificate_delegates_nothing(asker: Asker) -> None:
+    for operation in ("getProxyReq", "getNewProxyReq", "putProxy", "getTerminationTime", "destroy"):
+        assert "show a certificate" in asker.call(operation, ANONYMOUS)["faultstring"]
+    assert asker.copy("/f", Source=OTHER, dn=ANONYMOUS).status == 403
+    assert asker.bench.ask("COPY", "/f", Source=OTHER, Credential="oidc").status == 400
+    assert "no operation" in asker.call("getServiceMetadata", key="x")["faultstring"]
+    assert "wrong namespace" in asker.call("getProxyReq", space="urn:x")["faultstring"]
+    assert asker.bench.ask("POST", "/?delegation", b"<!DOCTYPE x><x/>").status == 500
+    assert Bench().ask("POST", "/?delegation", b"<x/>").status == 415
+
+
+def test_a_user_fills_no_memory(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegations, "DELEGATIONS_MAX", 2)
+    users = [Dn(f"/CN={n}") for n in range(3)]
+    kept = Delegations(asker.grid.clock.now_ms)
+    third = asker.bench.parts.third
+    assert third is not None
+    third.delegations = kept
+    assert all("getProxyReqReturn" in asker.call("getProxyReq", dn) for dn in users[:2])
+    assert "at most" in asker.call("getProxyReq", users[2])["faultstring"]
+    asker.grid.clock.ms = Ms(asker.grid.clock.ms + delegations.ANSWER_MS_MAX)
+    assert "getProxyReqReturn" in asker.call("getProxyReq", users[2])
