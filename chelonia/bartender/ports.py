@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from chelonia.bartender.grouped import GroupedCalls
 from chelonia.bartender.queues import Places, Queues
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds
+from chelonia.core.ids import ReferenceId
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.shepherd import FetchOutcome, SmallBlob, StoreOutcome
 from chelonia.core.timing.clock import Clock, Ids
 
 
@@ -22,6 +25,8 @@ class Ports:
     clock: Clock
     ids: Ids
     settings: BartenderSettings
+    storing: GroupedCalls[SmallBlob, StoreOutcome]
+    fetching: GroupedCalls[ReferenceId, FetchOutcome]
     limits: LimitCounts = field(default_factory=LimitCounts)
     places: Places = field(default_factory=Places)
     lists: Queues = field(default_factory=lambda: Queues(bounds.LISTS_PER_CALLER_MAX))

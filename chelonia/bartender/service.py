@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from chelonia.bartender import audit, deleted, listing, modify, names, transfers
+from chelonia.bartender import audit, deleted, grouped, listing, modify, names, transfers
 from chelonia.bartender.access_keys import AccessKeysService
 from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
 from chelonia.bartender.files.service import FilesService
@@ -68,7 +68,9 @@ class BartenderService:
     ) -> None:
         """Bind the service to its world; nothing is started and nothing is kept."""
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
-        self._ports = Ports(librarian, shepherds, clock, ids, settings)
+        self._ports = Ports(
+            librarian, shepherds, clock, ids, settings, grouped.storing(shepherds), grouped.fetching(shepherds)
+        )
         self.files = FilesService(self._ports)
         self.keys = AccessKeysService(self._ports)
 

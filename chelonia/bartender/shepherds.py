@@ -303,6 +303,16 @@ class Shepherds:
         if now_ms - asked_ms >= min(self._settings.hedge_ms, self._settings.fallback_grace_ms):
             self._silent[shepherd] = now_ms + self._settings.silent_ms
 
+    def silence_noted(self, shepherd: ServiceId) -> Callable[[asyncio.Future[T]], None]:
+        """For an answer that is waited for from now on: who gives up waiting notes a silence."""
+        asked_ms = self._clock.monotonic_ms()
+
+        def note(answer: asyncio.Future[T]) -> None:
+            if answer.cancelled():
+                self._note_silence(shepherd, asked_ms)
+
+        return note
+
     async def _soon(self, reads: Sequence[Read], width: int) -> list[TurlOutcome]:
         """Answers in the order of `reads`: all until the first with a TURL is in, then what comes within the grace.
 

@@ -40,7 +40,7 @@ async def stored(ports: Ports, call: Call, blob: SmallBlob, nodes: Sequence[Node
     async with Race[ServiceId, StoreOutcome](ports.clock) as race:
         while len(given) < wanted and (race.running or (waiting and len(given) < durable)):
             for node in taken(waiting, more):
-                race.begin(node.shepherd, _store(ports, call, node.shepherd, blob))
+                race.begin(node.shepherd, ports.storing.ask(call, node.shepherd, blob, len(blob.data)))
             now_ms = ports.clock.monotonic_ms()
             ended = await race.ended(settings.hedge_ms if give_up_ms < 0 else max(0, give_up_ms - now_ms))
             receipt = None
@@ -62,37 +62,19 @@ async def stored(ports: Ports, call: Call, blob: SmallBlob, nodes: Sequence[Node
     return tuple(given.values())
 
 
-async def fetched(ports: Ports, call: Call, locations: Sequence[Location]) -> bytes | None:
-    """The bytes of a small blob, from the first Shepherd that gives them; None when none does."""
+async def fetched(ports: Ports, call: Call, locations: Sequence[Location], size: int) -> bytes | None:
+    """The bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
     order = await ports.shepherds.nearest(call, locations)
     waiting, more = sorted(order, key=lambda location: ports.shepherds.is_silent(location.shepherd)), 1
     async with Race[Location, FetchOutcome](ports.clock) as race:
         while race.running or waiting:
             for location in taken(waiting, more):
-                race.begin(location, _fetch(ports, call, location))
+                race.begin(location, ports.fetching.ask(call, location.shepherd, location.reference, size))
             ended = await race.ended(ports.settings.hedge_ms if waiting else ports.settings.shepherd_timeout_ms)
             if ended is not None and (data := ended[1].result().data) is not None:
                 return data
             more = many(silent=ended is None, of_use=False)
     return None
-
-
-async def _store(ports: Ports, call: Call, shepherd: ServiceId, blob: SmallBlob) -> StoreOutcome:
-    port = ports.shepherds.port(shepherd)
-    try:
-        (outcome,) = await ports.shepherds.heard(shepherd, lambda: port.store(call, (blob,)))
-    except CheloniaError as error:
-        return StoreOutcome(error=str(error), kind=error.kind.value)
-    return outcome
-
-
-async def _fetch(ports: Ports, call: Call, location: Location) -> FetchOutcome:
-    port = ports.shepherds.port(location.shepherd)
-    try:
-        (outcome,) = await ports.shepherds.heard(location.shepherd, lambda: port.fetch(call, (location.reference,)))
-    except CheloniaError as error:
-        return FetchOutcome(error=str(error), kind=error.kind.value)
-    return outcome
 
 
 def _too_few(refused: Sequence[StoreOutcome]) -> CheloniaError:

@@ -94,4 +94,4 @@ async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int)
         return None
     if not turn.room.carry(size):
         return None
-    return await small.fetched(ports, turn.service, alive) if size and alive else (None if size else b"")
+    return await small.fetched(ports, turn.service, alive, size) if size and alive else (None if size else b"")

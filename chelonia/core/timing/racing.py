@@ -40,21 +40,21 @@ class Race(Generic[K, T]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._running: dict[asyncio.Task[T], K] = {}
+        self._running: dict[asyncio.Future[T], K] = {}
         self._over: asyncio.Future[None] | None = None
 
     @property
-    def running(self) -> Mapping[asyncio.Task[T], K]:
+    def running(self) -> Mapping[asyncio.Future[T], K]:
         """Those begun of which `ended` has not told, in that order."""
         return self._running
 
-    def begin(self, key: K, work: Coroutine[Any, Any, T]) -> None:
+    def begin(self, key: K, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> None:
         """Let `work` run too."""
-        task = asyncio.ensure_future(work)
+        task: asyncio.Future[T] = asyncio.ensure_future(work)
         task.add_done_callback(self._tell)
         self._running[task] = key
 
-    async def ended(self, pause_ms: int | None) -> tuple[K, asyncio.Task[T]] | None:
+    async def ended(self, pause_ms: int | None) -> tuple[K, asyncio.Future[T]] | None:
         """Wait for one that has ended, at most `pause_ms` (None: for ever); it is no longer `running` then.
 
         Returns: the first begun of those that have ended; None: all were silent for so long.

@@ -101,7 +101,7 @@ async def _open(http: HttpClient, turl: str, span: str, patience_ms: int) -> _Op
     raise AssertionError("the block above returns or raises")
 
 
-async def _dropped(tasks: Collection[asyncio.Task[_OpenRead]]) -> None:
+async def _dropped(tasks: Collection[asyncio.Future[_OpenRead]]) -> None:
     """End what is still asked, and let go of what has answered too late."""
     for task in tasks:
         task.cancel()

@@ -54,7 +54,7 @@ class SmallBlobs:
         self._uploads = uploads
         self._free = 0
         self._counted_ms = -1
-        self._waiting: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]] = []
+        self._waiting: list[tuple[SmallReplica, asyncio.Future[Receipt]]] = []
         self._writing = 0
 
     async def store(self, blobs: Sequence[SmallBlob]) -> tuple[StoreOutcome, ...]:
@@ -66,23 +66,20 @@ class SmallBlobs:
             return tuple(StoreOutcome(error=why, kind=Kind.UNAVAILABLE.value) for _ in blobs)
         await self._count()
         checked = [self._checked(each) for each in blobs]
-        good = [each for each in checked if isinstance(each, SmallReplica)]
-        if not good:
-            return tuple(each for each in checked if isinstance(each, StoreOutcome))
-        try:
-            receipts = await self._stored(good)
-        except CheloniaError as error:
+        writing = (self._stored(each) for each in checked if isinstance(each, SmallReplica))
+        given = await asyncio.gather(*writing, return_exceptions=True)
+        if any(isinstance(each, CheloniaError) for each in given):
             await node.disk.look(hard=True)
-            failed = StoreOutcome(error=str(error), kind=error.kind.value)
-            return tuple(each if isinstance(each, StoreOutcome) else failed for each in checked)
-        given = iter(receipts)
-        return tuple(each if isinstance(each, StoreOutcome) else StoreOutcome(next(given)) for each in checked)
+        told = map(_outcome, given)
+        return tuple(each if isinstance(each, StoreOutcome) else next(told) for each in checked)
 
     async def fetch(self, references: Sequence[ReferenceId]) -> tuple[FetchOutcome, ...]:
         """Read whole replicas, checked. Raises: TOO_LARGE."""
         found = [self._node.index.get(reference) for reference in references]
         _check_size("fetch", sum(held.size for held in found if held is not None))
-        return tuple([await self._fetched(*pair) for pair in zip(references, found, strict=True)])
+        if len(found) == 1:
+            return (await self._fetched(references[0], found[0]),)
+        return tuple(await asyncio.gather(*map(self._fetched, references, found)))
 
     async def sums(self, reference: ReferenceId) -> MeasuredOutcome:
         """What the record of a replica says of its bytes, while they are held for whole."""
@@ -117,10 +114,10 @@ class SmallBlobs:
         self._free -= size
         return SmallReplica(reference, replace(expected, checksums=measured), blob.data)
 
-    def _stored(self, replicas: list[SmallReplica]) -> asyncio.Future[list[Receipt]]:
-        """The receipts of replicas, which are written with what else is waiting."""
-        written: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((replicas, written))
+    def _stored(self, replica: SmallReplica) -> asyncio.Future[Receipt]:
+        """The receipt of a replica, which is written with what else is waiting."""
+        written: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting.append((replica, written))
         if self._writing < WRITERS:
             self._writing += 1
             self._node.background.start(self._write_waiting())
@@ -128,12 +125,12 @@ class SmallBlobs:
 
     async def _write_waiting(self) -> None:
         """Write batch by batch until nothing waits."""
-        batch: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]] = []
+        batch: list[tuple[SmallReplica, asyncio.Future[Receipt]]] = []
         try:
             while self._forget_gone():
                 size = count = 0
                 while count < len(self._waiting) and size <= bounds.STORED_CALL_BYTES_MAX:
-                    size += sum(len(each.data) for each in self._waiting[count][0])
+                    size += len(self._waiting[count][0].data)
                     count += 1
                 batch, self._waiting = self._waiting[:count], self._waiting[count:]
                 await self._write(batch)
@@ -146,14 +143,14 @@ class SmallBlobs:
 
     def _forget_gone(self) -> bool:
         """Give back the space of those whose caller has gone away before they were written; whether any is left."""
-        self._free += sum(len(each.data) for replicas, written in self._waiting if written.done() for each in replicas)
+        self._free += sum(len(replica.data) for replica, written in self._waiting if written.done())
         self._waiting = [each for each in self._waiting if not each[1].done()]
         return bool(self._waiting)
 
-    async def _write(self, batch: list[tuple[list[SmallReplica], asyncio.Future[list[Receipt]]]]) -> None:
+    async def _write(self, batch: list[tuple[SmallReplica, asyncio.Future[Receipt]]]) -> None:
         """Write a batch at once; where that fails, each by itself, so that nobody fails for another's bytes."""
         try:
-            await self._node.ports.blobs.store_whole([each for replicas, _ in batch for each in replicas])
+            await self._node.ports.blobs.store_whole([replica for replica, _ in batch])
         except CheloniaError as error:
             if len(batch) == 1:
                 _fail(batch[0][1], error)
@@ -161,11 +158,11 @@ class SmallBlobs:
             for one in batch:
                 await self._write([one])
             return
-        for replicas, written in batch:
-            self._node.ports.moved("in", sum(len(each.data) for each in replicas))
-            receipts = [self._node.receipt(self._taken(each)) for each in replicas]
+        for replica, written in batch:
+            self._node.ports.moved("in", len(replica.data))
+            receipt = self._node.receipt(self._taken(replica))
             if not written.done():
-                written.set_result(receipts)
+                written.set_result(receipt)
 
     def _taken(self, replica: SmallReplica) -> KeptReplica:
         node, facts = self._node, replica.facts
@@ -198,7 +195,15 @@ class SmallBlobs:
         return FetchOutcome(data)
 
 
-def _fail(written: asyncio.Future[list[Receipt]], error: CheloniaError) -> None:
+def _outcome(given: Receipt | BaseException) -> StoreOutcome:
+    if isinstance(given, CheloniaError):
+        return StoreOutcome(error=str(given), kind=given.kind.value)
+    if isinstance(given, BaseException):
+        raise given
+    return StoreOutcome(given)
+
+
+def _fail(written: asyncio.Future[Receipt], error: CheloniaError) -> None:
     """Let whoever waits know; somebody may have gone away."""
     if not written.done():
         written.set_exception(error)

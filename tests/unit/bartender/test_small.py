@@ -92,3 +92,15 @@ async def test_more_copies_than_shepherds_are_remarked_on(stage: Stage) -> None:
     done = await write(stage)
     assert isinstance(done, Done)
     assert "3 copies are wanted" in done.note
+
+
+@scene
+async def test_what_comes_together_goes_to_each_shepherd_in_one_call(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    names = [at(f"/f{number}") for number in range(8)]
+    writes = tuple(Write(name, inline=Inline(DATA + bytes([n]), 3)) for n, name in enumerate(names))
+    assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, writes))
+    assert [len(each.callers) for each in stage.shepherds.values()] == [1, 1, 1]
+    found = await stage.bartender.files.look(JOE, tuple(Look(name, Want.BYTES) for name in names))
+    assert [each.data for each in found if isinstance(each, Looked)] == [DATA + bytes([n]) for n in range(8)]
+    assert all(len(each.callers) <= 2 for each in stage.shepherds.values())

@@ -1,0 +1,102 @@
+"""Calls to Shepherds about small bytes: what is asked of one in one turn of the event loop goes in one message.
+
+Each question has an answer of its own; where the call fails, each has that failure as its answer. Whoever waits no
+longer cancels his answer: the call goes on for the others, and the Shepherd is noted to be silent if it had its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from chelonia.bartender.shepherds import Shepherds
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ReferenceId, ServiceId
+from chelonia.core.ports.shepherd import FetchOutcome, Shepherd, SmallBlob, StoreOutcome
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class _Group(Generic[Q, A]):
+    """Questions that leave together. `size`: bytes that travel with them or with their answers."""
+
+    call: Call
+    questions: list[Q] = field(default_factory=list)
+    answers: list[asyncio.Future[A]] = field(default_factory=list)
+    size: int = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether one more fits into the call."""
+        return len(self.questions) < bounds.BULK_ELEMENTS_MAX and self.size + size <= bounds.STORED_CALL_BYTES_MAX
+
+
+class GroupedCalls(Generic[Q, A]):
+    """One kind of call, to all Shepherds."""
+
+    def __init__(
+        self,
+        shepherds: Shepherds,
+        ask: Callable[[Shepherd, Call, tuple[Q, ...]], Coroutine[Any, Any, tuple[A, ...]]],
+        failed: Callable[[CheloniaError], A],
+    ) -> None:
+        """Args: ask: makes the call; failed: the answer to each question of a call that failed."""
+        self._shepherds = shepherds
+        self._ask = ask
+        self._failed = failed
+        self._leaving: dict[ServiceId, _Group[Q, A]] = {}
+        self._asked: set[asyncio.Task[None]] = set()
+
+    def ask(self, call: Call, shepherd: ServiceId, question: Q, size: int) -> asyncio.Future[A]:
+        """Ask with what else is asked of this Shepherd in this turn; `call` is the Bartender's own."""
+        loop, group = asyncio.get_running_loop(), self._leaving.get(shepherd)
+        if group is None or not group.has_room(size):
+            group = self._leaving[shepherd] = _Group(call)
+            loop.call_soon(self._begin, shepherd, group)
+        answer: asyncio.Future[A] = loop.create_future()
+        group.questions.append(question)
+        group.answers.append(answer)
+        group.size += size
+        return answer
+
+    def _begin(self, shepherd: ServiceId, group: _Group[Q, A]) -> None:
+        if self._leaving.get(shepherd) is group:
+            del self._leaving[shepherd]
+        task = asyncio.get_running_loop().create_task(self._answer(shepherd, group))
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    async def _answer(self, shepherd: ServiceId, group: _Group[Q, A]) -> None:
+        for answer in group.answers:
+            answer.add_done_callback(self._shepherds.silence_noted(shepherd))
+        port = self._shepherds.port(shepherd)
+        try:
+            given = await self._shepherds.heard(shepherd, lambda: self._ask(port, group.call, tuple(group.questions)))
+        except CheloniaError as error:
+            given = (self._failed(error),) * len(group.answers)
+        for answer, one in zip(group.answers, given, strict=True):
+            if not answer.done():
+                answer.set_result(one)
+
+
+def storing(shepherds: Shepherds) -> GroupedCalls[SmallBlob, StoreOutcome]:
+    """Stores small blobs."""
+    return GroupedCalls(
+        shepherds,
+        lambda port, call, blobs: port.store(call, blobs),
+        lambda error: StoreOutcome(error=str(error), kind=error.kind.value),
+    )
+
+
+def fetching(shepherds: Shepherds) -> GroupedCalls[ReferenceId, FetchOutcome]:
+    """Reads small blobs."""
+    return GroupedCalls(
+        shepherds,
+        lambda port, call, references: port.fetch(call, references),
+        lambda error: FetchOutcome(error=str(error), kind=error.kind.value),
+    )
