@@ -13,6 +13,7 @@ from chelonia.core.caller import Call
 from chelonia.core.rights.scopes import narrowed_to
 
 _log = logging.getLogger("chelonia.audit")
+_quoted = json.JSONEncoder().encode
 
 
 def record(call: Call, op: str, ln: str, *, action: str, decision: str, rule: str) -> None:
@@ -31,4 +32,4 @@ def record(call: Call, op: str, ln: str, *, action: str, decision: str, rule: st
     }
     if call.via:
         fields |= {"via": call.via, "narrowed": narrowed_to(call.scopes)}
-    _log.info("%s", " ".join(f"{key}={json.dumps(value)}" for key, value in fields.items()))
+    _log.info("%s", " ".join(f"{key}={_quoted(value)}" for key, value in fields.items()))

@@ -148,9 +148,8 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
     for first, last in waves(requests, operation.ordered):
         for chunk in range(first, last, operation.side_by_side):
             indexes = range(chunk, min(chunk + operation.side_by_side, last))
-            served = await asyncio.gather(
-                *(_serve(ports, ElementCall(call, call, room), operation, i, requests[i]) for i in indexes)
-            )
+            serving = [_serve(ports, ElementCall(call, call, room), operation, i, requests[i]) for i in indexes]
+            served = await asyncio.gather(*serving) if len(serving) > 1 else [await serving[0]]  # one needs no task
             answers.extend(answer for answer, _ in served)
             errors.extend(error for _, error in served)
     if room.unread < 0:
@@ -167,7 +166,7 @@ def waves(requests: Sequence[R], ordered: Callable[[R], str] | None) -> list[tup
 
     Returns: (first, after last) index pairs, in order, covering all requests.
     """
-    if ordered is None:
+    if ordered is None or len(requests) == 1:
         return [(0, len(requests))]
     cuts: list[int] = [0]
     seen = _Branch()
@@ -221,7 +220,7 @@ async def _serve(
     ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R
 ) -> tuple[A, CheloniaError | None]:
     settings, call = ports.settings, turn.user
-    key = element_key(call, operation.name, index, operation.subject(request))
+    key = call.request_key and element_key(call, operation.name, index, operation.subject(request))
     service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(key)
     turn = replace(turn, service=service, stored=[])
     try:

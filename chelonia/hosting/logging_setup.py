@@ -5,6 +5,7 @@ A last line of defence stands here: whatever a message says, the value of a `tic
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import logging.handlers
@@ -45,6 +46,9 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     stream.setFormatter(formatter)
     root.addHandler(stream)
     root.setLevel(settings.level)
+    # No line tells them, and finding them costs as much as writing it (Python's logging documentation, Optimization).
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     audit = logging.getLogger(AUDIT_LOGGER)
     for old in list(audit.handlers):
         audit.removeHandler(old)
@@ -104,5 +108,9 @@ def one_line(text: str) -> str:
 
 
 def _instant(record: logging.LogRecord) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}Z"
+    return f"{_second(int(record.created))}.{int(record.msecs):03d}Z"
+
+
+@functools.lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

@@ -81,7 +81,7 @@ class FilesService:
             "apply",
             _checked(self._apply),
             _failure,
-            repr,
+            _subject,
             recalled=_recalled,
             ordered=_ordered,
         )
@@ -200,6 +200,13 @@ def _after(change: Change, answer: Done | Failure) -> LogicalName | None:
     if isinstance(answer, Failure) or isinstance(change, Remove | Open | Part | Drop):
         return None
     return change.target if isinstance(change, Move) else change.place
+
+
+def _subject(change: Change) -> str:
+    """What a change is told by; of bytes in it, how many."""
+    if isinstance(change, Write) and change.inline is not None:
+        return f"{replace(change, inline=None)!r} {len(change.inline.data)}"
+    return repr(change)
 
 
 def _ordered(change: Change) -> str:
