@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import formatdate, parsedate_to_datetime
+from functools import lru_cache
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -22,7 +23,12 @@ def quoted(etag: str) -> str:
 
 def http_date(ns: int) -> str:
     """An instant as `Last-Modified` shows it, to the second below."""
-    return formatdate(ns // NS_PER_S, usegmt=True)
+    return _http_date(ns // NS_PER_S)
+
+
+@lru_cache(maxsize=1024)  # what is listed together has come in the same minutes, mostly
+def _http_date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 def when_of(headers: Mapping[str, str]) -> When:

@@ -5,9 +5,11 @@ Live properties are told from attributes; dead ones are user metadata called `d:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -28,6 +30,9 @@ TAIL: Final = b"</D:multistatus>\n"
 
 Property = tuple[str, str]
 """(namespace, local name)."""
+_MARKS: Final = {name: chr(n) for n, name in enumerate(("href", "size", "etag", "created", "modified"), 1)}
+"""What stands in a pattern for what differs from entry to entry: characters that XML cannot hold."""
+_UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]+")
 QUOTAS: Final[tuple[Property, ...]] = ((DAV, "quota-available-bytes"), (DAV, "quota-used-bytes"))
 """Told where they are asked for by name only. Source: RFC 4331."""
 
@@ -90,21 +95,51 @@ def dead_key(prop: Property) -> str:
     return f"{DEAD}{prop[0]} {prop[1]}"
 
 
-def response(
-    href: str,
-    there: Attributes,
-    user: Mapping[str, str],
-    asked: PropfindRequest,
-    more: Mapping[Property, str] | None = None,
-) -> bytes:
-    """One entry of a multistatus. `href`: its path, encoded; `user`: its user metadata; `more`: what else is live."""
-    known = {**_live(there), **(more or {}), **_dead(user)}
-    if asked.names:
-        return _response(href, (("200 OK", "".join(_element(prop, None) for prop in known)),))
-    wanted = tuple(known) if asked.everything else asked.properties
-    found = "".join(_element(prop, known[prop]) for prop in wanted if prop in known)
-    missing = "".join(_element(prop, None) for prop in wanted if prop not in known)
-    return _response(href, (("200 OK", found), ("404 Not Found", missing)))
+class EntryWriter:
+    """Writes the entries of one multistatus. What those of a kind have in common, nearly all of it, is made once.
+
+    `covered`: live properties of an entry that has no locks of its own.
+    """
+
+    def __init__(self, asked: PropfindRequest, covered: Mapping[Property, str]) -> None:
+        self._asked, self._covered = asked, covered
+        self._patterns: dict[tuple[bool, bool], str] = {}
+
+    def entry(
+        self, href: str, there: Attributes, user: Mapping[str, str], more: Mapping[Property, str] | None = None
+    ) -> str:
+        """One entry. `href`: its path, encoded; `user`: its user metadata; `more`: is live in place of `covered`."""
+        kind = there.type == TYPE_COLLECTION, bool(there.etag)
+        values = {
+            "href": xml.attribute(href),
+            "size": str(there.size),
+            "etag": xml.attribute(quoted(there.etag)),
+            "created": _iso_time(there.created_ns // NS_PER_S),
+            "modified": http_date(there.modified_ns),
+        }
+        if user or more is not None:
+            known = {**_live(*kind, values), **(self._covered if more is None else more), **_dead(user)}
+            return _response(values["href"], self._stats(known))
+        pattern = self._patterns.get(kind)
+        if pattern is None:
+            pattern = self._patterns[kind] = self._pattern(*kind)
+        return pattern % values
+
+    def _pattern(self, is_collection: bool, has_etag: bool) -> str:
+        known = {**_live(is_collection, has_etag, _MARKS), **self._covered}
+        text = _response(_MARKS["href"], self._stats(known)).replace("%", "%%")
+        for name, mark in _MARKS.items():
+            text = text.replace(mark, f"%({name})s")
+        return text
+
+    def _stats(self, known: Mapping[Property, str]) -> tuple[tuple[str, str], ...]:
+        asked = self._asked
+        if asked.names:
+            return (("200 OK", "".join(_element(prop, None) for prop in known)),)
+        wanted = tuple(known) if asked.everything else asked.properties
+        found = "".join(_element(prop, known[prop]) for prop in wanted if prop in known)
+        missing = "".join(_element(prop, None) for prop in wanted if prop not in known)
+        return (("200 OK", found), ("404 Not Found", missing))
 
 
 def patched(href: str, patch: Patch) -> bytes:
@@ -112,44 +147,48 @@ def patched(href: str, patch: Patch) -> bytes:
     names = "".join(_element(prop, None) for prop, _ in patch.changes)
     refused = "".join(_element(prop, None) for prop in patch.refused)
     first = "424 Failed Dependency" if refused else "200 OK"
-    return _response(href, ((first, names), ("403 Forbidden", refused)))
-
-
-def failed(href: str, status: int, reason: str) -> bytes:
-    """One entry of a multistatus that says what could not be done with it."""
-    return f"<D:response><D:href>{xml.attribute(href)}</D:href><D:status>HTTP/1.1 {status} {reason}</D:status></D:response>\n".encode()  # noqa: E501
+    return _response(xml.attribute(href), ((first, names), ("403 Forbidden", refused))).encode()
 
 
 def href_of(parts: tuple[str, ...], *, collection: bool) -> str:
     """The encoded path of an entry; of a collection with a slash at its end."""
-    path = "".join("/" + quote(part, safe="") for part in parts)
+    path = "".join([f"/{quoted_name(part)}" for part in parts])
     return path + "/" if collection else path
 
 
-def _response(href: str, stats: tuple[tuple[str, str], ...]) -> bytes:
+def quoted_name(name: str) -> str:
+    """One part of an encoded path."""
+    return name if _UNRESERVED.fullmatch(name) else quote(name, safe="")
+
+
+def _response(href: str, stats: tuple[tuple[str, str], ...]) -> str:
+    """One entry; `href` as XML."""
     told = "".join(
         f"<D:propstat><D:prop>{props}</D:prop><D:status>HTTP/1.1 {status}</D:status></D:propstat>"
         for status, props in stats
         if props
     )
     told = told or "<D:propstat><D:prop/><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
-    return f"<D:response><D:href>{xml.attribute(href)}</D:href>{told}</D:response>\n".encode()
+    return f"<D:response><D:href>{href}</D:href>{told}</D:response>\n"
 
 
-def _live(there: Attributes) -> dict[Property, str]:
+def _live(is_collection: bool, has_etag: bool, values: Mapping[str, str]) -> dict[Property, str]:
     """The live properties of an entry, as XML."""
-    is_collection = there.type == TYPE_COLLECTION
-    created = datetime.fromtimestamp(there.created_ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     live = {
         (DAV, "resourcetype"): "<D:collection/>" if is_collection else "",
-        (DAV, "creationdate"): created,
-        (DAV, "getlastmodified"): http_date(there.modified_ns),
+        (DAV, "creationdate"): values["created"],
+        (DAV, "getlastmodified"): values["modified"],
     }
-    if there.etag:
-        live[DAV, "getetag"] = xml.attribute(quoted(there.etag))
+    if has_etag:
+        live[DAV, "getetag"] = values["etag"]
     if not is_collection:
-        live[DAV, "getcontentlength"] = str(there.size)
+        live[DAV, "getcontentlength"] = values["size"]
     return live
+
+
+@lru_cache(maxsize=1024)  # most of a collection came in the same minutes
+def _iso_time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _dead(user: Mapping[str, str]) -> dict[Property, str]:

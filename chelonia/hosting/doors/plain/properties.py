@@ -53,17 +53,19 @@ async def _responses(
     there, want, inside = top
     is_collection, path = there.attributes.type == TYPE_COLLECTION, exchange.place.parts
     own = dav.href_of(path, collection=is_collection) or "/"
-    yield dav.HEAD + dav.response(own, there.attributes, there.user, asked, live)
     deep = tuple(lock for lock in there.locks if lock.deep)
+    writer = dav.EntryWriter(asked, locks.properties(deep))
+    yield dav.HEAD + writer.entry(own, there.attributes, there.user, live).encode()
+    above = dav.href_of(path, collection=True)
     after, more = "", inside and is_collection
     while more:
         page = await parts.files.list(exchange.call, Listing(exchange.place, after, want=want))
         lines = []
         for entry in page.entries:
-            href = dav.href_of((*path, entry.name), collection=entry.attributes.type == TYPE_COLLECTION)
-            covering = locks.properties((*entry.locks, *deep))
-            lines.append(dav.response(href, entry.attributes, entry.user, asked, covering))
-        yield b"".join(lines)
+            href = f"{above}{dav.quoted_name(entry.name)}{'/' * (entry.attributes.type == TYPE_COLLECTION)}"
+            covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
+            lines.append(writer.entry(href, entry.attributes, entry.user, covering))
+        yield "".join(lines).encode()
         after, more = page.after, bool(page.after)
     yield dav.TAIL
 

@@ -1,0 +1,29 @@
+"""What a PROPFIND is answered: entries written after patterns are as those written one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from chelonia.core.ports.files import Attributes
+from chelonia.wire import xml
+from chelonia.wire.web import dav, locks
+
+SECOND = 1_000_000_000
+TRICKY = (dav.DAV, "getetag"), ("http://h/%20(size)s%25", "size"), (dav.DAV, "getcontentlength")
+
+
+@pytest.mark.parametrize(
+    "asked", [dav.PropfindRequest(), dav.PropfindRequest(names=True), dav.PropfindRequest(TRICKY, everything=False)]
+)
+@pytest.mark.parametrize("kind", ["file", "collection"])
+@pytest.mark.parametrize("etag", ["", "5a&<%(href)s"])
+def test_entries_after_a_pattern_are_as_those_by_themselves(asked: dav.PropfindRequest, kind: str, etag: str) -> None:
+    covered = locks.properties(())
+    writer = dav.EntryWriter(asked, covered)
+    for number, name in enumerate(["a", "b %(etag)s%", "ü & <"]):
+        there = Attributes("g", kind, 0, "/O=x", number, etag, number * SECOND, created_ns=7 * number * SECOND)  # type: ignore[arg-type]
+        href = dav.href_of(("box", name), collection=kind == "collection")
+        told = writer.entry(href, there, {})
+        assert told == writer.entry(href, there, {}, covered)
+        seen = xml.parse(told.encode().replace(b"<D:response>", b'<D:response xmlns:D="DAV:">', 1), 10_000)
+        assert next(iter(seen)).text == href
