@@ -20,7 +20,6 @@ from aiohttp import ClientPayloadError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_writer import StreamWriter
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
-from multidict import CIMultiDict
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -259,11 +258,16 @@ class HttpServer:
 
     async def _exchange(self, raw: web.BaseRequest) -> web.StreamResponse:
         started = self._parts.clock.monotonic_ms()
-        request = self._request(raw, Peer(address=raw.remote or ""))
+        try:
+            peer, untrusted = self._peer(raw), None
+        except CheloniaError as error:
+            peer, untrusted = Peer(address=raw.remote or ""), error
+        request = self._request(raw, peer)
         try:
             _check_target(raw)
             _check_coding(raw)
-            request = self._request(raw, self._peer(raw))
+            if untrusted is not None:
+                raise untrusted
             answer = await self._door(request)
         except CheloniaError as error:
             log.info("refused request=%s path=%r error=%s", request.request_id, request.path, error)
@@ -329,10 +333,9 @@ class HttpServer:
         self, raw: web.BaseRequest, request: HttpRequest, answer: HttpResponse
     ) -> tuple[web.StreamResponse, int]:
         response = (_OfKnownLength if answer.length >= 0 or isinstance(answer.body, bytes) else web.StreamResponse)(
-            status=answer.status, headers=_headers(answer)
+            status=answer.status,
+            headers=(*answer.headers, (REQUEST_ID_HEADER, request.request_id), ("Server", "Chelonia")),
         )
-        response.headers[REQUEST_ID_HEADER] = request.request_id
-        response.headers["Server"] = "Chelonia"
         unread_wait = "100-continue" in raw.headers.get("Expect", "").lower() and raw.can_read_body
         if answer.close or self._stopping or unread_wait:
             response.force_close()
@@ -342,12 +345,11 @@ class HttpServer:
         if length >= 0:
             response.content_length = length
         bodiless = raw.method == "HEAD" or answer.status in (204, 304)
-        chunks = _slices(answer.body) if isinstance(answer.body, bytes) else answer.body
         sent = 0
         try:
             await response.prepare(raw)
             if not bodiless:
-                sent = await self._send_body(raw, chunks, length)
+                sent = await self._send_body(raw, answer.body, length)
             await response.write_eof()
         except ConnectionError:
             raise
@@ -361,23 +363,27 @@ class HttpServer:
                 raw.transport.abort()
             raise ConnectionAbortedError(str(error)) from error
         finally:
-            await _close(chunks)
+            await _close(answer.body)
         return response, sent
 
-    async def _send_body(self, raw: web.BaseRequest, chunks: AsyncIterator[bytes], length: int) -> int:
+    async def _send_body(self, raw: web.BaseRequest, body: bytes | AsyncIterator[bytes], length: int) -> int:
+        if isinstance(body, bytes):
+            await self._send_piece(raw, body)
+            return len(body)
         sent = 0
-        writer = raw.writer
-        assert isinstance(writer, StreamWriter)
-        async for chunk in chunks:
-            view = memoryview(chunk)
-            for start in range(0, len(view), SLICE_BYTES):
-                part = view[start : start + SLICE_BYTES]
-                await writer.write(part, drain=False)
-                await self._drain(raw)
-                sent += len(part)
+        async for chunk in body:
+            await self._send_piece(raw, chunk)
+            sent += len(chunk)
         if 0 <= length != sent:
             raise CheloniaError(Kind.NOT_ALIVE, cause=f"{sent} of {length} bytes could be read")
         return sent
+
+    async def _send_piece(self, raw: web.BaseRequest, piece: bytes) -> None:
+        writer, view = raw.writer, memoryview(piece)
+        assert isinstance(writer, StreamWriter)
+        for start in range(0, len(view), SLICE_BYTES):
+            await writer.write(view[start : start + SLICE_BYTES], drain=False)
+            await self._drain(raw)
 
     async def _drain(self, raw: web.BaseRequest) -> None:
         """Wait until the client has taken enough; cut it off when it takes nothing for `send_idle_ms`."""
@@ -617,19 +623,10 @@ async def _next_chunk(raw: web.BaseRequest, limits: HttpLimits) -> bytes:
         raise CheloniaError(Kind.INCOMPLETE, cause=cause) from error
 
 
-async def _slices(body: bytes) -> AsyncIterator[bytes]:
-    if body:
-        yield body
-
-
-async def _close(chunks: AsyncIterator[bytes]) -> None:
-    aclose = getattr(chunks, "aclose", None)
+async def _close(body: bytes | AsyncIterator[bytes]) -> None:
+    aclose = getattr(body, "aclose", None)
     if aclose is not None:
         await aclose()
-
-
-def _headers(answer: HttpResponse) -> CIMultiDict[str]:
-    return CIMultiDict(answer.headers)
 
 
 def _unsent(raw: web.BaseRequest) -> int:

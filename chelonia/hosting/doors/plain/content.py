@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mimetypes
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -29,6 +30,9 @@ BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
 
+_GUARDS: Final = ("If-Match", "If-Unmodified-Since")
+"""The conditions of a GET that are not about what the client has already."""
+
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -38,9 +42,8 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     want = Want.CHECKSUMS if request.method == "HEAD" else Want.CHECKSUMS | Want.SOURCES | Want.BYTES
     there = await look(parts, carrying(parts, exchange.call), exchange.place, want)
     known = there.attributes
-    when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
-        exchange.place, known
-    )
+    if guards := {name: request.headers[name] for name in _GUARDS if name in request.headers}:
+        when_of(guards).require(exchange.place, known)
     if known.type == TYPE_COLLECTION:
         return await pages.collection(parts, exchange, known)
     if known.type != TYPE_FILE:
@@ -50,7 +53,8 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         return await preview.page(parts, exchange, known)
     if is_fresh(request.headers, known):
         return HttpResponse(304, _described(exchange, there))
-    headers = _described(exchange, replace(there, checksums=await measuring.checksums(parts, exchange, there)))
+    checksums = await measuring.checksums(parts, exchange, there)
+    headers = _described(exchange, there if checksums is there.checksums else replace(there, checksums=checksums))
     if request.method == "HEAD":
         return HttpResponse(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
     if there.sources and redirects.download(exchange, known):
@@ -69,7 +73,13 @@ def _described(exchange: Exchange, there: Looked) -> Headers:
 
 
 def _type(exchange: Exchange) -> str:
-    guessed, encoding = mimetypes.guess_type(exchange.place.name)
+    _, dot, suffix = exchange.place.name.rpartition(".")
+    return _type_of(suffix) if dot else BINARY
+
+
+@lru_cache(maxsize=1024)  # guessing costs as much as all other header fields
+def _type_of(suffix: str) -> str:
+    guessed, encoding = mimetypes.guess_type(f"name.{suffix}")
     return guessed if guessed and not encoding else BINARY
 
 
