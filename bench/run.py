@@ -22,6 +22,7 @@ import depth
 import floor
 import freeze
 import heal
+import https
 import idle
 import listing
 import mount
@@ -53,6 +54,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "freeze": freeze.run,
     "idle": idle.run,
     "attack": attack.run,
+    "https": https.run,
     "restart": restart.run,
     "small_files": small_files.run,
     "objects": objects.run,
