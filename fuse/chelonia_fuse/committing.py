@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -179,19 +180,21 @@ class FileCommitter:
                 return
             plan, sent = copy.staged.plan(anew=anew), len(tried)
             try:
-                self._done(
-                    inode,
-                    copy,
-                    plan,
-                    await self._save(self._saving(inode, copy, plan, etag, by_guid=by_guid), inode, tried),
-                )
-                return
+                for start, end in plan.ranges:
+                    await self._reader.ensure(inode, start, end)
+                with _saving(copy):
+                    try:
+                        saving = self._saving(inode, copy, plan, etag, by_guid=by_guid)
+                        self._done(inode, copy, plan, await self._cluster.save(saving, tried))
+                        return
+                    except CheloniaError as error:
+                        if error.kind not in _REFUSED:
+                            raise
+                        by_guid = await self._judge(inode, copy, plan, [*tried, BlobId(etag)])
+                continue
             except CheloniaError as error:
                 if error.kind is Kind.TOO_LARGE and not anew:
                     anew = True  # it has as many extents as a file may have
-                    continue
-                if error.kind in _REFUSED:
-                    by_guid = await self._judge(inode, copy, plan, [*tried, BlobId(etag)])
                     continue
                 away = len(tried) == sent and time.monotonic() > ends
                 if error.kind not in AGAIN or not left or away:
@@ -200,11 +203,6 @@ class FileCommitter:
         if copy.staged.changed:
             cause = "others change it all the time; close it again"
             raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)
-
-    async def _save(self, saving: Saving, inode: Inode, tried: list[BlobId]) -> Attributes:
-        for start, end in saving.plan.ranges:
-            await self._reader.ensure(inode, start, end)
-        return await self._cluster.save(saving, tried)
 
     def _saving(self, inode: Inode, copy: CachedCopy, plan: Plan, etag: str, *, by_guid: bool) -> Saving:
         return Saving(
@@ -290,6 +288,17 @@ class FileCommitter:
         """Where it is, or was when it was closed."""
         place = self._inodes.place(inode)
         return place if place.parts or copy.place is None else copy.place
+
+
+@contextlib.contextmanager
+def _saving(copy: CachedCopy) -> Iterator[None]:
+    """Others who see another version meanwhile wait until it is known whose it is."""
+    copy.saving = asyncio.get_running_loop().create_future()
+    try:
+        yield
+    finally:
+        copy.saving.set_result(None)
+        copy.saving = None
 
 
 def conflict_name(name: str, host: str, now_s: float) -> str:

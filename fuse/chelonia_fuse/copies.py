@@ -46,6 +46,7 @@ class CachedCopy:
         setting: mode and owner that a program set since it was written; committed with the bytes.
         source: where to read the base from, looked up at `source_ms`.
         queued: its change waits for the cluster, in the journal; `place`: where it was then.
+        saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class CachedCopy:
     source_ms: int = 0
     queued: bool = False
     place: LogicalName | None = None
+    saving: asyncio.Future[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     fetching: list[Fetch] = field(default_factory=list)
     fd: int = -1

@@ -305,6 +305,8 @@ class FileSystem:
                 raise
             return  # the cluster is away; what is here can be read
         inode.learn(there.attributes)
+        if there.attributes.version < inode.attributes.version:
+            return  # something was committed here since it was asked for
         if copy is not None and copy.staged.etag != there.attributes.etag and not copy.staged.changed:
             self._reader.changed(inode, copy, there)
         if there.data is not None or there.sources or (there.blobs and there.told >= there.attributes.size):

@@ -146,7 +146,14 @@ class CopyReader:
         known = copy.source
         if known is not None and now_ms - copy.source_ms < SOURCE_MS:
             return known
-        there = await self._cluster.look(LogicalName(inode.guid, ()), READABLE, ByteRange(start, end - start))
+        while True:
+            there = await self._cluster.look(LogicalName(inode.guid, ()), READABLE, ByteRange(start, end - start))
+            if there.attributes.etag == copy.staged.etag:
+                break
+            if copy.saving is not None:
+                await asyncio.wait([copy.saving])  # it may be the version that is being committed here
+            elif there.attributes.version >= inode.attributes.version:
+                break  # else something was committed here since it was asked for
         if there.attributes.etag != copy.staged.etag:
             self.changed(inode, copy, there)
         if there.sources or there.data is not None:

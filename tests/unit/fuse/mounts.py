@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -32,13 +33,15 @@ OWNER = Owner(1000, 100)
 
 
 class Network:
-    """The port and the bytes of a twin, as one user reaches them; `away`: nothing does."""
+    """The port and the bytes of a twin, as one user reaches them; `away`: nothing does; `late`: the next answer of a
+    method is given when the event says so."""
 
     def __init__(self, twin: MemoryFiles) -> None:
         self.twin = twin
         self.away = False
         self.reads = self.read_bytes = self.sent_bytes = 0
         self.asked: list[str] = []
+        self.late: dict[str, asyncio.Event] = {}
         self.before_apply: Callable[[], None] | None = None
 
     def check(self) -> None:
@@ -53,6 +56,8 @@ class Network:
                 (act, self.before_apply) = (self.before_apply, None)
                 act()
             answer = await getattr(self.twin, method)(Call(dn=WHO), *args)
+            if method in self.late:
+                await self.late.pop(method).wait()
             return _summarised(answer) if isinstance(answer, Listed) else answer
 
         return ask

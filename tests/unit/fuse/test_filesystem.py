@@ -453,3 +453,45 @@ async def test_changes_that_come_together_share_calls(mount: Trial) -> None:
     await asyncio.gather(*(mount.system.remove(mount.root, name, directory=False) for name in names_))
     assert await names(mount) == []
     assert mount.network.asked.count("apply") < 10
+
+
+async def test_an_answer_that_was_overtaken_by_a_commit_is_no_change_by_others(mount: Trial, other: Trial) -> None:
+    """Read ahead, or `open`, asks before a commit of this mount, and hears of the old version after it."""
+    await other.write("f", LARGE)
+    for ask in ("read", "open"):
+        first = await mount.open("f")
+        assert first.inode.copy is not None
+        first.inode.copy.source, overtaken = None, asyncio.Event()
+        mount.network.late["look"] = overtaken
+        act = mount.system.read(first, 1 << 20, 10) if ask == "read" else mount.system.open(first.inode, os.O_RDWR)
+        slow = asyncio.create_task(act)
+        await asyncio.sleep(0)
+        await mount.system.write(first, 5, b"mine")
+        await mount.system.sync(first)
+        overtaken.set()
+        await slow
+        await mount.system.write(first, 9, b" too")
+        await mount.close(first)
+        assert await names(other) == ["f"]
+        assert await other.read("f", size=20) == LARGE[:5] + b"mine too" + LARGE[13:20]
+        first.inode.copy.restart(Staged.of(first.inode.attributes.etag, first.inode.attributes.size))
+
+
+async def test_who_sees_the_version_that_is_being_committed_waits_for_it(mount: Trial, other: Trial) -> None:
+    await other.write("f", LARGE)
+    handle = await mount.open("f")
+    assert handle.inode.copy is not None
+    handle.inode.copy.source, answered = None, asyncio.Event()
+    await mount.system.write(handle, 5, b"mine")
+    mount.network.late["apply"] = answered
+    commit = asyncio.create_task(mount.system.sync(handle))
+    while (await other.find("f")).attributes.size and mount.network.late:
+        await asyncio.sleep(0)
+    reading_ = asyncio.create_task(mount.system.read(handle, 1 << 20, 10))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    answered.set()
+    await commit
+    assert await reading_ == LARGE[1 << 20 : (1 << 20) + 10]
+    await mount.close(handle)
+    assert await names(other) == ["f"]
