@@ -71,7 +71,7 @@ class TwinWorld:
 
 def all_sums(data: bytes) -> Checksums:
     """What a Shepherd measures of bytes."""
-    hasher = Hasher(weak=False)
+    hasher = Hasher(md5=False)
     hasher.update(data)
     return hasher.checksums()
 

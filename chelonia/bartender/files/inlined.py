@@ -65,12 +65,12 @@ def _begin(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> Be
 
 
 def _measured(change: Write, inline: Inline) -> Checksums:
-    """SHA-256 of the bytes, and what else the caller announces. Raises: CHECKSUM when they are not as announced."""
+    """SHA-256 and Adler-32 of the bytes, and MD5 where it was announced. Raises: CHECKSUM when they are others."""
     told, data = inline.checksums, inline.data
     found = Checksums(
         hashlib.sha256(data).hexdigest(),
         hashlib.md5(data, usedforsecurity=False).hexdigest() if told.md5 else "",
-        f"{zlib.adler32(data):08x}" if told.adler32 else "",
+        f"{zlib.adler32(data):08x}",
     )
     if told.conflicts(found):
         cause = "the bytes that arrived have another checksum than announced; send them again"

@@ -1,8 +1,8 @@
 """The checksums of a stream in one pass, large pieces off the event loop.
 
-SHA-256 always, being the one of record, and CRC32C and CRC64NVME, which cost little and combine over the extents of a
-file; MD5 and Adler-32 cost three times as much together and are measured where a door owes them: uploads the
-original's way, and bytes that were announced by one of them.
+SHA-256 always, being the one of record, and Adler-32, CRC32C and CRC64NVME, which cost little and combine over the
+extents of a file; MD5 costs as much as all of them twice and is measured where a door owes it: uploads the original's
+way, and bytes that were announced by it.
 
 `Worker` is the port through which heavy, pure computation leaves the loop: hosting binds it to threads (hashlib and
 zlib release the interpreter lock), the simulator runs it inline.
@@ -34,11 +34,11 @@ class Worker(Protocol):
 
 
 class Hasher:
-    """SHA-256 and the CRCs of one stream; with `weak` its MD5 and Adler-32 too."""
+    """SHA-256, Adler-32 and the CRCs of one stream; with `md5` its MD5 too."""
 
-    def __init__(self, *, weak: bool = True) -> None:
+    def __init__(self, *, md5: bool = True) -> None:
         self._sha256 = hashlib.sha256()
-        self.weak = weak
+        self.md5 = md5
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._adler32 = 1
         self._crcs = Crc("crc32c"), Crc("crc64nvme")
@@ -46,36 +46,33 @@ class Hasher:
 
     def update(self, chunk: bytes) -> None:
         """Add the next bytes; blocks for about 2 ms per MiB."""
-        self._update_strong(chunk)
-        if self.weak:
-            self._update_weak(chunk)
+        self._update_most(chunk)
+        if self.md5:
+            self._md5.update(chunk)
         self.size += len(chunk)
 
     async def feed(self, worker: Worker, chunk: bytes) -> None:
-        """Add the next bytes, through `worker` when they are many, SHA-256 beside the others. One call at a time."""
+        """Add the next bytes, through `worker` when they are many, MD5 beside the others. One call at a time."""
         if len(chunk) < OFF_LOOP_BYTES_MIN:
             self.update(chunk)
             return
-        strong = worker.run(lambda: self._update_strong(chunk))
-        if self.weak:
-            await asyncio.gather(strong, worker.run(lambda: self._update_weak(chunk)))
+        most = worker.run(lambda: self._update_most(chunk))
+        if self.md5:
+            await asyncio.gather(most, worker.run(lambda: self._md5.update(chunk)))
         else:
-            await strong
+            await most
         self.size += len(chunk)
 
-    def _update_strong(self, chunk: bytes) -> None:
+    def _update_most(self, chunk: bytes) -> None:
         self._sha256.update(chunk)
         for crc in self._crcs:
             crc.update(chunk)
-
-    def _update_weak(self, chunk: bytes) -> None:
-        self._md5.update(chunk)
         self._adler32 = zlib.adler32(chunk, self._adler32)
 
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
-        weak = (self._md5.hexdigest(), f"{self._adler32:08x}") if self.weak else ("", "")
-        return Checksums(self._sha256.hexdigest(), *weak, *(crc.digest().hex() for crc in self._crcs))
+        md5, crcs = self._md5.hexdigest() if self.md5 else "", (crc.digest().hex() for crc in self._crcs)
+        return Checksums(self._sha256.hexdigest(), md5, f"{self._adler32:08x}", *crcs)
 
 
 async def hash_stream(worker: Worker, stream: AsyncIterator[bytes], hasher: Hasher) -> None:

@@ -104,7 +104,7 @@ class SmallBlobs:
         refusal = self._uploads.refusal(PutRequest("", expected, Purpose.RECEIPT, (PROTOCOL_HTTP,)), self._free)
         if refusal is not None:
             return StoreOutcome(error=refusal[0], kind=refusal[1].value)
-        hasher = Hasher(weak=bool(expected.checksums.md5 or expected.checksums.adler32))
+        hasher = Hasher(md5=bool(expected.checksums.md5))
         hasher.update(blob.data)
         reference = ReferenceId(self._node.ports.ids.uuid())
         measured = hasher.checksums()

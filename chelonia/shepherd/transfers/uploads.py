@@ -305,7 +305,7 @@ class ShepherdUploads:
 
     async def _intake(self, pending: ShepherdUpload, upload: Upload, resumed: bool) -> Intake:
         node, request = self._node, pending.request
-        hasher = await self._hasher(pending, _owes_weak(request, upload.announced), resumed)
+        hasher = await self._hasher(pending, _owes_md5(request, upload.announced), resumed)
         writer = await node.ports.blobs.create(pending.reference, resume=resumed)
         pending.written = writer.offset
         if writer.offset != upload.offset or hasher.size != upload.offset:
@@ -319,13 +319,13 @@ class ShepherdUploads:
         fanout = Fanout(node, straight, _expected(pending, upload))
         return Intake(node.ports.worker, writer, hasher, fanout, _expected(pending, upload))
 
-    async def _hasher(self, pending: ShepherdUpload, weak: bool, resumed: bool) -> Hasher:
+    async def _hasher(self, pending: ShepherdUpload, md5: bool, resumed: bool) -> Hasher:
         """What goes on measuring; bytes kept are read again only when their sums are not known any more."""
         kept = pending.hasher if resumed else None
         pending.hasher = None
-        if kept is not None and kept.size == pending.written and kept.weak >= weak:
+        if kept is not None and kept.size == pending.written and kept.md5 >= md5:
             return kept
-        hasher = Hasher(weak=weak)
+        hasher = Hasher(md5=md5)
         if resumed:
             partial = self._node.ports.blobs.read_partial(pending.reference)
             await hash_stream(self._node.ports.worker, partial, hasher)
@@ -492,7 +492,7 @@ class ShepherdUploads:
             return True
         if upload.offset != 0 or upload.length not in (-1, held.size):
             return False
-        hasher = Hasher(weak=bool(held.checksums.md5))
+        hasher = Hasher(md5=bool(held.checksums.md5))
         async for chunk in upload.body:
             await hasher.feed(self._node.ports.worker, chunk)
             if hasher.size > held.size:
@@ -521,9 +521,9 @@ def _expected(pending: ShepherdUpload, upload: Upload) -> int:
     return upload.offset + upload.length if upload.length >= 0 else -1
 
 
-def _owes_weak(request: PutRequest, announced: Checksums) -> bool:
-    """Whether MD5 and Adler-32 are to be known too: the original's door tells them, or the bytes are announced so."""
-    named = any(sums.md5 or sums.adler32 for sums in (request.facts.checksums, announced))
+def _owes_md5(request: PutRequest, announced: Checksums) -> bool:
+    """Whether the MD5 is to be known too: the original's door tells it, or the bytes are announced so."""
+    named = any(sums.md5 for sums in (request.facts.checksums, announced))
     return named or request.measure_md5 or request.purpose is Purpose.PENDING
 
 
