@@ -57,6 +57,14 @@ INLINE_CALL_BYTES_MAX: Final = 1024 * 1024
 """Bytes of files in one answer to a user, as many as one call of his may bring; the rest is read by its sources."""
 STORED_CALL_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of small replicas in one call to a Shepherd: half of what a call may have."""
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+"""A segment of small replicas, after which the next is begun: 8 000 to 16 000 of a few KiB, a moment's reading."""
+SEGMENTS_OPEN_MAX: Final = 64
+"""Segments that a Shepherd keeps open; others are opened when they are read."""
+SEGMENT_MOVED_BYTES: Final = 1024 * 1024
+"""Bytes moved out of a segment at once, while erasures wait."""
+SEGMENT_LIVE_SHARE: Final = 4
+"""A segment of which only one part in so many is left is given up: what lives of it is moved to the newest."""
 MEASURED_EXTENTS_MAX: Final = 1000
 """Extents over which a checksum is put together: as many as a Shepherd is asked about in one call."""
 EXTENTS_PAGE: Final = 32

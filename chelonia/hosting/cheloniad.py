@@ -96,6 +96,9 @@ def parser_of() -> argparse.ArgumentParser:
     dev.add_argument(
         "--trash-keep-s", type=_count, default=3600, metavar="S", help="seconds for which deleted files are kept (3600)"
     )
+    dev.add_argument(
+        "--small-as-files", action="store_true", help="keep each replica in a file, to look at and to harm"
+    )
     dev.set_defaults(act=_dev)
 
     check = verbs.add_parser("check-config", help="read a configuration and the files it names; say all that is wrong")
@@ -155,9 +158,9 @@ def _allow_many_files() -> None:
 
 def _dev(options: argparse.Namespace) -> int:
     configure(LogSettings(), "dev")
-    restart, keep_ms = not options.no_restart, options.trash_keep_s * 1000
+    restart, keep_ms, as_files = not options.no_restart, options.trash_keep_s * 1000, options.small_as_files
     cluster = DevCluster(
-        DevOptions(options.dir, options.shepherds, restart, options.port_base, options.replicas, keep_ms)
+        DevOptions(options.dir, options.shepherds, restart, options.port_base, options.replicas, keep_ms, as_files)
     )
     # Child processes are watched by the standard loop; nothing here needs speed.
     return asyncio.run(cluster.run())

@@ -314,7 +314,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     if config.ahash:
         yield from _replica_problems(config.ahash, config.listen)
         yield from _tuning_limits(config.ahash)
-    yield from _copies_limits(config)
+    yield from _replica_limits(config)
     if config.bartender:
         yield from _s3_problems(config.bartender)
     if config.librarian and not config.librarian.ahash and not config.ahash:
@@ -464,7 +464,7 @@ def _tuning_limits(section: AHashSection) -> Iterator[CheloniaError]:
         yield bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
 
 
-def _copies_limits(config: NodeConfig) -> Iterator[CheloniaError]:
+def _replica_limits(config: NodeConfig) -> Iterator[CheloniaError]:
     most = bounds.COPIES_IN_FLIGHT_PER_NODE_MAX
     limits = (
         (config.librarian, "librarian", "copies_per_node_max"),
@@ -473,6 +473,12 @@ def _copies_limits(config: NodeConfig) -> Iterator[CheloniaError]:
     for section, name, key in limits:
         if section and not 1 <= section.tuning.get(key, most) <= most:
             yield bad(f"{name}.tuning.{key}", f"a Shepherd sends, and takes, 1 to {most} repair copies at once")
+    small, most = (
+        config.shepherd.tuning.get("segment_replica_bytes_max", 0) if config.shepherd else 0,
+        bounds.INLINE_BYTES_MAX,
+    )
+    if not 0 <= small <= most:
+        yield bad("shepherd.tuning.segment_replica_bytes_max", f"from 0 (every replica is a file) to {most} bytes")
     least = bounds.COPY_BYTES_PER_S_MIN
     rate = config.shepherd.tuning.get("copy_bytes_per_s_max", 0) if config.shepherd else 0
     if 0 < rate < least:

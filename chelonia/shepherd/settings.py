@@ -48,6 +48,8 @@ class ShepherdSettings:
         compare_ms: the whole inventory is compared with the namespace at least this often, over restarts too.
         tidy_ms: between two looks for what has expired.
         min_free_bytes: never used, so that the node stays manageable; announced as not free.
+        segment_replica_bytes_max: replicas of at most so many bytes share segments instead of being files each, from 0
+            (none do; those that are there stay) to `bounds.INLINE_BYTES_MAX`.
         accepting: whether new replicas are taken at all.
     """
 
@@ -80,6 +82,7 @@ class ShepherdSettings:
     compare_ms: int = _DAY
     tidy_ms: int = 10 * _SECOND
     min_free_bytes: int = 256 * _MIB
+    segment_replica_bytes_max: int = 0
     accepting: bool = True
 
 

@@ -113,6 +113,7 @@ class Cluster:
     expected: list[str] = field(default_factory=list)
     by_hand: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     taken: Range | None = None
+    small_as_files: bool = False
 
     # --- life ---
 
@@ -129,6 +130,7 @@ class Cluster:
             "--trash-keep-s",
             "10",
             *([] if self.restart else ["--no-restart"]),
+            *(["--small-as-files"] if self.small_as_files else []),
         ]
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "dev.log").open("ab") as log:
@@ -270,7 +272,8 @@ class Cluster:
         return Path(self.entry(name)["data_dir"])
 
     def replica_file(self, location: str) -> Path:
-        """The file of a replica, given a property of `locations` (`<Shepherd> <reference>`)."""
+        """The file of a replica, given a property of `locations` (`<Shepherd> <reference>`); a small one has none but
+        in a cluster with `small_as_files`."""
         shepherd, _, reference = location.partition(" ")
         return self.data_dir(self.named(shepherd)) / "replicas" / reference[:2] / reference
 

@@ -69,7 +69,8 @@ async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is
 
         cluster.by_hand["shepherd1"].terminate()
         cluster.by_hand.pop("shepherd1").wait()
-        shutil.rmtree(home / "replicas")
+        for name in ("replicas", "segments"):
+            shutil.rmtree(home / name, ignore_errors=True)
         gone = run_alone(config)
         assert gone.returncode == 2
         assert "replicas/ is gone" in gone.stderr

@@ -62,7 +62,7 @@ async def test_a_lost_shepherd_is_replaced_and_the_surplus_trimmed_when_it_retur
 async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none_at_all(
     own_cluster: Callable[..., Cluster],
 ) -> None:
-    cluster = own_cluster(restart=False)
+    cluster = own_cluster(restart=False, small_as_files=True)
     cluster.expect_log("replica damaged|replica is invalid|replica missing")
     cluster.expect_log("the place of")  # the store that was accepted
     files = {f"/bad/{number}": bytes([number]) * 50_000 for number in range(9)}
@@ -143,7 +143,7 @@ async def test_harm_to_a_stored_replica_is_found_and_repaired(cluster: Cluster, 
 async def test_bytes_behind_the_end_of_a_replica_are_found_by_the_round_and_cost_no_copy(
     own_cluster: Callable[..., Cluster],
 ) -> None:
-    cluster, data = own_cluster(), bytes(range(256)) * 300
+    cluster, data = own_cluster(small_as_files=True), bytes(range(256)) * 300
     cluster.expect_log("bytes behind the end of a replica cut off")
     async with cluster.client("user") as client:
         for ln, content in (("/grown", data), ("/empty", b"")):
@@ -198,7 +198,7 @@ def stored(cluster: Cluster) -> int:
 
 
 async def test_a_requested_scrub_names_each_harm_and_all_are_repaired(own_cluster: Callable[..., Cluster]) -> None:
-    cluster = own_cluster()
+    cluster = own_cluster(small_as_files=True)
     for name in cluster.shepherd_names:  # the round itself is kept out of it
         cluster.reconfigure(name, shepherd={"tuning": {"scrub_period_ms": 3_600_000}})
     await cluster.until_serving(*cluster.shepherd_names)

@@ -66,7 +66,7 @@ async def started_again(cluster: Cluster) -> str:
 async def test_a_killed_shepherd_tells_what_differs_and_an_old_disk_is_compared_whole(
     own_cluster: Callable[..., Cluster],
 ) -> None:
-    cluster = own_cluster(restart=False)
+    cluster = own_cluster(restart=False, small_as_files=True)
     cluster.expect_log("replica missing|another process is alive")  # while the one that was killed is not missed yet
     async with cluster.client("user") as client:
         await client.make_collection("/back")

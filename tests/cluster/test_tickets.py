@@ -121,7 +121,7 @@ async def test_an_expired_ticket_is_refused(cluster: Cluster) -> None:
 async def test_bytes_that_nobody_commits_are_set_aside_after_their_ticket_however_often_it_is_killed_and_are_counted(
     own_cluster: Callable[..., Cluster],
 ) -> None:
-    cluster, name = own_cluster(), "shepherd1"
+    cluster, name = own_cluster(small_as_files=True), "shepherd1"
     cluster.reconfigure(name, shepherd={"tuning": {"unknown_grace_ms": 4_000}})
     await cluster.until_alive(name)
     blob = BlobId("00000000-0000-4000-8000-000000000001")

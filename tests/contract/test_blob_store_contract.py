@@ -15,7 +15,10 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import MARK, BlobStore, ByteRange, Notes, SmallReplica
 from chelonia.shepherd.store import blobs_files
+from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.blobs_local import LocalBlobs
+from chelonia.shepherd.store.blobs_segments import Entry
 from chelonia.wire import records
 from tests.support.memory_blobs import MemoryBlobs
 
@@ -85,11 +88,47 @@ def files_engine(folder: Path) -> Engine:
     return Engine(opened[0], reopen, flood, truncate, grow, lambda r: file(r).unlink(), damage_record)
 
 
-@pytest.fixture(params=[memory_engine, files_engine])
+def local_engine(folder: Path) -> Engine:
+    """Small replicas in a segment: what is harmed is the entry of a replica, or the end of the file."""
+    opened = [LocalBlobs(folder)]
+
+    def reopen(crash: bool) -> LocalBlobs:
+        opened[-1].close()
+        if crash:
+            (folder / "segments" / "notes").unlink(missing_ok=True)
+        opened.append(LocalBlobs(folder))
+        return opened[-1]
+
+    def flood() -> None:
+        opened[-1]._files._min_free_bytes = 1 << 62
+
+    def segment_of(reference: ReferenceId) -> tuple[Path, layout.Place]:
+        place = opened[-1]._segments.place(reference)
+        return folder / "segments" / f"{place.segment:08d}.segment", place
+
+    def cut(reference: ReferenceId, size: int) -> None:
+        grow(reference, b"")  # so that it is the last
+        path, place = segment_of(reference)
+        os.truncate(path, place.data_at + size)
+
+    def grow(reference: ReferenceId, more: bytes) -> None:
+        record, data, _ = opened[-1]._segments.raw(reference)
+        opened[-1]._segments.add([Entry(layout.header_of(reference, record, data + more), record + data + more)])
+
+    def damage_record(reference: ReferenceId) -> None:
+        path, place = segment_of(reference)
+        with path.open("r+b") as file:
+            file.seek(place.at + layout.HEADER_BYTES)
+            file.write(b"CHLR garbage")
+
+    return Engine(opened[0], reopen, flood, cut, grow, lambda reference: cut(reference, 0), damage_record)
+
+
+@pytest.fixture(params=[memory_engine, files_engine, local_engine])
 async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
     made = request.param(tmp_path / "blobs")
     yield made
-    if isinstance(made.store, FileBlobs):
+    if not isinstance(made.store, MemoryBlobs):
         made.reopen(False).close()
 
 

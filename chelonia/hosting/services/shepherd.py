@@ -21,7 +21,7 @@ from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
-from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia.shepherd.store.store_state import StateFile
 from chelonia.wire.operations_shepherd import SHEPHERD
 from chelonia.wire.soap import Capacity
@@ -34,7 +34,8 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
         service_id=own_id, base_url=section.data_url, dn=node.dn, version=version("chelonia"), **section.tuning
     )
     worker = ThreadWorker(node.config.node.worker_threads, "hash")
-    blobs = await asyncio.to_thread(FileBlobs, root, min_free_bytes=settings.min_free_bytes)
+    limits = {"min_free_bytes": settings.min_free_bytes, "small_bytes_max": settings.segment_replica_bytes_max}
+    blobs = await asyncio.to_thread(lambda: LocalBlobs(root, **limits))
     librarians = node.librarian or node.remote_librarians(section.librarians, own_id)
     ports = ShepherdPorts(
         blobs=blobs,
@@ -52,6 +53,7 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
     shepherd = ShepherdService(ports, settings)
     node.guard(lambda: still_after_ms(shepherd.lease_ms, settings.heartbeat_ms))
     await shepherd.start()
+    shepherd.jobs.add(blobs.job())
     node.farewells.append(shepherd.leave)
 
     async def close() -> None:

@@ -19,6 +19,7 @@ from chelonia.core.ports.shepherd import StoreIdentity
 from chelonia.hosting.config import load_config
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store.blobs_files import lay_out, locked
+from chelonia.shepherd.store.blobs_segment_start import count_committed, numbers
 from chelonia.shepherd.store.store_state import read_identity, write_identity
 
 
@@ -42,10 +43,10 @@ def _accept(options: argparse.Namespace) -> int:
     root.mkdir(parents=True, exist_ok=True)
     with locked(root):
         lay_out(root)
-        held = sum(1 for _ in (root / "replicas").glob("??/*.record"))
+        held = sum(1 for _ in (root / "replicas").glob("??/*.record")) + count_committed(root)
         accepted = accept(_known(root) if held else None, service)
         (root / blobs_notes.NAME).unlink(missing_ok=True)  # nothing that was noted of it is believed, records are read
-        write_identity(root, accepted)
+        write_identity(root, accepted, segments=bool(numbers(root)))
     print(f"{root}: store {accepted.store} of {service}, {held} committed replicas; it is announced at the next start")
     return 0
 

@@ -93,7 +93,8 @@ TRASH_KEEP_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """What to start. `port_base` 0: found at the first start and kept."""
+    """What to start. `port_base` 0: found at the first start and kept. `small_as_files`: no segments are made, so that
+    each replica can be looked at, and harmed, as a file."""
 
     directory: Path
     shepherds: int
@@ -101,6 +102,7 @@ class DevOptions:
     port_base: int = 0
     replicas: int = 1
     trash_keep_ms: int = TRASH_KEEP_MS
+    small_as_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +388,8 @@ class DevCluster:
         data_url = f"https://localhost:{place.data_port}"
         url = place.url("Shepherd")
         quick = replace(dev_shepherd(ServiceId(url), data_url), domain=place.name)
+        if self._options.small_as_files:
+            quick = replace(quick, segment_replica_bytes_max=0)
         librarians = tuple(front.url("Librarian") for front in fronts)
         section = ShepherdSection(url, data_url, self._data(place), librarians, _tuned(quick))
         return replace(

@@ -39,6 +39,7 @@ from chelonia.core.ports.shepherd import (
     StoreIdentity,
 )
 from chelonia.shepherd.store import blobs_notes, store_state
+from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_directory
 from chelonia.wire import records
 
 T = TypeVar("T")
@@ -189,6 +190,12 @@ class FileBlobs:
         """Set bytes and record aside."""
         source, target = self.replica(reference), self._aside(reference)
         await self._move(lambda: _move_aside(source, target))
+
+    def put_aside(self, reference: ReferenceId, record: bytes, data: bytes, *, committed: bool) -> None:
+        """Put bytes and record durably where what is set aside is. Blocks."""
+        place = self._aside(reference)
+        _write_all_durably([(place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record)])
+        _fsync_directory(place.parent)
 
     async def discard(self, reference: ReferenceId) -> bool:
         """Remove durably what was set aside, and only that; False when it was not there."""
@@ -781,14 +788,6 @@ def _replace_durably(draft: Path, path: Path) -> None:
         os.close(fd)
     os.replace(draft, path)
     _fsync_directory(path.parent)
-
-
-def _fsync_directory(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _disk_error(error: OSError) -> CheloniaError:

@@ -19,6 +19,8 @@ from chelonia.core.ports.shepherd import ShepherdState, StoreIdentity
 FORMAT: Final = 1
 IDENTITY: Final = "store.json"
 """The file that says whose store a directory is."""
+WITH_SEGMENTS: Final = 2
+"""Its format once some replicas are in segments: software that does not know them is to refuse the store."""
 
 
 class StateFile:
@@ -57,7 +59,7 @@ def read_identity(root: Path) -> StoreIdentity | None:
         return None
     try:
         content = json.loads(raw)
-        _check_format(content)
+        _check_format(content, WITH_SEGMENTS)
         service, replaces = ServiceId(str(content["service"])), bool(content["replaces"])
         return StoreIdentity(str(content["store"]), service, str(content["cluster"]), replaces)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -65,10 +67,18 @@ def read_identity(root: Path) -> StoreIdentity | None:
         raise CheloniaError(Kind.BAD_CONFIG, "read store", str(path), cause) from error
 
 
-def write_identity(root: Path, identity: StoreIdentity) -> None:
-    """Say durably whose store the directory `root` is. Raises: OSError."""
+def has_segments(root: Path) -> bool:
+    """Whether the store in `root` says that it has segments. Raises: OSError."""
+    try:
+        return bool(json.loads((root / IDENTITY).read_bytes())["format"] == WITH_SEGMENTS)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return False  # what is wrong with it says `read_identity`
+
+
+def write_identity(root: Path, identity: StoreIdentity, *, segments: bool = False) -> None:
+    """Say durably whose store the directory `root` is, and whether it has segments. Raises: OSError."""
     content = {
-        "format": FORMAT,
+        "format": WITH_SEGMENTS if segments else FORMAT,
         "store": identity.store,
         "service": identity.service,
         "cluster": identity.cluster,
@@ -96,9 +106,9 @@ def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _check_format(content: dict[str, Any]) -> None:
-    if content["format"] != FORMAT:
-        cause = f"format {content['format']} is not {FORMAT}; run the software version that wrote it, or a newer one"
+def _check_format(content: dict[str, Any], newest: int = FORMAT) -> None:
+    if content["format"] not in range(FORMAT, newest + 1):
+        cause = f"format {content['format']} is not {newest}; run the software version that wrote it, or a newer one"
         raise CheloniaError(Kind.BAD_CONFIG, "load state", "", cause)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,15 @@ from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.shepherd import MARK, ByteRange, ShepherdState, SmallReplica, StoredReplica, StoreIdentity
-from chelonia.shepherd.store import blobs_files, store_state
+from chelonia.shepherd.store import blobs_files, blobs_segment_file, store_state
 from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia.shepherd.store.store_state import StateFile
 from tests.support.forgetful import Loss
 from tests.support.power import PowerDisk, powered
 
 REF = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+OTHER = ReferenceId("bbbbbbbb-0000-4000-8000-000000000002")
 BYTES = os.urandom(30_000)
 SEEDS = range(4)
 
@@ -68,9 +71,9 @@ class After:
                 self._taken += 1
                 yield self._disk.image(self._target / str(self._taken), seed, loss)
 
-    async def each(self, look: Callable[[FileBlobs], Awaitable[None]], *losses: Loss) -> None:
+    async def each(self, look: Callable[[Any], Awaitable[None]], *losses: Loss, engine: type = FileBlobs) -> None:
         for image in await asyncio.to_thread(lambda: list(self.images(*losses))):
-            store = await asyncio.to_thread(FileBlobs, image / "store")
+            store = await asyncio.to_thread(engine, image / "store")
             try:
                 await look(store)
             finally:
@@ -83,11 +86,11 @@ def after(disk: PowerDisk, tmp_path: Path) -> After:
     return After(disk, tmp_path / "images")
 
 
-async def found(store: FileBlobs) -> list[StoredReplica]:
+async def found(store: FileBlobs | LocalBlobs) -> list[StoredReplica]:
     return [each async for page in store.scan() for each in page.read]
 
 
-async def read(store: FileBlobs) -> bytes:
+async def read(store: FileBlobs | LocalBlobs) -> bytes:
     return b"".join([chunk async for chunk in store.read(REF, ByteRange(0, len(BYTES)))])
 
 
@@ -226,6 +229,94 @@ async def test_any_sync_that_fails_fails_the_commit(
     assert caught.value.kind is Kind.UNAVAILABLE
     assert synced > failing
     assert await found(blobs) == [], "nobody is told of it"
+
+
+# --- small replicas in segments ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def local(disk: PowerDisk) -> AsyncIterator[LocalBlobs]:
+    store = LocalBlobs(disk.point / "store")
+    await store.identify(StoreIdentity("store", ServiceId("https://h:1/Shepherd")))
+    yield store
+    store.close()
+
+
+async def test_a_replica_in_a_segment_is_kept_settled_set_aside_and_erased(local: LocalBlobs, after: After) -> None:
+    await local.store_whole([SmallReplica(OTHER, facts(3), b"abc")])
+    await local.store_whole([SmallReplica(REF, facts(), BYTES)])
+
+    async def there(store: LocalBlobs) -> None:
+        assert [(each.reference, each.facts, each.size) for each in await found(store)] == [
+            (REF, facts(), len(BYTES)),
+            (OTHER, facts(3), 3),
+        ]
+        assert await read(store) == BYTES
+        await store.settle((REF,))
+        assert next(each.committed for each in await found(store))
+
+    async def aside(store: LocalBlobs) -> None:
+        assert [each.facts for each in await store.quarantined()] == [facts()]
+        assert [each.reference for each in await found(store)] == [OTHER]
+
+    async def gone(store: LocalBlobs) -> None:
+        assert ([each.reference for each in await found(store)], await store.quarantined()) == ([], ())
+
+    await local.settle((REF,))
+    await after.each(there, Loss.ALL, Loss.SOME, engine=LocalBlobs)
+    await local.quarantine(REF)
+    await after.each(aside, Loss.ALL, Loss.LATEST, engine=LocalBlobs)
+    assert await local.erase(REF)
+    assert await local.erase(OTHER)
+    await after.each(gone, Loss.ALL, Loss.SOME, engine=LocalBlobs)
+
+
+async def test_wherever_a_batch_is_cut_short_those_before_it_are_there_and_each_is_whole(
+    local: LocalBlobs, after: After, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: list[Path] = []
+
+    def before(call: Callable[..., object]) -> Callable[..., object]:
+        def called(*arguments: object) -> object:
+            images.extend(after.images(Loss.SOME))
+            return call(*arguments)
+
+        return called
+
+    await local.store_whole([SmallReplica(REF, facts(), BYTES)])
+    others = [ReferenceId(f"bbbbbbbb-0000-4000-8000-{number:012d}") for number in range(3)]
+    with monkeypatch.context() as patched:
+        for name in ("fdatasync", "pwrite"):
+            patched.setattr(blobs_segment_file.os, name, before(getattr(os, name)))
+        await local.store_whole([SmallReplica(other, facts(5000), BYTES[:5000]) for other in others])
+    images.extend(after.images(Loss.ALL, Loss.BYTES))
+    for image in images:
+        store = await asyncio.to_thread(LocalBlobs, image / "store")
+        assert await read(store) == BYTES
+        for replica in await found(store):
+            assert (replica.facts, replica.size) in ((facts(), len(BYTES)), (facts(5000), 5000))
+            size = replica.size
+            chunks = [chunk async for chunk in store.read(replica.reference, ByteRange(0, size))]
+            assert b"".join(chunks) == BYTES[:size]
+        store.close()
+
+
+async def test_a_sync_that_fails_leaves_no_replica_of_its_batch(
+    local: LocalBlobs, disk: PowerDisk, after: After
+) -> None:
+    await local.store_whole([SmallReplica(OTHER, facts(3), b"abc")])
+    disk.fail_syncs(1)
+    with pytest.raises(CheloniaError) as caught:
+        await local.store_whole([SmallReplica(REF, facts(), BYTES)])
+    assert caught.value.kind is Kind.UNAVAILABLE
+    assert [each.reference for each in await found(local)] == [OTHER]
+    await local.store_whole([SmallReplica(REF, facts(), BYTES)])
+
+    async def there(store: LocalBlobs) -> None:
+        assert [each.reference for each in await found(store)] == [REF, OTHER]
+        assert await read(store) == BYTES
+
+    await after.each(there, Loss.ALL, engine=LocalBlobs)
 
 
 # --- state and identity -----------------------------------------------------------------------------------------------

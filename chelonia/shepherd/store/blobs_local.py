@@ -1,0 +1,349 @@
+"""Replicas on a local disk: small ones in segments, all others as files. Nobody above can tell one from the other.
+
+What comes whole and is small goes into a segment; so does an upload that ends while it is small, which is held in
+memory until then. What is set aside, or kept to be resumed, is a file always: a person may have to look at it.
+Layout: docs/formats/replica-store.md. Reasoning: docs/design/017-small-replicas.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import ReplicaFacts
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId, parse_reference
+from chelonia.core.ports.shepherd import (
+    NO_NOTES,
+    BlobWriter,
+    ByteRange,
+    Notes,
+    Scanned,
+    SmallReplica,
+    StoreIdentity,
+)
+from chelonia.core.timing.jobs import Job, Next, Wait
+from chelonia.shepherd.store import segment_format as layout
+from chelonia.shepherd.store import store_state
+from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.blobs_segments import BlobSegments
+
+MOVE_MS: Final = 100
+"""Between two moves out of a segment that is given up: at most 10 MiB a second."""
+LOOK_MS: Final = 10_000
+"""Between two looks for such a segment."""
+_GONE: Final = "its segments/ is gone"
+
+
+class LocalBlobs:
+    """The engine of a Shepherd's disk.
+
+    Args:
+        root, min_free_bytes: as of `FileBlobs`.
+        small_bytes_max: replicas of at most so many bytes go into segments; 0: none do, those that are there stay.
+        segment_bytes: after so many bytes another segment is begun.
+
+    Raises: BAD_CONFIG when another process uses the directory, or its replicas are gone.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        min_free_bytes: int = 0,
+        small_bytes_max: int = bounds.INLINE_BYTES_MAX,
+        segment_bytes: int = bounds.SEGMENT_BYTES,
+    ) -> None:
+        assert small_bytes_max <= layout.DATA_BYTES_MAX, "what is larger is a file"
+        files = self._files = FileBlobs(root, min_free_bytes=min_free_bytes)
+        self._root = root
+        self._small_bytes_max = small_bytes_max
+        self._writers: dict[ReferenceId, SmallWriter] = {}
+        try:
+            self._segments = BlobSegments(root, self._say_segments, segment_bytes)
+            self._unfinished = self._segments.unclean
+            self._check_segments()
+        except BaseException:
+            files.close()
+            raise
+        # What has nothing to do with segments.
+        self.probe, self.space = files.probe, files.space
+        self.notes, self.note, self.note_anew = files.notes, files.note, files.note_anew
+        self.suspended, self.leftovers = files.suspended, files.leftovers
+        self.quarantined, self.count_quarantined = files.quarantined, files.count_quarantined
+        self.discard, self.reinstate = files.discard, files.reinstate
+
+    def close(self) -> None:
+        """Wait for running calls, note where everything is, and let another process have the directory."""
+        self._segments.close()
+        self._files.close()
+
+    def job(self) -> Job:
+        """BlobSegments of which little is left are given up, a little at a time."""
+
+        async def step() -> Next:
+            return Wait(MOVE_MS if await self._files.run(self._segments.compact) else LOOK_MS)
+
+        return Job("segments", step, Wait(LOOK_MS))
+
+    # --- whose it is ------------------------------------------------------------------------------------------------
+
+    async def identity(self) -> StoreIdentity | None:
+        """Read again whose store this is; None when nothing says so. Raises: UNAVAILABLE, BAD_CONFIG."""
+        found = await self._files.identity()
+        if found is not None and not await self._files.run(self._segments.is_here):
+            raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), _GONE)
+        return found
+
+    async def identify(self, identity: StoreIdentity) -> None:
+        """Write durably whose store this is."""
+        in_use = self._segments.in_use
+        await self._files.run(lambda: store_state.write_identity(self._root, identity, segments=in_use))
+
+    def _check_segments(self) -> None:
+        """Raises: BAD_CONFIG when there should be segments."""
+        if self._segments.in_use:
+            self._say_segments()
+        elif store_state.has_segments(self._root):
+            cause = (
+                f"{_GONE}: mount or put back what was there; if the replicas are lost for good, "
+                "`cheloniad accept-store` says so to the cluster"
+            )
+            raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), cause)
+
+    def _say_segments(self) -> None:
+        """From now on the store is not complete without its segments."""
+        if not store_state.has_segments(self._root):
+            identity = store_state.read_identity(self._root)
+            if identity is not None:
+                store_state.write_identity(self._root, identity, segments=True)
+
+    # --- taking -----------------------------------------------------------------------------------------------------
+
+    async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
+        """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
+        kept = self._files.incoming(reference, ".kept")
+        if not self._small_bytes_max or (resume and await self.suspended(reference)):
+            return await self._files.create(reference, resume=resume)
+        await self._files.run(lambda: kept.unlink(missing_ok=True))
+        self._writers[reference] = SmallWriter(self, reference)
+        return self._writers[reference]
+
+    async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
+        """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
+        if max((len(each.data) for each in replicas), default=0) > self._small_bytes_max:
+            await self._files.store_whole(replicas)
+            return
+        for each in replicas:
+            parse_reference(each.reference)
+
+        def work() -> None:
+            self.check_free(sum(len(each.data) for each in replicas))
+            self._segments.store(replicas)
+
+        await self._files.run(work)
+
+    async def settle(self, references: tuple[ReferenceId, ...]) -> None:
+        """Note that these replicas are committed. Nothing is synced: a crash that takes the note back is harmless."""
+        small = [reference for reference in references if reference in self._segments]
+        if small:
+            await self._files.run(lambda: self._segments.settle(small))
+        others = tuple(reference for reference in references if reference not in self._segments)
+        if others:
+            await self._files.settle(others)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
+        if reference not in self._segments:
+            async for chunk in self._files.read(reference, span):
+                yield chunk
+        elif span.length:
+            yield await self._files.run(lambda: self._segments.read(reference, span))
+
+    async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
+        """Yield what an interrupted or running upload has written so far."""
+        writer = self._writers.get(reference)
+        if writer is not None:
+            if writer.held:
+                yield bytes(writer.held)
+            return
+        async for chunk in self._files.read_partial(reference):
+            yield chunk
+
+    async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """Read the record again; None when it is missing or damaged."""
+        if reference in self._segments:
+            return await self._files.run(lambda: self._segments.facts(reference))
+        return await self._files.facts(reference)
+
+    async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
+        """How many bytes of these replicas are there, -1 where none are."""
+        others = [reference for reference in references if reference not in self._segments]
+        found = dict(zip(others, await self._files.sizes(others), strict=True)) if others else {}
+
+        def measured() -> tuple[int, ...]:
+            lengths = dict[int, int]()
+            return tuple(
+                found[each] if each in found else self._segments.size(each, lengths) for each in references
+            )  # fmt: skip
+
+        return await self._files.run(measured)
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def spoil(self, reference: ReferenceId) -> bool:
+        """Change one byte in the middle of a replica, durably; False when it has none."""
+        if reference in self._segments:
+            return await self._files.run(lambda: self._segments.spoil(reference))
+        return await self._files.spoil(reference)
+
+    async def trim(self, reference: ReferenceId, size: int) -> None:
+        """Cut off durably what lies behind the first `size` bytes of a replica."""
+        if reference in self._segments:
+            await self._files.run(lambda: self._segments.trim(reference, size))
+        else:
+            await self._files.trim(reference, size)
+
+    async def erase(self, reference: ReferenceId) -> bool:
+        """Remove bytes and record durably, wherever they are; False when there was nothing."""
+        small = self._segments.holds(reference) and await self._files.run(lambda: self._segments.erase(reference))
+        return await self._files.erase(reference) or small
+
+    async def quarantine(self, reference: ReferenceId) -> None:
+        """Set bytes and record aside, as files."""
+        if reference not in self._segments:
+            await self._files.quarantine(reference)
+            return
+
+        def work() -> None:
+            with self._segments.still():
+                record, data, committed = self._segments.raw(reference)
+                self._files.put_aside(reference, record, data, committed=committed)
+                self._segments.erase(reference)
+
+        await self._files.run(work)
+
+    # --- a start ----------------------------------------------------------------------------------------------------
+
+    async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
+        """Every replica on disk, page by page. Erasures and moves that a crash interrupted are finished."""
+        if self._unfinished:
+            await self._finish_setting_aside()
+            self._unfinished = False
+        lengths = dict[int, int]()
+        async for page in self._files.scan(notes):
+            if self._segments.places[page.prefix]:
+                noted = notes.parts.get(page.prefix, {})
+                yield await self._files.run(lambda page=page, noted=noted: self._joined(page, noted, lengths))  # type: ignore[misc]
+            else:
+                yield page
+
+    def _joined(self, page: Scanned, noted: dict[ReferenceId, bytes], lengths: dict[int, int]) -> Scanned:
+        """A page of files with what is in segments."""
+        segments, places = self._segments, self._segments.places[page.prefix]
+        here = {each: note for each, note in noted.items() if each in places and segments.size(each, lengths) >= 0}
+        segments.name_alike(page.prefix, here)
+        open_ = {each for each in here if not layout.unpack(places[each]).committed}
+        rest = [segments.stored(each, lengths) for each in list(places) if each not in here]
+        known = noted if len(here) == len(noted) else {**page.known, **here}
+        read = sorted([*page.read, *rest], key=lambda stored: stored.reference)
+        return replace(page, known=known, uncommitted=page.uncommitted | open_, read=read)
+
+    async def _finish_setting_aside(self) -> None:
+        """Of what is in a segment and in quarantine too, keep what is whole: a crash came in between."""
+        for stored in await self._files.quarantined():
+            if stored.reference in self._segments:
+                facts = await self.facts(stored.reference)
+                if stored.facts == facts and stored.size == (await self.sizes((stored.reference,)))[0]:
+                    await self._files.run(lambda stored=stored: self._segments.erase(stored.reference))  # type: ignore[misc]
+                else:
+                    await self._files.discard(stored.reference)
+
+    # --- for the writer ---------------------------------------------------------------------------------------------
+
+    def check_free(self, length: int) -> None:
+        """Raises: OSError when so many bytes would leave less than the reserve. Blocks."""
+        if self._files.free_bytes() < length:
+            raise OSError(errno.ENOSPC, "the reserve of free space is reached")
+
+    async def hold(self, writer: SmallWriter, length: int) -> BlobWriter | None:
+        """Where an upload goes on that takes so many bytes more: in a file when it is not small any more."""
+        if len(writer.held) + length > self._small_bytes_max:
+            return await self.spill(writer)
+        await self._files.run(lambda: self.check_free(len(writer.held) + length))
+        return None
+
+    async def spill(self, writer: SmallWriter) -> BlobWriter:
+        """Go on with an upload in a file. Raises: as `create` and `write`."""
+        file = await self._files.create(writer.reference)
+        try:
+            await file.write(bytes(writer.held))
+        except BaseException:
+            await file.abort()
+            raise
+        self.release(writer)
+        return file
+
+    def release(self, writer: SmallWriter) -> None:
+        """An upload is held no longer."""
+        if self._writers.get(writer.reference) is writer:
+            del self._writers[writer.reference]
+
+
+class SmallWriter:
+    """One upload: held in memory while it is small, then written to a file."""
+
+    def __init__(self, store: LocalBlobs, reference: ReferenceId) -> None:
+        self._store = store
+        self.reference = reference
+        self.held = bytearray()
+        self._file: BlobWriter | None = None
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        return len(self.held) if self._file is None else self._file.offset
+
+    async def write(self, chunk: bytes) -> None:
+        """Append. Raises: NO_SPACE (nothing is kept), UNAVAILABLE."""
+        if self._file is None:
+            try:
+                self._file = await self._store.hold(self, len(chunk))
+            except (CheloniaError, asyncio.CancelledError):
+                await self.abort()
+                raise
+        if self._file is None:
+            self.held += chunk
+        else:
+            self.held = bytearray()
+            await self._file.write(chunk)
+
+    async def commit(self, facts: ReplicaFacts) -> None:
+        """Put bytes and record on stable storage under their final name. Raises: NO_SPACE, UNAVAILABLE."""
+        if self._file is not None:
+            await self._file.commit(facts)
+            return
+        assert facts.size == len(self.held), f"record says {facts.size} bytes, {len(self.held)} were written"
+        try:
+            await self._store.store_whole([SmallReplica(self.reference, facts, bytes(self.held))])
+        finally:
+            self._store.release(self)
+
+    async def suspend(self) -> None:
+        """Keep what was written, durably, for a later resume."""
+        if self._file is None:
+            self._file = await self._store.spill(self)
+        await self._file.suspend()
+
+    async def abort(self) -> None:
+        """Throw away what was written."""
+        self._store.release(self)
+        if self._file is not None:
+            await self._file.abort()

@@ -1,0 +1,169 @@
+"""One segment as an open file: what is added and wiped in it, and syncs that its writers share. Calls block.
+
+A sync that fails loses what it was to save, though a later one may succeed: nothing that was added is vouched for by a
+file of which one has failed. Wiped blocks are given back to the file system, or zeros where it takes none back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from chelonia.shepherd.store import segment_format as layout
+from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader
+
+_KEEP_SIZE_PUNCH_HOLE: Final = 1 | 2
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class SegmentFile:
+    """An open segment; closed when nobody holds it any more. Raises: OSError from every call."""
+
+    def __init__(self, path: Path, *, make: bool = False) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
+        self.fd = -1
+        self.fd = os.open(path, flags, 0o600)
+        self.path = path
+        self.broken = False
+        """A sync of it has failed."""
+        self._counting, self._syncing = threading.Lock(), threading.Lock()
+        self._changes = self._safe = 0
+
+    def __del__(self) -> None:
+        """Close it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def key(self) -> bytes | None:
+        """The segment's key; that of its first header when its first block is damaged, None when there is no other.
+        Raises: NOT_SUPPORTED for a newer version."""
+        key = layout.decode_segment(os.pread(self.fd, BLOCK_BYTES, 0))
+        if key is None:
+            first = next((block for block, header in self.walk(None) if header is not None), 0)
+            key = layout.key_of(os.pread(self.fd, layout.HEADER_BYTES, first * BLOCK_BYTES)) if first else None
+        return key
+
+    def is_sound(self) -> bool:
+        """Whether its first block is as it was written."""
+        return layout.decode_segment(os.pread(self.fd, BLOCK_BYTES, 0)) is not None
+
+    def size(self) -> int:
+        """Its length, bytes."""
+        return os.fstat(self.fd).st_size
+
+    def is_named(self) -> bool:
+        """Whether it is still what stands under its name."""
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        own = os.fstat(self.fd)
+        return (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
+
+    def add(self, data: bytes, at: int) -> int:
+        """Write behind the end; returns what to wait for with `sync`. When it fails nothing is there."""
+        try:
+            _write_at(self.fd, data, at)
+        except OSError:
+            os.ftruncate(self.fd, at)
+            raise
+        return self._changed()
+
+    def wipe(self, at: int, end: int) -> int:
+        """Leave nothing of these blocks; returns what to wait for with `sync`."""
+        end = min(end, self.size())
+        if at < end and not _punch_hole(self.fd, at, end - at):
+            _write_at(self.fd, bytes(end - at), at)
+        return self._changed()
+
+    def sync(self, change: int = 0, *, added: bool) -> None:
+        """Wait until a change (0: all until now) is on stable storage: whoever waits for another finds it done.
+
+        Args:
+            added: it is a replica that somebody will rely on; else a sync may be tried again.
+        """
+        with self._syncing:
+            if added and self.broken:
+                raise OSError(errno.EIO, "an earlier sync failed", str(self.path))
+            covers = self._changes
+            if change and self._safe >= change:
+                return
+            try:
+                os.fdatasync(self.fd)
+            except OSError:
+                self.broken = True
+                raise
+            self._safe = covers
+
+    def walk(self, key: bytes | None) -> Iterator[tuple[int, EntryHeader | None]]:
+        """(block, header) of every entry in order, None for a block that is neither an entry's nor empty."""
+        at, size = BLOCK_BYTES, self.size()
+        while at < size:
+            front = os.pread(self.fd, layout.HEADER_BYTES, at)
+            if not any(front):
+                at = self._next_data(at)
+                continue
+            header = layout.decode_header(front, key)
+            yield at // BLOCK_BYTES, header
+            at = header.place(0, at // BLOCK_BYTES).end if header else at + BLOCK_BYTES
+
+    def _next_data(self, at: int) -> int:
+        """Where the next block that may not be empty begins."""
+        try:
+            found = os.lseek(self.fd, at, os.SEEK_DATA) // BLOCK_BYTES * BLOCK_BYTES
+        except OSError as error:
+            found = self.size() if error.errno == errno.ENXIO else at
+        return max(found, at + BLOCK_BYTES)
+
+    def _changed(self) -> int:
+        with self._counting:
+            self._changes += 1
+            return self._changes
+
+
+def make_segment(path: Path, key: bytes) -> SegmentFile:
+    """A new segment, durable with its name. Raises: OSError."""
+    file = SegmentFile(path, make=True)
+    try:
+        _write_at(file.fd, layout.encode_segment(key), 0)
+        os.fsync(file.fd)
+        sync_directory(path.parent)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return file
+
+
+def sync_directory(folder: Path) -> None:
+    """Make the names in a directory durable. Raises: OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_at(fd: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written
+
+
+def _punch_hole(fd: int, at: int, length: int) -> bool:
+    """Whether the file system took the blocks back. Raises: OSError."""
+    fallocate = getattr(_LIBC, "fallocate64", None)
+    if fallocate is None:
+        return False
+    if fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(length)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_HOLES:
+        return False
+    raise OSError(code, os.strerror(code))

@@ -1,0 +1,477 @@
+"""Small replicas in segments: appended together, one sync for all writers that wait, wiped in their place.
+
+Each is where `places` says; that is noted at an orderly end, and read from the headers after any other. Invariants: a
+replica is in `places` only when its entry is on stable storage; what is wiped has left `places` before; of two entries
+of one replica, which a crash while it was moved can leave, one is wiped before anything else is done to it.
+Calls block, come from several threads, and raise OSError when the disk fails. Layout: docs/formats/replica-store.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import ReplicaFacts
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.ports.shepherd import PREFIX_CHARS, ByteRange, SmallReplica, StoredReplica
+from chelonia.shepherd.store import blobs_segment_start as start
+from chelonia.shepherd.store import segment_format as layout
+from chelonia.shepherd.store.blobs_segment_file import SegmentFile, make_segment, sync_directory
+from chelonia.shepherd.store.blobs_segment_start import FOLDER, Known, name_of
+from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader, Place
+from chelonia.wire import records
+
+log = logging.getLogger(__name__)
+
+DAMAGE: Final = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.ESTALE)
+"""What says that the bytes are gone or rotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is added: a header and the bytes that it is of."""
+
+    header: EntryHeader
+    body: bytes
+
+
+class BlobSegments:
+    """The segments below a store's directory.
+
+    Args:
+        on_first: called when the first segment has been made, before anything is in it.
+        segment_bytes: after so many the next one is begun.
+    """
+
+    def __init__(
+        self, root: Path, on_first: Callable[[], None] = lambda: None, segment_bytes: int = bounds.SEGMENT_BYTES
+    ) -> None:
+        self._folder = root / FOLDER
+        self._on_first = on_first
+        self._segment_bytes = segment_bytes
+        self._adding, self._moving, self._counting = threading.Lock(), threading.RLock(), threading.Lock()
+        self._opened: dict[int, SegmentFile] = {}
+        self._opening = threading.Lock()
+        self._current: SegmentFile | None = None
+        self._closed = False
+        self._stale: defaultdict[ReferenceId, list[Place]] = defaultdict(list)
+        """Entries that have to be wiped, by what they are of."""
+        self._given_up: set[int] = set()
+        """BlobSegments of which something cannot be moved: the scrub will tell."""
+        found = start.find(root)
+        self.places, self._known, self.unclean = found.places, found.known, found.unclean
+
+    def close(self) -> None:
+        """Note where everything is, for the next start; nothing can be changed from now on."""
+        with self._moving, self._adding:
+            if not self._closed and self._known and not self._stale and self.is_here():
+                with contextlib.suppress(OSError):
+                    start.note(self._folder, self._known, self.places)
+            self._closed = True
+            self._current = None
+            self._opened.clear()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is any segment."""
+        return bool(self._known)
+
+    def is_here(self) -> bool:
+        """Whether the segments are where they were."""
+        newest = sorted(self._known, reverse=True)
+        return not newest or any((self._folder / name_of(number)).exists() for number in newest)
+
+    def __contains__(self, reference: ReferenceId) -> bool:
+        return self._packed(reference) is not None
+
+    def holds(self, reference: ReferenceId) -> bool:
+        """Whether anything of it is here, or has still to be wiped."""
+        return reference in self or reference in self._stale
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, reference: ReferenceId, span: ByteRange) -> bytes:
+        """The bytes of `span`. Raises: NOT_ALIVE when fewer are there, or they cannot be read."""
+        while (packed := self._packed(reference)) is not None:
+            place = layout.unpack(packed)
+            want = max(min(span.length, place.data_bytes - span.offset), 0)
+            try:
+                data = self._read_at(place, place.data_at + span.offset, want)
+            except CheloniaError:
+                if _same(self._packed(reference), packed):
+                    raise
+                continue  # it was moved, and its segment given back
+            if _same(self._packed(reference), packed):  # else it was moved or wiped while it was read
+                if len(data) < span.length:
+                    cause = f"bytes missing after {span.offset + len(data)}"
+                    raise CheloniaError(Kind.NOT_ALIVE, "read", reference, cause)
+                return data
+        raise CheloniaError(Kind.NOT_ALIVE, "read", reference, "unreadable: it is not here")
+
+    def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """Read the record; None when it is missing or damaged, and when the header before it is."""
+        while (packed := self._packed(reference)) is not None:
+            place = layout.unpack(packed)
+            header, record = self._front(place)
+            if not _same(self._packed(reference), packed):
+                continue
+            if header is None or header.reference != reference:
+                return None
+            try:
+                return records.decode_facts(record)
+            except CheloniaError as damage:
+                if damage.kind is Kind.NOT_SUPPORTED:
+                    raise  # written by newer software: nothing is wrong with it
+                return None
+        return None
+
+    def stored(self, reference: ReferenceId, lengths: dict[int, int]) -> StoredReplica:
+        """What a start is told of a replica. `lengths`: as for `size`."""
+        facts = self.facts(reference)
+        packed = self._packed(reference)
+        committed = facts is None or packed is None or layout.unpack(packed).committed
+        return StoredReplica(reference, facts, self.size(reference, lengths), committed)
+
+    def size(self, reference: ReferenceId, lengths: dict[int, int]) -> int:
+        """How many bytes of a replica are there, -1 where none are.
+
+        Args:
+            lengths: of segments that were looked at, bytes; what is looked at now is added.
+        """
+        packed = self._packed(reference)
+        if packed is None:
+            return -1
+        place = layout.unpack(packed)
+        if place.segment not in lengths:
+            try:
+                lengths[place.segment] = (self._folder / name_of(place.segment)).stat().st_size
+            except FileNotFoundError:
+                lengths[place.segment] = 0
+        there = lengths[place.segment] - place.data_at
+        return place.data_bytes if there >= place.data_bytes else there if there > 0 else -1
+
+    def raw(self, reference: ReferenceId) -> tuple[bytes, bytes, bool]:
+        """(record, data, committed) as they are, whole or not. Raises: KeyError when it is not here."""
+        place = self.place(reference)
+        return (
+            self._read_at(place, place.at + layout.HEADER_BYTES, place.record_bytes),
+            self._read_at(place, place.data_at, place.data_bytes),
+            place.committed,
+        )
+
+    def name_alike(self, prefix: str, noted: Iterable[ReferenceId]) -> None:
+        """Use these very strings for the names of replicas: they are in memory once."""
+        part = self.places[prefix]
+        self.places[prefix] = {reference: part[reference] for reference in noted} | part
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def store(self, replicas: Sequence[SmallReplica]) -> None:
+        """Put new replicas on stable storage, together; when it fails none of them is there."""
+        entries = list[Entry]()
+        for each in replicas:
+            record = records.encode_facts(each.facts)
+            entries.append(Entry(layout.header_of(each.reference, record, each.data), record + each.data))
+        self.add(entries)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Put entries on stable storage, in the place of others of the same replicas."""
+        with self._adding:
+            known, file = self._writable(sum(len(each.body) + BLOCK_BYTES for each in entries))
+            places, written, at = list[Place](), list[bytes](), known.end
+            for each in entries:
+                places.append(each.header.place(known.number, at // BLOCK_BYTES))
+                written.append(layout.encode(known.key, each.header, each.body))
+                at = places[-1].end
+            with self._reopening(known.number):
+                change = file.add(b"".join(written), known.end)
+            known.end, known.pending = at, known.pending + 1
+        try:
+            with self._reopening(known.number):
+                self._make_durable(file, change, places)
+            olds = [self._put(each.header.reference, place) for each, place in zip(entries, places, strict=True)]
+        finally:
+            with self._adding:
+                known.pending -= 1
+        if any(olds):
+            self._wipe_stale([each.header.reference for each in entries])
+
+    def _make_durable(self, file: SegmentFile, change: int, places: Sequence[Place]) -> None:
+        """Raises: OSError; then none of what was added is there."""
+        try:
+            file.sync(change, added=True)
+            if not file.is_named():  # nothing is promised of a file that nobody can find
+                raise OSError(errno.ENOENT, "a segment is gone", str(file.path))
+        except OSError:
+            self._known[places[0].segment].appendable = not file.broken
+            with contextlib.suppress(OSError):
+                file.wipe(places[0].at, places[-1].end)
+            raise
+
+    def settle(self, references: Iterable[ReferenceId]) -> None:
+        """Note that these are committed; not synced."""
+        with self._moving:
+            for reference in references:
+                packed = self._packed(reference)
+                if packed is not None and not layout.unpack(packed).committed:
+                    place = layout.unpack(packed)
+                    with self._reopening(place.segment):
+                        file = self._file(place.segment)
+                        os.pwrite(file.fd, bytes((layout.COMMITTED,)), place.at + layout.STATE_AT)
+                    self._part(reference)[reference] = layout.pack(place._replace(committed=True))
+
+    def erase(self, reference: ReferenceId) -> bool:
+        """Leave nothing of a replica, durably; False when there was nothing."""
+        with self._moving:
+            self._take(reference)
+            if reference not in self._stale:
+                return False
+        self._wipe_stale([reference])
+        return True
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """While this is held no replica is moved, settled or erased."""
+        with self._moving:
+            yield
+
+    def spoil(self, reference: ReferenceId) -> bool:
+        """Change one byte in the middle of a replica, durably; False when it has none."""
+        with self._moving:
+            place = self.place(reference)
+            middle = place.data_at + place.data_bytes // 2
+            found = self._read_at(place, middle, 1) if place.data_bytes else b""
+            if found:
+                file = self._file(place.segment)
+                os.pwrite(file.fd, bytes((found[0] ^ 0xFF,)), middle)
+                file.sync(added=False)
+            return bool(found)
+
+    def trim(self, reference: ReferenceId, size: int) -> None:
+        """Cut off durably what lies behind the first `size` bytes of a replica: it is written again without them."""
+        with self._moving:
+            record, data, committed = self.raw(reference)
+            assert len(data) >= size, "a replica is cut off behind its end, never made longer"
+            self.add(
+                [Entry(layout.header_of(reference, record, data[:size], committed=committed), record + data[:size])]
+            )
+
+    def compact(self) -> bool:
+        """Move some of what lives in a mostly dead segment, or give an empty one back; whether there was one."""
+        with self._moving:
+            known = self._dying()
+            if known is None or self._closed:
+                return False
+            moved = self._living(known)
+            if moved:
+                self.add(moved)
+            elif known.live:
+                log.warning("segment %d stays: what is left in it cannot be read; the scrub will tell", known.number)
+                self._given_up.add(known.number)
+            else:
+                self._drop(known)
+            return True
+
+    # --- pieces -----------------------------------------------------------------------------------------------------
+
+    def place(self, reference: ReferenceId) -> Place:
+        """Where a replica is. Raises: KeyError."""
+        return layout.unpack(self._part(reference)[reference])
+
+    def _part(self, reference: ReferenceId) -> dict[ReferenceId, int]:
+        return self.places[reference[:PREFIX_CHARS]]
+
+    def _packed(self, reference: ReferenceId) -> int | None:
+        part = self.places.get(reference[:PREFIX_CHARS])
+        return None if part is None else part.get(reference)
+
+    def _put(self, reference: ReferenceId, place: Place) -> bool:
+        """Say where a replica is now; whether it was elsewhere before."""
+        with self._counting:
+            self._known[place.segment].live += place.blocks
+        part = self._part(reference)
+        old = part.get(reference)
+        part[reference] = layout.pack(place)  # at once: a reader finds it in one place or the other
+        if old is not None:
+            self._outdate(reference, old)
+        return old is not None
+
+    def _take(self, reference: ReferenceId) -> None:
+        """Forget where a replica is: that is to be wiped."""
+        packed = self.places.get(reference[:PREFIX_CHARS], {}).pop(reference, None)
+        if packed is not None:
+            self._outdate(reference, packed)
+
+    def _outdate(self, reference: ReferenceId, packed: int) -> None:
+        place = layout.unpack(packed)
+        with self._counting:
+            self._known[place.segment].live -= place.blocks
+        with self._moving:
+            self._stale[reference].append(place)
+
+    def _wipe_stale(self, references: Iterable[ReferenceId]) -> None:
+        """Leave nothing of entries that are not in use any more, durably. What fails is tried again by `erase`."""
+        changes = list[tuple[SegmentFile, int]]()
+        wiped = list[tuple[ReferenceId, Place]]()
+        with self._moving:
+            self._check_open()
+            for reference in references:
+                for place in self._stale.get(reference, ()):
+                    with self._reopening(place.segment):
+                        changes += self._wiped(place)
+                    wiped.append((reference, place))
+        for file, change in changes:
+            file.sync(change, added=False)
+        with self._moving:
+            for reference, place in wiped:
+                left = [each for each in self._stale.pop(reference, ()) if each != place]
+                if left:
+                    self._stale[reference] = left
+
+    def _wiped(self, place: Place) -> list[tuple[SegmentFile, int]]:
+        """What to wait for; nothing when its segment is gone."""
+        try:
+            file = self._file(place.segment)
+        except FileNotFoundError:
+            if not self.is_here():
+                raise  # the disk is away: nothing is known to be gone
+            return []
+        return [(file, file.wipe(place.at, place.end))]
+
+    def _read_at(self, place: Place, at: int, length: int) -> bytes:
+        """Raises: NOT_ALIVE when the bytes are rotten or their segment is gone."""
+        try:
+            with contextlib.suppress(OSError), self._reopening(place.segment):
+                return os.pread(self._file(place.segment).fd, length, at)
+            return os.pread(self._file(place.segment).fd, length, at)
+        except OSError as error:
+            if error.errno not in DAMAGE:
+                raise
+            cause = f"unreadable: {error.strerror}"
+            raise CheloniaError(Kind.NOT_ALIVE, "read", name_of(place.segment), cause) from error
+
+    def _front(self, place: Place) -> tuple[EntryHeader | None, bytes]:
+        """Header and record at a place."""
+        try:
+            front = self._read_at(place, place.at, layout.HEADER_BYTES + place.record_bytes)
+            key = self._known[place.segment].key
+        except (CheloniaError, KeyError):
+            return None, b""
+        return layout.decode_header(front, key), front[layout.HEADER_BYTES :]
+
+    def _file(self, number: int) -> SegmentFile:
+        """A segment, opened if it is not. Raises: OSError, ESTALE when another one stands in its place."""
+        with self._opening:
+            file = self._opened.pop(number, None)
+            if file is None:
+                if number not in self._known:
+                    raise FileNotFoundError(errno.ENOENT, "it was given back", name_of(number))
+                file = SegmentFile(self._folder / name_of(number))
+                if (file.key() or b"") != self._known[number].key:
+                    raise OSError(errno.ESTALE, "another segment stands in its place", str(file.path))
+            self._opened[number] = file
+            while len(self._opened) > bounds.SEGMENTS_OPEN_MAX:
+                del self._opened[next(iter(self._opened))]
+            return file
+
+    @contextlib.contextmanager
+    def _reopening(self, number: int) -> Iterator[None]:
+        """After a failure a segment is opened anew: it may have been open since before the disk was away."""
+        try:
+            yield
+        except OSError:
+            self._current = None
+            with self._opening:
+                self._opened.pop(number, None)
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.ESHUTDOWN, "this store is closed", str(self._folder))
+
+    def _writable(self, length: int) -> tuple[Known, SegmentFile]:
+        """The segment that takes so many bytes more: the newest, or a new one."""
+        self._check_open()
+        newest = max(self._known, default=0)
+        known, file = self._known.get(newest), self._current
+        if known is not None and known.appendable and known.end + length <= max(self._segment_bytes, length):
+            with contextlib.suppress(FileNotFoundError):
+                self._current = file = file or self._file(newest)
+                return known, file
+            if not self.is_here():
+                raise OSError(errno.ENOENT, "the segments are gone", str(self._folder))
+        if file is not None:
+            with contextlib.suppress(OSError):  # who waits for it is told
+                file.sync(added=True)
+        return self._begin(newest + 1)
+
+    def _begin(self, number: int) -> tuple[Known, SegmentFile]:
+        if not self._known:
+            self._folder.mkdir(exist_ok=True)
+            sync_directory(self._folder.parent)
+        number = max(number, *(other + 1 for other in start.numbers(self._folder.parent)), 1)
+        key = os.urandom(layout.KEY_BYTES)
+        file = make_segment(self._folder / name_of(number), key)
+        if not self._known:
+            self._on_first()
+        known = self._known[number] = Known(number, key, BLOCK_BYTES)
+        self._current = file
+        with self._opening:
+            self._opened[number] = file
+        return known, file
+
+    def _dying(self) -> Known | None:
+        """The segment that is given up next: not the newest, nothing on its way into it, little left."""
+        with self._adding:
+            newest = max(self._known, default=0)
+            stale = {place.segment for places in self._stale.values() for place in places}
+            found = [
+                known
+                for known in self._known.values()
+                if known.number != newest
+                and not known.pending
+                and known.live * BLOCK_BYTES * bounds.SEGMENT_LIVE_SHARE <= known.end
+                and known.number not in self._given_up | stale
+            ]
+        return min(found, key=lambda known: known.live, default=None)
+
+    def _living(self, known: Known) -> list[Entry]:
+        """Some of what lives in a segment, as it is."""
+        file, moved, size = self._file(known.number), list[Entry](), 0
+        for block, header in file.walk(known.key):
+            if header is None or size >= bounds.SEGMENT_MOVED_BYTES:
+                continue
+            packed = self._packed(header.reference)
+            if packed is not None and _same(packed, layout.pack(header.place(known.number, block))):
+                try:
+                    record, data, committed = self.raw(header.reference)
+                except CheloniaError:
+                    continue  # it cannot be read: it stays
+                if len(record) + len(data) == header.record_bytes + header.data_bytes:
+                    moved.append(Entry(start.as_committed(header, committed), record + data))
+                    size += len(data) + BLOCK_BYTES
+        return moved
+
+    def _drop(self, known: Known) -> None:
+        with self._opening:
+            self._opened.pop(known.number, None)
+        (self._folder / name_of(known.number)).unlink(missing_ok=True)
+        sync_directory(self._folder)
+        with self._adding:
+            del self._known[known.number]
+        log.info("segment given back number=%d bytes=%d", known.number, known.end)
+
+
+def _same(one: int | None, other: int) -> bool:
+    """Whether two packed places are one, whatever the state there."""
+    return one is not None and one >> 1 == other >> 1

@@ -1,0 +1,511 @@
+"""Small replicas in segments: what a crash, rot and an erasure leave, and what becomes of mostly dead segments."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.ports.shepherd import ByteRange, SmallReplica, StoreIdentity
+from chelonia.shepherd.store import blobs_segment_file, blobs_segment_start
+from chelonia.shepherd.store import segment_format as layout
+from chelonia.shepherd.store.blobs_local import LocalBlobs
+from chelonia.shepherd.store.blobs_segments import BlobSegments
+from chelonia.shepherd.store.segment_format import BLOCK_BYTES
+from chelonia.shepherd.store.store_state import read_identity
+
+
+def named(number: int) -> ReferenceId:
+    return ReferenceId(f"{number:08x}-0000-4000-8000-{number:012x}")
+
+
+def facts(size: int) -> ReplicaFacts:
+    blob, guid = BlobId("cccccccc-0000-4000-8000-000000000003"), Guid("dddddddd-0000-4000-8000-000000000004")
+    return ReplicaFacts(blob, guid, "/a", Dn("/CN=joe"), size, Checksums("aa", "bb", "cc"), 2, Ms(5), "seal")
+
+
+def data_of(number: int, size: int = 3000) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+def replicas(*numbers: int, size: int = 3000) -> list[SmallReplica]:
+    return [SmallReplica(named(number), facts(size), data_of(number, size)) for number in numbers]
+
+
+def held(segments: BlobSegments) -> list[int]:
+    """Those that are there; each is whole."""
+    found = sorted(reference for part in segments.places.values() for reference in part)
+    for reference in found:
+        size = segments.size(reference, {})
+        assert segments.facts(reference) == facts(size)
+        assert segments.read(reference, ByteRange(0, size)) == data_of(int(reference[:8], 16), size)
+    return [int(reference[:8], 16) for reference in found]
+
+
+def after_crash(root: Path, target: Path, change: Callable[[Path], None] = lambda path: None) -> BlobSegments:
+    """What another process finds that takes over the files as they are, and no word of an orderly end."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(root, target)
+    change(target / "segments")
+    return BlobSegments(target)
+
+
+def first(root: Path) -> Path:
+    return root / "segments" / "00000001.segment"
+
+
+def test_what_was_stored_is_there_after_any_end(tmp_path: Path) -> None:
+    segments = BlobSegments(tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    segments.store(replicas(1, 2, 3))
+    segments.settle([named(2)])
+    assert held(after_crash(tmp_path / "a", tmp_path / "b")) == [1, 2, 3]
+    segments.close()
+    assert (tmp_path / "a/segments/notes").exists()
+    again = BlobSegments(tmp_path / "a")
+    assert (held(again), again.unclean) == ([1, 2, 3], False)
+    assert [again.place(named(number)).committed for number in (1, 2, 3)] == [False, True, False]
+    assert not (tmp_path / "a/segments/notes").exists(), "it holds until something is changed"
+    with pytest.raises(OSError, match="closed"):
+        segments.store(replicas(4))
+
+
+def test_an_orderly_end_spares_the_next_start_the_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = BlobSegments(tmp_path)
+    segments.store(replicas(*range(20)))
+    segments.erase(named(7))
+    segments.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(blobs_segment_file.SegmentFile, "walk", lambda *_: pytest.fail("headers are read"))
+        again = BlobSegments(tmp_path)
+    assert held(again) == [number for number in range(20) if number != 7]
+    again.close()
+    with first(tmp_path).open("ab") as file:
+        file.write(bytes(BLOCK_BYTES))  # it has been used since by somebody else
+    other = BlobSegments(tmp_path)
+    assert (other.unclean, len(held(other))) == (True, 19)
+
+
+@pytest.mark.parametrize("size", [0, 3000, 5000])
+def test_cut_off_at_every_byte_of_a_batch_only_what_is_not_whole_is_gone(tmp_path: Path, size: int) -> None:
+    root, target = tmp_path / "a", tmp_path / "b"
+    root.mkdir()
+    segments = BlobSegments(root)
+    segments.store(replicas(1))
+    start = first(root).stat().st_size
+    segments.store(replicas(2, 3, size=size))
+    raw, target_file = first(root).read_bytes(), first(target)
+    second = segments.place(named(2))
+    needed = {2: second.at + second.size, 3: segments.place(named(3)).at + segments.place(named(3)).size}
+    target_file.parent.mkdir(parents=True)
+    edges = {at + step for at in (start, *needed.values(), second.end) for step in (*range(-2, 3), *range(48, 68, 3))}
+    for cut in sorted(at for at in edges | set(range(start, len(raw), 397)) if start <= at <= len(raw)):
+        target_file.write_bytes(raw[:cut])
+        found = BlobSegments(target)
+        assert held(found) == [1] + [number for number, end in needed.items() if end <= cut]
+    found.store(replicas(4))
+    assert held(BlobSegments(target))[-1] == 4
+
+
+def test_whatever_pages_of_a_batch_are_lost_what_was_before_it_is_there(tmp_path: Path) -> None:
+    """In any order, as a disk writes them: old, or zeros where there was nothing."""
+    root, target, chance = tmp_path / "a", tmp_path / "b", random.Random(5)
+    root.mkdir()
+    segments = BlobSegments(root)
+    segments.store(replicas(1, 2))
+    start = first(root).stat().st_size
+    segments.store(replicas(3, 4, 5, size=6000))
+    raw = first(root).read_bytes()
+    for _ in range(40):
+        lost = {at for at in range(start, len(raw), BLOCK_BYTES) if chance.random() < 0.5}
+
+        def lose(folder: Path, lost: set[int] = lost) -> None:
+            torn = bytearray(raw)
+            for at in lost:
+                torn[at : at + BLOCK_BYTES] = bytes(BLOCK_BYTES)
+            (folder / "00000001.segment").write_bytes(torn)
+
+        found = after_crash(root, target, lose)
+        whole = [number for number in (3, 4, 5) if not lost & pages(segments, number)]
+        assert held(found) == [1, 2, *whole]
+        for number in {3, 4, 5} - set(whole):
+            assert not found.erase(named(number))
+            assert data_of(number, 6000)[:100] not in first(target).read_bytes(), "nothing is left of it"
+        found.store(replicas(6))
+        assert held(BlobSegments(target)) == [1, 2, *whole, 6]
+
+
+def pages(segments: BlobSegments, number: int) -> set[int]:
+    place = segments.place(named(number))
+    return set(range(place.at, place.end, BLOCK_BYTES))
+
+
+@pytest.mark.parametrize("what", ["magic", "length", "reference", "digest", "record", "data"])
+def test_what_is_damaged_loses_only_itself(tmp_path: Path, what: str, expect_log: Callable[..., None]) -> None:
+    expect_log("damaged blocks", optional=True)
+    root = tmp_path / "a"
+    root.mkdir()
+    segments = BlobSegments(root, segment_bytes=20 * BLOCK_BYTES)
+    segments.store(replicas(1, 2, 3, size=9000))
+    segments.settle(map(named, (1, 2, 3)))
+    segments.store(replicas(*range(4, 30)))
+    place = segments.place(named(2))
+    at = {"magic": 0, "length": 33, "reference": 20, "digest": 50, "record": 90, "data": place.data_at - place.at + 5}[
+        what
+    ]
+
+    def flip(folder: Path) -> None:
+        with (folder / "00000001.segment").open("r+b") as file:
+            file.seek(place.at + at)
+            (byte,) = file.read(1)
+            file.seek(place.at + at)
+            file.write(bytes((byte ^ 0x40,)))
+
+    found = after_crash(root, tmp_path / "b", flip)
+    there = {int(reference[:8], 16) for part in found.places.values() for reference in part}
+    assert there == set(range(1, 30)) - ({2} if what in ("magic", "length", "reference", "digest") else set())
+    assert found.read(named(1), ByteRange(0, 9000)) == data_of(1, 9000)
+    assert found.read(named(3), ByteRange(0, 9000)) == data_of(3, 9000)
+    if what == "record":
+        assert found.facts(named(2)) is None
+    if what == "data":
+        assert found.read(named(2), ByteRange(0, 9000)) != data_of(2, 9000), "the scrub tells it"
+
+
+def test_the_front_of_a_segment_may_be_lost(tmp_path: Path) -> None:
+    root = tmp_path / "a"
+    root.mkdir()
+    segments = BlobSegments(root)
+    segments.store(replicas(1, 2))
+
+    def damage(folder: Path) -> None:
+        with (folder / "00000001.segment").open("r+b") as file:
+            file.write(b"garbage" * 20)
+
+    found = after_crash(root, tmp_path / "b", damage)
+    assert held(found) == [1, 2]
+    found.store(replicas(3))
+    assert found.place(named(3)).segment == 2, "nothing is added to it"
+    found.erase(named(1))
+    assert held(after_crash(tmp_path / "b", tmp_path / "c")) == [2, 3]
+
+
+def test_bytes_that_look_like_a_header_are_none(tmp_path: Path, expect_log: Callable[..., None]) -> None:
+    """A user who damages nothing but knows the layout makes no replica of his own."""
+    expect_log("damaged blocks", optional=True)
+    root = tmp_path / "a"
+    root.mkdir()
+    segments = BlobSegments(root)
+    place = layout.Place(1, 1, 0, 0, False)
+    forged = layout.encode(b"whatever", layout.header_of(named(9), b"", b"mine"), b"mine")
+    front = len(layout.encode(bytes(8), layout.header_of(named(1), b"", b""), b"")) - layout.HEADER_BYTES
+    size = 5 * BLOCK_BYTES
+    record = len(layout.encode_header(bytes(8), layout.header_of(named(1), b"", b""))) + len(record_of(size))
+    data = (bytes(BLOCK_BYTES - record) + forged * 5)[:size]
+    segments.store([SmallReplica(named(1), facts(size), data)])
+    segments.store(replicas(2))
+    assert forged in first(root).read_bytes()[2 * BLOCK_BYTES :]
+    assert first(root).read_bytes().index(forged) % BLOCK_BYTES == 0
+    assert (place.block, front) == (1, BLOCK_BYTES - layout.HEADER_BYTES)
+
+    def damage(folder: Path) -> None:
+        with (folder / "00000001.segment").open("r+b") as file:
+            file.seek(BLOCK_BYTES + 20)
+            file.write(b"rot")
+
+    assert held(after_crash(root, tmp_path / "b", damage)) == [2]
+
+
+def record_of(size: int) -> bytes:
+    from chelonia.wire import records
+
+    return records.encode_facts(facts(size))
+
+
+def test_an_erasure_leaves_no_bytes_and_gives_its_blocks_back(tmp_path: Path) -> None:
+    segments = BlobSegments(tmp_path)
+    segments.store(replicas(1, 2, 3, size=50_000))
+    before = first(tmp_path).stat().st_blocks
+    assert segments.erase(named(2))
+    assert not segments.erase(named(2))
+    raw = first(tmp_path).read_bytes()
+    assert data_of(2, 50_000)[:50] not in raw
+    assert bytes.fromhex(named(2).replace("-", "")) not in raw
+    assert first(tmp_path).stat().st_blocks <= before - 50_000 // 512
+    assert held(segments) == [1, 3]
+    assert held(BlobSegments(tmp_path)) == [1, 3]
+
+
+def test_where_no_blocks_are_taken_back_they_are_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs_segment_file, "_punch_hole", lambda *_: False)
+    segments = BlobSegments(tmp_path)
+    segments.store(replicas(1, 2, 3))
+    segments.erase(named(2))
+    assert data_of(2)[:50] not in first(tmp_path).read_bytes()
+    assert held(BlobSegments(tmp_path)) == [1, 3]
+
+
+def test_writers_that_wait_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments, syncs, sync = BlobSegments(tmp_path), 0, os.fdatasync
+    segments.store(replicas(0))
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        begun.set()
+        assert go.wait(60)
+        sync(fd)
+
+    monkeypatch.setattr(blobs_segment_file.os, "fdatasync", slow)
+    threads = [threading.Thread(target=segments.store, args=(replicas(number),)) for number in range(1, 9)]
+    threads[0].start()
+    assert begun.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    while first(tmp_path).stat().st_size < 10 * BLOCK_BYTES:  # all have written
+        assert all(thread.is_alive() for thread in threads)
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert (held(segments), syncs) == (list(range(9)), 2)
+
+
+def test_after_a_sync_that_failed_nothing_is_vouched_for_that_it_was_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells it once; a later sync succeeds and has saved nothing of it."""
+    segments, sync = BlobSegments(tmp_path), os.fdatasync
+    segments.store(replicas(1))
+
+    def fail(fd: int) -> None:
+        monkeypatch.setattr(blobs_segment_file.os, "fdatasync", sync)
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(blobs_segment_file.os, "fdatasync", fail)
+    with pytest.raises(OSError, match="no"):
+        segments.store(replicas(2))
+    segments.store(replicas(3))
+    assert held(segments) == [1, 3]
+    assert (segments.place(named(1)).segment, segments.place(named(3)).segment) == (1, 2)
+    assert held(BlobSegments(tmp_path)) == [1, 3]
+
+
+def test_an_erasure_whose_sync_failed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments, sync = BlobSegments(tmp_path), os.fdatasync
+    segments.store(replicas(1))
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(blobs_segment_file.os, "fdatasync", fail)
+    with pytest.raises(OSError, match="no"):
+        segments.erase(named(1))
+    monkeypatch.setattr(blobs_segment_file.os, "fdatasync", sync)
+    assert named(1) not in segments
+    assert segments.erase(named(1)), "it is not confirmed before it is durable"
+    assert not segments.erase(named(1))
+
+
+def test_a_segment_that_is_mostly_dead_is_given_up(tmp_path: Path) -> None:
+    root = tmp_path / "a"
+    root.mkdir()
+    segments = BlobSegments(root, segment_bytes=40 * BLOCK_BYTES)
+    segments.store(replicas(*range(39)))
+    segments.settle([named(5)])
+    segments.store(replicas(*range(39, 45)))
+    assert not segments.compact()
+    for number in range(39):
+        if number % 8 != 5:
+            segments.erase(named(number))
+    living = [5, 13, 21, 29, 37]
+    assert segments.compact()
+    assert {segments.place(named(number)).segment for number in living} == {2}
+    found = after_crash(root, tmp_path / "b")
+    assert held(found) == held(segments) == [*living, *range(39, 45)]
+    assert segments.compact()
+    assert not first(root).exists()
+    assert not segments.compact()
+    assert segments.place(named(5)).committed
+    assert not segments.place(named(13)).committed
+    segments.close()
+    assert held(BlobSegments(root)) == [*living, *range(39, 45)]
+
+
+def test_a_crash_while_a_replica_is_moved_leaves_one_of_it_and_an_erasure_both_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, images = tmp_path / "a", list[Path]()
+    root.mkdir()
+    segments = BlobSegments(root, segment_bytes=20 * BLOCK_BYTES)
+    segments.store(replicas(*range(1, 20)))
+    segments.store(replicas(20))
+    for number in range(3, 20):
+        segments.erase(named(number))
+
+    def pictured(call: Callable[..., object]) -> Callable[..., object]:
+        def called(*arguments: object, **named: object) -> object:
+            for moment in ("before", "after"):
+                images.append(tmp_path / f"{len(images)}{moment}")
+                shutil.copytree(root, images[-1])
+                if moment == "before":
+                    result = call(*arguments, **named)
+            return result
+
+        return called
+
+    with monkeypatch.context() as patched:
+        for name in ("add", "wipe", "sync"):
+            patched.setattr(
+                blobs_segment_file.SegmentFile, name, pictured(getattr(blobs_segment_file.SegmentFile, name))
+            )
+        assert segments.compact()
+        segments.settle([named(1)])
+    assert segments.erase(named(2))
+    images.append(root)
+    twice = 0
+    for image in images:
+        twice += sum(path.read_bytes().count(data_of(1)) for path in (image / "segments").iterdir()) == 2
+        found = BlobSegments(image)
+        assert held(found) == [1, 20] if image == root else held(found) == [1, 2, 20]
+        assert sum(path.read_bytes().count(data_of(1)) for path in (image / "segments").iterdir()) == 1
+        found.erase(named(1))
+        assert held(BlobSegments(image)) == [number for number in held(found) if number != 1]
+    assert twice
+
+
+def test_an_erased_replica_is_not_brought_back_by_a_reader_or_a_move(tmp_path: Path) -> None:
+    """Readers, erasures and moves at once: who reads gets all of it or an error."""
+    segments = BlobSegments(tmp_path, segment_bytes=30 * BLOCK_BYTES)
+    for start in range(0, 120, 10):
+        segments.store(replicas(*range(start, start + 10)))
+    wrong, done = list[str](), threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            for number in range(120):
+                try:
+                    found = segments.read(named(number), ByteRange(0, 3000))
+                except CheloniaError as error:
+                    if error.kind is not Kind.NOT_ALIVE or number % 10 == 5:
+                        wrong.append(str(error))
+                    continue
+                if found != data_of(number):
+                    wrong.append(f"{number} is torn")
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(120):
+        if number % 10 != 5:
+            segments.erase(named(number))
+    while segments.compact():
+        pass
+    done.set()
+    for reader in readers:
+        reader.join(60)
+    assert wrong == []
+    assert held(segments) == [number for number in range(120) if number % 10 == 5]
+    assert len(list((tmp_path / "segments").iterdir())) <= 3
+
+
+def test_few_segments_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "SEGMENTS_OPEN_MAX", 4)
+    segments = BlobSegments(tmp_path, segment_bytes=2 * BLOCK_BYTES)
+    for number in range(20):
+        segments.store(replicas(number))
+    before = len(os.listdir("/proc/self/fd"))
+    assert held(segments) == list(range(20))
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+
+
+# --- the engine -----------------------------------------------------------------------------------------------------
+
+IDENTITY = StoreIdentity("store", ServiceId("https://h:1/Shepherd"), "cluster")
+
+
+async def test_a_store_whose_segments_are_gone_is_not_there(tmp_path: Path) -> None:
+    store = LocalBlobs(tmp_path)
+    await store.identify(IDENTITY)
+    assert json.loads((tmp_path / "store.json").read_bytes())["format"] == 1
+    await store.store_whole(replicas(1))
+    assert json.loads((tmp_path / "store.json").read_bytes())["format"] == 2, "older software is to refuse it"
+    assert await store.identity() == IDENTITY == read_identity(tmp_path)
+    (tmp_path / "segments").rename(tmp_path / "away")
+    with pytest.raises(CheloniaError, match="its segments/ is gone"):
+        await store.identity()
+    for harm in (store.store_whole(replicas(2)), store.erase(named(1))):
+        with pytest.raises(CheloniaError) as caught:
+            await harm
+        assert caught.value.kind is Kind.UNAVAILABLE
+    (tmp_path / "away").rename(tmp_path / "segments")
+    assert await store.identity() == IDENTITY
+    await store.store_whole(replicas(3))
+    assert await store.erase(named(1))
+    store.close()
+    (tmp_path / "segments").rename(tmp_path / "away")
+    (tmp_path / "segments").mkdir()
+    with pytest.raises(CheloniaError, match="accept-store") as caught:
+        LocalBlobs(tmp_path)
+    assert caught.value.kind is Kind.BAD_CONFIG
+
+
+async def test_an_upload_is_a_file_once_it_is_not_small(tmp_path: Path) -> None:
+    store = LocalBlobs(tmp_path, small_bytes_max=100)
+    for number, size in ((1, 100), (2, 101)):
+        writer = await store.create(named(number))
+        for byte in data_of(number, size):
+            await writer.write(bytes((byte,)))
+        assert writer.offset == size
+        assert b"".join([chunk async for chunk in store.read_partial(named(number))]) == data_of(number, size)
+        await writer.commit(facts(size))
+    files = [path.name for path in (tmp_path / "replicas").glob("*/*") if path.suffix == ""]
+    assert files == [named(2)]
+    for number, size in ((1, 100), (2, 101)):
+        assert b"".join([chunk async for chunk in store.read(named(number), ByteRange(0, size))]) == data_of(
+            number, size
+        )
+    store.close()
+
+
+async def test_what_is_in_segments_is_served_when_no_more_are_made(tmp_path: Path) -> None:
+    store = LocalBlobs(tmp_path)
+    await store.store_whole(replicas(1))
+    store.close()
+    store = LocalBlobs(tmp_path, small_bytes_max=0)
+    await store.store_whole(replicas(2))
+    assert await store.sizes((named(1), named(2))) == (3000, 3000)
+    assert [each.reference async for page in store.scan() for each in page.read] == [named(1), named(2)]
+    assert (tmp_path / "replicas/00" / named(2)).exists()
+    store.close()
+
+
+async def test_a_crash_while_a_replica_is_set_aside_leaves_one_of_it(tmp_path: Path) -> None:
+    store = LocalBlobs(tmp_path)
+    await store.store_whole(replicas(1, 2))
+    for number, whole in ((1, True), (2, False)):
+        record, data, committed = store._segments.raw(named(number))
+        store._files.put_aside(named(number), record, data if whole else data[:10], committed=committed)
+    store.close()
+    (tmp_path / "segments/notes").unlink()
+    store = LocalBlobs(tmp_path)
+    assert [each.reference async for page in store.scan() for each in page.read] == [named(2)]
+    assert [each.reference for each in await store.quarantined()] == [named(1)]
+    store.close()
+
+
+def test_committed_replicas_in_segments_are_counted(tmp_path: Path) -> None:
+    segments = BlobSegments(tmp_path)
+    assert blobs_segment_start.count_committed(tmp_path) == 0
+    segments.store(replicas(1, 2, 3))
+    segments.settle([named(1), named(3)])
+    assert blobs_segment_start.count_committed(tmp_path) == 2
