@@ -238,6 +238,17 @@ class HttpClient:
         return aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect, sock_read=read_idle_ms / 1000)
 
 
+class _Handler(ResponseHandler):
+    """aiohttp's, whose clock for the next bytes stands still when the answer has come whole: it would go off later, and
+    fail what is sent next over the connection."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Read on; what was parsed meanwhile may have been the last of it."""
+        super().resume_reading(resume_parser)
+        if self._payload is not None and self._payload.is_eof():
+            self._drop_timeout()
+
+
 class _Connector(aiohttp.TCPConnector):
     """aiohttp's connector, with every connection read through one `Buffered`."""
 
@@ -246,11 +257,11 @@ class _Connector(aiohttp.TCPConnector):
         self._buffer = bytearray(SLICE_BYTES)
 
     async def _wrap_create_connection(self, *args: Any, **options: Any) -> tuple[asyncio.Transport, ResponseHandler]:
-        factory, *rest = args
+        _, *rest = args
         made: list[ResponseHandler] = []
 
         def buffered() -> Buffered:
-            made.append(factory())
+            made.append(_Handler(self._loop))
             return Buffered(made[-1], self._buffer)
 
         transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)

@@ -21,6 +21,8 @@ log = logging.getLogger("chelonia.plain")
 
 DELEGATION: Final = "delegation"
 """`/?delegation`: a query, because every path is a name."""
+SOAP: Final = "text/xml"
+"""What a request must say that it is: no page of another site can send that."""
 _XML: Final = (("Content-Type", soap.CONTENT_TYPE), ("Cache-Control", "no-store"))
 
 

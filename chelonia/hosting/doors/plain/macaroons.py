@@ -48,7 +48,7 @@ async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     kind = exchange.header("Content-Type").partition(";")[0].strip().lower()
     if kind == trash.FORM and trash.TRASH in exchange.request.query:
         return await trash.bring_back(parts, exchange)
-    if delegation.DELEGATION in exchange.request.query and parts.third is not None:
+    if kind == delegation.SOAP and delegation.DELEGATION in exchange.request.query and parts.third is not None:
         return await delegation.post(parts.third.delegations, exchange)
     if kind != REQUEST:
         return text_answer(415, f"POST here asks for a token: Content-Type {REQUEST}\n")

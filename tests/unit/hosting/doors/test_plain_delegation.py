@@ -15,6 +15,7 @@ from chelonia.hosting.net import delegations
 from chelonia.hosting.net.certificates import Issued, chain_pem, make_proxy
 from chelonia.hosting.net.delegations import Delegations
 from chelonia.hosting.net.strangers import Strangers
+from chelonia.wire.soap import ENVELOPE
 from tests.unit.hosting.doors.test_plain_door import JOE, Bench, Seen
 from tests.unit.hosting.doors.test_plain_third_party import BYTES, OTHER, Other
 from tests.unit.hosting.grid import Grid
@@ -34,7 +35,7 @@ class Asker:
         """What one operation answers, by the names of its leaves."""
         inner = "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
         body = (
-            '<e:Envelope xmlns:e="http://schemas.xmlsoap.org/soap/envelope/"><e:Body>'
+            f'<e:Envelope xmlns:e="{ENVELOPE}"><e:Body>'
             f'<d:{operation} xmlns:d="{space}">{inner}</d:{operation}></e:Body></e:Envelope>'
         )
         return leaves(self.bench.ask("POST", "/?delegation", body.encode(), dn, Content_Type="text/xml"))
@@ -140,8 +141,16 @@ def test_who_shows_no_certificate_delegates_nothing(asker: Asker) -> None:
     assert asker.bench.ask("COPY", "/f", Source=OTHER, Credential="oidc").status == 400
     assert "no operation" in asker.call("getServiceMetadata", key="x")["faultstring"]
     assert "wrong namespace" in asker.call("getProxyReq", space="urn:x")["faultstring"]
-    assert asker.bench.ask("POST", "/?delegation", b"<!DOCTYPE x><x/>").status == 500
-    assert Bench().ask("POST", "/?delegation", b"<x/>").status == 415
+    assert asker.bench.ask("POST", "/?delegation", b"<!DOCTYPE x><x/>", Content_Type="text/xml").status == 500
+    assert Bench().ask("POST", "/?delegation", b"<x/>", Content_Type="text/xml").status == 415
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain", ""])
+def test_a_page_of_another_site_delegates_and_forgets_nothing(asker: Asker, kind: str) -> None:
+    asker.delegate()
+    body = f"""<e:Envelope xmlns:e="{ENVELOPE}"><e:Body><d:destroy xmlns:d="{V2}"/></e:Body></e:Envelope>"""
+    assert asker.bench.ask("POST", "/?delegation", body.encode(), Content_Type=kind).status == 415
+    assert asker.copy("/f", Source=OTHER).status == 202
 
 
 def test_a_user_fills_no_memory(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, 
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire.web.headers import OFFSET_HEADER
+from tests.support.polling import poll_async
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, plain
 
@@ -176,6 +177,23 @@ async def test_answers_are_read_through_one_buffer() -> None:
         await client.request(Sending("GET", f"http://127.0.0.1:{server.port}/"))
         idle = [handler for kept in client._pool().connector._conns.values() for handler, _since in kept]
         assert [type(handler.transport.get_protocol()) for handler in idle] == [Buffered]
+
+
+async def test_an_answer_that_was_read_slowly_leaves_no_patience_of_its_own_behind() -> None:
+    """aiohttp's clock for the next bytes begins anew when reading goes on, though the answer has come whole."""
+    body = b"x" * 600_000
+
+    async def whole(request: HttpRequest) -> HttpResponse:
+        await anext(request.body, b"")
+        return HttpResponse(200, (), body)
+
+    async with plain(whole) as server, client_of(None, ClientLimits(connections_per_target_max=1)) as client:
+        url = f"http://127.0.0.1:{server.port}/"
+        async with client.stream(Sending("GET", url, read_idle_ms=500)) as answer:
+            await poll_async(lambda: answer._response.content.total_bytes > len(body) // 2, 5, what="most has come")
+            assert b"".join([chunk async for chunk in answer.chunks()]) == body
+        await asyncio.sleep(0.8)
+        assert (await client.request(Sending("GET", url))).status == 200
 
 
 @pytest.mark.filterwarnings("ignore:.*Unclosed:ResourceWarning")
