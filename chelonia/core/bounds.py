@@ -46,6 +46,12 @@ PARTS_MAX: Final = 10_000
 """Parts of one upload, and the highest number of one: S3's. Each becomes an extent."""
 PARTS_PAGE: Final = 900
 """Parts that become extents in one transact: each takes two elements of it."""
+BLOB_OWNERS_MAX: Final = 256
+"""Files and contents that have one blob: they stand in what is read of it each time. Beyond it bytes are copied."""
+COPY_PAGE: Final = 450
+"""Extents of a copy by reference in one transact: each takes at most four elements of it."""
+COPY_OPEN_MS: Final = 3_600_000
+"""How long a copy of many extents may take before what was left of it goes."""
 UPLOAD_USER_METADATA_MAX: Final = 500
 """Properties that an upload in parts keeps for its file: they leave the upload in the transact that seals it."""
 UPLOAD_OPEN_MS: Final = 7 * 24 * 3_600_000

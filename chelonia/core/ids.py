@@ -80,9 +80,19 @@ def blob_object(blob: BlobId) -> ObjectId:
     return ObjectId(BLOB_PREFIX + blob)
 
 
+def blob_id(obj: ObjectId) -> BlobId:
+    """The blob whose object this is."""
+    return BlobId(obj.removeprefix(BLOB_PREFIX))
+
+
 def content_object(content: ContentId) -> ObjectId:
     """The A-Hash object that holds the extents of a file of several blobs."""
     return ObjectId(CONTENT_PREFIX + content)
+
+
+def content_id(obj: ObjectId) -> ContentId:
+    """The content whose object this is."""
+    return ContentId(obj.removeprefix(CONTENT_PREFIX))
 
 
 def shepherd_object(shepherd: ServiceId) -> ObjectId:

@@ -157,6 +157,7 @@ LIBRARIAN: Final = table(
     row(Librarian.open_upload, _B, retry=_KEYED),
     row(Librarian.put_part, _B, retry=_KEYED),
     row(Librarian.seal_upload, _B, retry=_KEYED, answer_ms=SEALING_MS),
+    row(Librarian.copy_file, _B, retry=_KEYED, answer_ms=SEALING_MS),
     row(Librarian.drop_upload, _B, retry=_KEYED),
     row(Librarian.uploads, _B, _A, ends=True),
     row(Librarian.parts, _B, _A, ends=True),

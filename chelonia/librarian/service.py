@@ -54,6 +54,7 @@ from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransa
 from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names, numbered
 from chelonia.librarian.namespace.parts.act import PartUploads
+from chelonia.librarian.namespace.sharing.act import Sharing
 from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.presence.access_keys import StoredKeys
 from chelonia.librarian.presence.nodes import NodeTable
@@ -266,6 +267,7 @@ class LibrarianService:
     open_upload = _in(lambda parts: parts.part_uploads.open)
     put_part = _in(lambda parts: parts.part_uploads.put)
     seal_upload = _in(lambda parts: parts.part_uploads.seal)
+    copy_file = _in(lambda parts: parts.copying.copy)
     drop_upload = _in(lambda parts: parts.part_uploads.drop)
     uploads = _in(lambda parts: parts.part_uploads.uploads)
     parts = _in(lambda parts: parts.part_uploads.parts)
@@ -398,6 +400,7 @@ class _Parts:
         nodes.listen(rechecking.heard)
         self.uploads: FileUploads = FileUploads(records, world, self.names, nodes.table.verify_key, rechecking)
         self.part_uploads: PartUploads = PartUploads(records, world, self.names, self.uploads)
+        self.copying: Sharing = Sharing(records, world, self.names)
         self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life

@@ -46,7 +46,8 @@ class Op:
 
     def __str__(self) -> str:
         """One line."""
-        what = {"move": self.other, "link": self.other, "note": self.value, "wanted": self.wanted, "bar": self.target}
+        what = dict.fromkeys(("move", "link", "copy"), self.other)
+        what |= {"note": self.value, "wanted": self.wanted, "bar": self.target}
         detail = what.get(self.kind, self.content or "")
         return f"{self.kind} {self.name} {detail} by user {self.user}"
 
@@ -254,6 +255,8 @@ def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
     if file is None:
         return At(result="refused not-found"), tree
     match op.kind:
+        case "copy":
+            return _copy(op, file, tree)
         case "stat":
             return At(result=f"stat {file.wanted} {file.note}"), tree
         case "move" | "link" if tree.names[op.other]:
@@ -269,6 +272,20 @@ def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
         case "delete":
             return At(result=DONE), tree.without(fid)
     return At(result=DONE), tree.holding(fid, _changed(op, file))
+
+
+def _copy(op: Op, source: File, tree: Tree) -> tuple[At, Tree]:
+    """The other name has the bytes of the file, what is said of it, and as many copies."""
+    there, target = tree.file(tree.names[op.other]), tree.names[op.other]
+    if target == tree.names[op.name]:
+        return At(result="refused"), tree
+    if there is None:
+        made = tree.holding(op.id, File(source.content, op.user, source.wanted, source.note))
+        return At(result=DONE), made.named(op.other, op.id)
+    if there.bars(op.user):
+        return At(result="refused denied"), tree
+    kept = replace(there, content=source.content, wanted=source.wanted, note=source.note)
+    return At(result=DONE), tree.holding(target, kept)
 
 
 def _changed(op: Op, file: File) -> File:

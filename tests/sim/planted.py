@@ -11,7 +11,7 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,8 +29,10 @@ from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.librarian import Delete, Report
 from chelonia.core.ports.shepherd import Authority
 from chelonia.librarian.leadership.detection import Detecting
+from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.metadata.records import PlannedTransact, Records
+from chelonia.librarian.namespace import trash, tree
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.presence import reports
 from chelonia.librarian.presence.health import HealthTable
@@ -47,7 +49,7 @@ from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.transfers.forwarding import Fanout
 from chelonia.shepherd.transfers.uploads import ShepherdUploads
 from tests.sim.disk import SimDisk
-from tests.sim.scenario_swarm import swarm
+from tests.sim.scenario_swarm import copying_swarm, swarm
 from tests.sim.virtual_loop import run_virtual
 
 SEEDS_MAX = 300
@@ -62,6 +64,7 @@ class Bug:
 
     what: str
     patches: Callable[[], Patches]
+    run: Callable[[int], Coroutine[Any, Any, Any]] = swarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,13 @@ class Found:
 
 
 # --- the bugs -------------------------------------------------------------------------------------------------------
+
+
+def _first_owner_discards() -> Patches:
+    def gone(blob: Any, owner: Any, reason: Any, now: Any) -> Any:
+        return blobs.discard_blob(blob, reason, now) if owner in blobs.owners_of(blob) else []
+
+    return tuple(patch.object(module, "leave_blob", gone) for module in (blobs, tree, trash))
 
 
 def _wrong_domain() -> Patches:
@@ -297,6 +307,7 @@ BUGS: dict[str, Bug] = {
     "no-position": Bug("a copy answers before it holds what its caller has seen", _ignore_the_position),
     "alone": Bug("a change is acknowledged when the master alone has it", _alone_is_enough),
     "obey-the-past": Bug("an order of an older generation is obeyed", _obey_the_past),
+    "first-owner": Bug("a shared blob goes with the first file that has it", _first_owner_discards, copying_swarm),
     "one-voice": Bug("one Librarian alone calls a Shepherd away", _one_voice),
     "empty-early": Bug("a drained Shepherd may go while it has copies", _empty_too_early),
 }
@@ -321,7 +332,7 @@ def hunt(name: str, seeds: Sequence[int]) -> Found:
     with planted(name):
         for count, seed in enumerate(seeds, start=1):
             try:
-                run_virtual(swarm(seed))
+                run_virtual(BUGS[name].run(seed))
             except Exception as error:
                 return Found(count, time.process_time() - began, f"{error}".partition("\n")[0])
     return Found(0, time.process_time() - began, "")

@@ -96,9 +96,15 @@ EVERYTHING = "+read +addEntry +removeEntry +delete +modifyPolicy +modifyStates +
 SETTINGS = replace(LIBRARIAN_SETTINGS, root_policy={"ALL": EVERYTHING}, root_default_policy={"ALL": EVERYTHING})
 
 
-async def swarm(seed: int) -> Outcome:
+async def copying_swarm(seed: int) -> Outcome:
+    """The same, with users who also copy files by reference. Raises: Violation."""
+    return await swarm(seed, copies=True)
+
+
+async def swarm(seed: int, *, copies: bool = False) -> Outcome:
     """Run the scenario. Raises: Violation."""
     run = Swarm(seed)
+    run.users.copying = random.Random(f"copies {seed}") if copies else None
     try:
         with slower():
             await run.prepare()

@@ -14,7 +14,7 @@ from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import run_virtual
 
 SEEDS = range(1, 31)
-QUICK = ("wrong-domain", "no-fsync", "erase-first", "unlink-file", "note-early")
+QUICK = ("wrong-domain", "no-fsync", "erase-first", "unlink-file", "note-early", "first-owner")
 
 
 @pytest.fixture(autouse=True)

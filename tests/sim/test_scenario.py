@@ -23,7 +23,7 @@ from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import FILES, crashes_and_loss
 from tests.sim.scenario_churn import churn
 from tests.sim.scenario_slow import AT_FIRST_BYTES_PER_S, SIZE, slow_copy
-from tests.sim.scenario_swarm import swarm
+from tests.sim.scenario_swarm import copying_swarm, swarm
 from tests.sim.virtual_loop import ENDLESS_S, Deadlock, Endless, run_virtual, this_loop
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +55,12 @@ def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed
 def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=swarm`."""
     run_virtual(swarm(seed))
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_bytes_that_several_files_have_go_with_the_last_one(seed: int) -> None:
+    """Replay one seed: `make sim SEEDS=<seed> ARGS=copies`."""
+    run_virtual(copying_swarm(seed))
 
 
 @pytest.mark.parametrize("seed", range(1, 4))

@@ -22,6 +22,7 @@ from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.metadata import Triple, from_triples
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import (
     CommitPutRequest,
     GetFileRequest,
@@ -33,6 +34,7 @@ from chelonia.core.ports.bartender import (
     StartPutRequest,
     UndeleteRequest,
 )
+from chelonia.core.ports.files import Clone, Done
 from chelonia.wire import receipts
 from tests.sim.model import NOTHING, Op, Story, Violation
 from tests.sim.process import Node
@@ -53,6 +55,9 @@ KINDS = {
 """What users do, and how often."""
 REGRET = {"delete": 14, "unlink": 14, "undelete": 14}
 """How often they do it where what is deleted is kept."""
+
+COPIES = 0.25
+"""Where users copy, the share of what they do."""
 
 Send = Callable[[Any, Call], Awaitable[Any]]
 
@@ -121,6 +126,8 @@ class Users:
         self.asked = 0
         self.rng = rng
         self.strong = strong
+        self.copying: random.Random | None = None
+        """Where it is given, users copy files by reference: it draws when."""
         self.held: asyncio.Event | None = None
         self.acting = 0
         self.waiting: dict[asyncio.Task[None], None] = {}
@@ -129,6 +136,8 @@ class Users:
         """What this user does next."""
         rng = self.rng
         [kind] = rng.choices(list(self.kinds), weights=list(self.kinds.values()))
+        if self.copying is not None and self.copying.random() < COPIES:
+            kind = "copy"
         name, other = rng.sample(range(NAMES_EACH), 2)
         content = self.contents.new(rng) if kind in ("put", "put_file") else NOTHING
         self.asked += 1
@@ -250,6 +259,9 @@ class _Asking:
                 return await self._put(op)
             case "put_file":
                 return await self._put_file(op)
+            case "copy":
+                change = Clone(parse_ln(self._group.ln(op.other)), parse_ln(self._group.ln(op.name)))
+                return await self._repeat(lambda port, call: port.apply(call, (change,)), "files")
             case "read":
                 return await self._read(op)
             case "stat":
@@ -278,25 +290,25 @@ class _Asking:
         modify = (ModifyRequest("0", name, *changes[op.kind]),)
         return lambda port, call: port.modify(call, modify)
 
-    async def _repeat(self, send: Send) -> str:
+    async def _repeat(self, send: Send, door: str = "") -> str:
         """Send until answered, with pauses. `done`, `refused <kind>`, or UNKNOWN when the user gives up, or is told
         after a lost answer that he is too late: that one may have been a success."""
         for tried in range(TRIES):
             try:
-                [answer] = await send(self._port(), self._call)
+                [answer] = await send(self._port(door), self._call)
             except CheloniaError:
                 await self._world.clock.sleep(PAUSE_MS)
                 continue
-            if not answer.kind:
+            if isinstance(answer, Done) or not answer.kind:
                 return "done"
             if not TABLE[Kind(answer.kind)].retryable:
                 late = tried and answer.kind == Kind.EXPIRED.value
-                return UNKNOWN if late else f"refused {answer.kind}"
+                return UNKNOWN if late else f"refused {Kind(answer.kind).value}"
             await self._world.clock.sleep(PAUSE_MS)
         return UNKNOWN
 
-    def _port(self) -> Any:
-        return self._world.bartender_port(self._user.node, self._user.dn_call)
+    def _port(self, door: str = "") -> Any:
+        return self._world.bartender_port(self._user.node, self._user.dn_call, door)
 
     # --- uploads ----------------------------------------------------------------------------------------------------
 

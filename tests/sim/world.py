@@ -482,11 +482,11 @@ class World:
         node.begin()
         return node
 
-    def bartender_port(self, user: Node | None = None, caller: Call = USER) -> Any:
-        """A Bartender as a user reaches it: through the network, any of them."""
-        hosts = self._with("b")
-        host = hosts[0] if len(hosts) == 1 else self.rng.choice(hosts)
-        return self.network.port(lambda: host.bartender, host.node, caller, user or self.user)
+    def bartender_port(self, user: Node | None = None, caller: Call = USER, door: str = "") -> Any:
+        """A Bartender as a user reaches it: through the network, any of them. `door`: another port of it."""
+        host = hosts[0] if len(hosts := self._with("b")) == 1 else self.rng.choice(hosts)
+        at = (lambda: getattr(host.bartender, door, None)) if door else lambda: host.bartender
+        return self.network.port(at, host.node, caller, user or self.user)
 
     @property
     def bartender(self) -> BartenderService:

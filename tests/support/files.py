@@ -41,6 +41,7 @@ from chelonia.core.ports.files import (
     Arrived,
     Attributes,
     Change,
+    Clone,
     Content,
     Done,
     Drop,
@@ -330,6 +331,8 @@ class MemoryFiles:
                 return self._make(call, change)
             case Write() | Splice():
                 return self._write(call, change)
+            case Clone():
+                return self._copy(call, change)
             case Open():
                 return self._open(call, change)
             case Part():
@@ -346,6 +349,28 @@ class MemoryFiles:
                 return self._move(call, change)
             case Remove():
                 return self._remove(call, change)
+
+    def _copy(self, call: Call, change: Clone) -> Done:
+        source = self._existing(change.source)
+        if source.type != TYPE_FILE:
+            raise CheloniaError(Kind.NOT_A_FILE)
+        _require(call, Action.READ, source, change.source)
+        change.of.require(change.source, self._described(source))
+        there, parent = self._ready(call, change.place, parents=change.parents)
+        change.when.require(change.place, self._described(there) if there else None)
+        if there is source:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        if there is not None:
+            _require(call, Action.DELETE, there, change.place)
+            if there.type != TYPE_FILE:
+                raise CheloniaError(Kind.NOT_A_FILE)
+        node, known = there or self._new(call, TYPE_FILE, change.setting), source.attributes
+        _settle(node, change.setting)
+        parent.inside[check_name(change.place.name)] = node.attributes.guid
+        node.data, node.extents, node.checksums, node.etag = source.data, source.extents, source.checksums, source.etag
+        node.user = dict(source.user if change.user is None else change.user)
+        node.attributes = structs.replace(node.attributes, size=known.size, etag=known.etag, wanted=known.wanted)
+        return Done(self._bumped(node), made=there is None)
 
     def _open(self, call: Call, change: Open) -> Done:
         if len(change.user) > bounds.UPLOAD_USER_METADATA_MAX:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
-from chelonia.bartender.files import changing, inlined, parts, reading, sharing, writing
+from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
 from chelonia.bartender.ports import Ports
@@ -23,6 +23,7 @@ from chelonia.core.names import LogicalName, check_ln
 from chelonia.core.ports.files import (
     TOP,
     Change,
+    Clone,
     Done,
     Drop,
     Failure,
@@ -133,6 +134,8 @@ class FilesService:
                 return await writing.write(self._ports, turn, change)
             case Splice():
                 return await writing.splice(self._ports, turn, change)
+            case Clone():
+                return await copying.copy(self._ports, turn, change)
             case Open():
                 return await parts.open_upload(self._ports, turn, change)
             case Part():
@@ -176,12 +179,19 @@ def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[Element
 
     async def checked(turn: ElementCall, ask: R) -> A:
         op = type(ask).__name__.lower()
-        for name in (ask.source, ask.target) if isinstance(ask, Move) else (ask.place,):  # type: ignore[attr-defined]
+        for name in _names(ask):
             check_ln(name)
             check_within(turn.user, op, name)
         return await act(turn, ask)
 
     return checked
+
+
+def _names(ask: Any) -> tuple[LogicalName, ...]:
+    """The names that an element speaks of."""
+    if isinstance(ask, Move):
+        return ask.source, ask.target
+    return (ask.place, ask.source) if isinstance(ask, Clone) else (ask.place,)
 
 
 def _failure(ask: object, text: str, error: CheloniaError) -> Failure:
@@ -210,5 +220,5 @@ def _subject(change: Change) -> str:
 
 
 def _ordered(change: Change) -> str:
-    """The name whose relatives wait for this change; a move has two, and waits for all."""
-    return "/" if isinstance(change, Move) else str(change.place)
+    """The name whose relatives wait for this change; one that has two waits for all."""
+    return "/" if isinstance(change, Move | Clone) else str(change.place)

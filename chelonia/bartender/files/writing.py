@@ -27,7 +27,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Arrived, Done, Open, Part, Placed, Placing, Splice, Write
+from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action
@@ -101,7 +101,7 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
             turn.service, replace(order, begin=replace(ready, sections=told), renew=renew)
         )
     except CheloniaError as error:
-        raise await _overtaken(ports, turn, change, error) from error
+        raise await overtaken(ports, turn, change, error) from error
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
@@ -123,11 +123,13 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     try:
         await ports.librarian.splice(turn.service, order)
     except CheloniaError as error:
-        raise await _overtaken(ports, turn, change, error) from error
+        raise await overtaken(ports, turn, change, error) from error
     return Done(made=there is None)
 
 
-async def _overtaken(ports: Ports, turn: ElementCall, change: Write | Splice, error: CheloniaError) -> CheloniaError:
+async def overtaken(
+    ports: Ports, turn: ElementCall, change: Write | Splice | Clone, error: CheloniaError
+) -> CheloniaError:
     """What a failure to commit means. Where somebody made the file since it was looked for, all is decided anew."""
     if error.kind is not Kind.EXISTS:
         return error

@@ -102,6 +102,15 @@ class SpliceFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyFile:
+    """Give a file the bytes of another (`source`), by reference: both have the same blobs, and want as many copies.
+    `begin` says which file, as of `CommitFile`; its `sections` are all that it gets beside the bytes."""
+
+    source: Guid
+    begin: BeginPut
+
+
+@dataclass(frozen=True, slots=True)
 class OpenUpload:
     """Open an upload in parts for `begin.ln`, listed in the collection `within` as `key`. `begin.sections`: what the
     file will have of attributes and user metadata; `begin.expires_ms`: when it is given up, unless it is sealed."""

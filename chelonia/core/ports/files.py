@@ -365,6 +365,25 @@ class Splice:
 
 
 @dataclass(frozen=True, slots=True)
+class Clone:
+    """Give a file the bytes of another by reference: no byte moves, and each may be changed or removed by itself.
+
+    `source` has to be readable; `of`: what must hold of it, which `when` says of `place`. All else as in `Write`, but
+    that `user` None takes along what users wrote about the source. Size, checksums, etag and the number of copies are
+    the source's; quotas count the full size. Failures beside those of a write: NOT_A_FILE, BAD_REQUEST (one onto
+    itself), TOO_LARGE (too many files have these bytes by reference already: copy them).
+    """
+
+    place: LogicalName
+    source: LogicalName
+    setting: Setting = LEAVE
+    user: UserValues | None = None
+    parents: bool = False
+    when: When = ANY
+    of: When = ANY
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """Open an upload in parts for a file: `Done.upload` names it. Nothing of it is seen under the file's name.
 
@@ -482,7 +501,7 @@ class Remove:
     when: When = ANY
 
 
-Change = Make | Write | Splice | Open | Part | Seal | Drop | Set | Move | Remove
+Change = Make | Write | Splice | Clone | Open | Part | Seal | Drop | Set | Move | Remove
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from chelonia.core.contents.uploads import (
     Begun,
     CommitFile,
     Committed,
+    CopyFile,
     Expect,
     OpenUpload,
     PutPart,
@@ -587,6 +588,14 @@ class Librarian(Protocol):
 
         Raises: NOT_FOUND, INCOMPLETE (a part that is not there, or has another etag), BAD_REQUEST (an order that is
         none, a part that is too small), TOO_LARGE, as `commit_file`.
+        """
+        ...
+
+    async def copy_file(self, call: Call, request: CopyFile) -> Guid:
+        """Give a file the bytes of another by reference, all at once for readers. Returns: the file.
+
+        Raises: NOT_FOUND, NOT_A_FILE, NO_REPLICA (a file whose bytes are not known), TOO_LARGE (a blob is so many
+        files' already), as `commit_file`.
         """
         ...
 

@@ -34,6 +34,7 @@ from chelonia.librarian.metadata.elements import as_read, check, drop, erase, is
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.parts.decide import Opened, clear_parts, give_up, parse_part
 from chelonia.librarian.namespace.quotas.act import Quotas
+from chelonia.librarian.namespace.sharing.decide import break_off
 from chelonia.librarian.namespace.summaries import changes
 from chelonia.librarian.namespace.tree import blobs_of, type_of
 
@@ -122,6 +123,9 @@ class Expiring:
                     return [*gone, *await self._quotas.counted(call, changes(gone, (header,)))]
                 case contents.SEALED:
                     return await self._parts_left(key, header)
+                case contents.COPYING:
+                    _LOG.info("a copy in %s is given up: its time is over", obj)
+                    return break_off(header, self._on.wall)
                 case contents.DISCARDED:
                     return await self._discarded(key, obj)
                 case _:

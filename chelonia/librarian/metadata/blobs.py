@@ -4,7 +4,8 @@ Pure, like `tree`: from what was read to the elements of one transact. A receipt
 own copy; whether its signature is right was decided before (`receipts`).
 
 Invariants: a blob object is made once, in the transact that names it; its locations, the Shepherds' `file` records
-and the erasure outboxes change together.
+and the erasure outboxes change together. A blob goes with the last of those whose it is: each takes only his own name
+out, on the version that he read, so that of two who leave at once one sees that he is the last.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from chelonia.core.cluster.replicas import (
     state_of,
 )
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BLOB_PREFIX, BlobId, Dn, Guid, Ms, ObjectId, blob_object
+from chelonia.core.ids import BlobId, ContentId, Dn, Guid, Ms, ObjectId, blob_id, blob_object
 from chelonia.core.metadata import StoredObject
-from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.ahash import Condition, Element
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.librarian.metadata.elements import (
     check,
     drop,
+    empty,
     erase,
     file_record,
     is_,
+    isset,
     outbox_record,
     put,
     put_all,
@@ -43,6 +46,12 @@ CHECKSUM_TYPES = ("sha256", "md5", "adler32")
 DEFAULT_CHECKSUM_TYPE = "md5"
 SUMS = "sums"
 """Further checksums of a blob, `<name>:<hex>` with blanks between."""
+OWNERS = "owners"
+"""Whose a blob is, once it has been more than one's: GUIDs of files and ids of contents."""
+A_FILE, A_CONTENT = "file", "content"
+"""What an owner is."""
+
+Owner = Guid | ContentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +132,57 @@ def swap_blobs(file: StoredObject, old: Sequence[StoredObject], new: NewBlob, no
     elements += [drop(file.id, "content", prop) for prop in sorted(file.sections.get("content", {}))]
     elements.append(put(file.id, "blobs", FIRST_ORDINAL, new.facts.blob))
     for blob in old:
-        elements += discard_blob(blob, "replaced", now)
+        elements += leave_blob(blob, Guid(file.id), "replaced", now)
     return elements
+
+
+# --- whose a blob is ------------------------------------------------------------------------------------------------
+
+
+def owners_of(blob: StoredObject) -> Mapping[str, str]:
+    """Whose a blob is -> what that is."""
+    content = blob.value("blob", "content")
+    return blob.sections.get(OWNERS) or ({content: A_CONTENT} if content else {blob.value("blob", "file"): A_FILE})
+
+
+def leave_blob(blob: StoredObject, owner: Owner, reason: str, now: Ms) -> list[Element]:
+    """Have an owner do without a blob as it was read: it stays the others', and is discarded by the last one."""
+    owners = owners_of(blob)
+    if owner not in owners:  # what is another's stays
+        return []
+    if len(owners) == 1:
+        return discard_blob(blob, reason, now)
+    return [drop(blob.id, OWNERS, owner, version(blob.version))]
+
+
+def share_blob(blob: StoredObject, owner: Owner, other: Owner, kind: str) -> list[Element]:
+    """Have a blob be another's, too. `owner`: whose it is, who must stay that in the same transact; `kind`: of both."""
+    shared = blob.sections.get(OWNERS, {})
+    if other in shared:
+        return []
+    still = (isset("blob", "file"), isset(OWNERS, owner)) if shared else (empty(OWNERS), _alone(owner, kind))
+    elements = [put(blob.id, OWNERS, other, kind, *still)]
+    return elements if shared else [*elements, put(blob.id, OWNERS, owner, kind)]
+
+
+def hand_over(blob: StoredObject, file: Guid, content: ContentId) -> list[Element]:
+    """Have a blob be a content's, that was a file's."""
+    if not blob.sections.get(OWNERS):
+        return [put(blob.id, "blob", "content", content, version(blob.version))]
+    return [drop(blob.id, OWNERS, file, version(blob.version)), put(blob.id, OWNERS, content, A_CONTENT)]
+
+
+def want_copies(blob: StoredObject, owner: Owner, kind: str, wanted: int) -> list[Element]:
+    """Have a blob want as many copies as its owner; one that is not his alone, as many as any has ever asked for."""
+    if not blob.sections.get(OWNERS):
+        return [put(blob.id, "blob", "wanted", str(wanted), _alone(owner, kind))]
+    if wanted <= facts_of(blob).wanted:
+        return []
+    return [put(blob.id, "blob", "wanted", str(wanted), isset(OWNERS, owner), version(blob.version))]
+
+
+def _alone(owner: Owner, kind: str) -> Condition:
+    return is_("blob", A_CONTENT if kind == A_CONTENT else A_FILE, owner)
 
 
 def discard_blob(blob: StoredObject, reason: str, now: Ms) -> list[Element]:
@@ -161,7 +219,7 @@ def known_checksum_type(checksums: Checksums) -> str:
 
 def blob_of(blob: StoredObject) -> BlobId:
     """The id of a blob object."""
-    return BlobId(blob.id.removeprefix(BLOB_PREFIX))
+    return blob_id(blob.id)
 
 
 def locations_of(blob: StoredObject) -> tuple[tuple[Location, ReplicaState], ...]:

@@ -15,7 +15,9 @@ from chelonia.core.metadata import StoredObject
 OPEN: Final = "open"
 SEALED: Final = "sealed"
 DISCARDED: Final = "discarded"
-"""States of a content: an upload in parts; the bytes of a file; nobody's, to be let go of page by page."""
+COPYING: Final = "copying"
+"""States of a content: an upload in parts; the bytes of a file; nobody's, to be let go of page by page; those of a file
+to be, which come page by page from another."""
 
 
 def content_of(file: StoredObject) -> ContentId:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_object
+from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_id, content_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Trashed
-from chelonia.librarian.metadata.blobs import blob_of, discard_blob
+from chelonia.librarian.metadata.blobs import blob_of, leave_blob
 from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, put, version
 
@@ -75,7 +75,7 @@ def expire(trashed: StoredObject, blobs: Sequence[StoredObject], now: Ms) -> lis
     elements = [erase(trashed.id, version(trashed.version), is_("entry", "type", TYPE_TRASHED)), *forget(trashed)]
     elements += discard_content(trashed, now)
     for blob in blobs:
-        elements += discard_blob(blob, "deleted", now)
+        elements += leave_blob(blob, Guid(trashed.id), "deleted", now)
     return elements
 
 
@@ -114,7 +114,7 @@ def let_go(content: ObjectId, blobs: Sequence[StoredObject], now: Ms) -> list[El
     """Let go of some blobs of a discarded content."""
     elements = [check(content, is_("content", "state", DISCARDED))]
     for blob in blobs:
-        elements += [drop(content, "named", blob_of(blob)), *discard_blob(blob, "deleted", now)]
+        elements += [drop(content, "named", blob_of(blob)), *leave_blob(blob, content_id(content), "deleted", now)]
     return elements
 
 

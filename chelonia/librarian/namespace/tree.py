@@ -36,7 +36,7 @@ from chelonia.core.ports.librarian import (
     Undelete,
     Unlink,
 )
-from chelonia.librarian.metadata.blobs import discard_blob
+from chelonia.librarian.metadata.blobs import A_FILE, leave_blob, want_copies
 from chelonia.librarian.metadata.elements import (
     add,
     as_read,
@@ -265,7 +265,7 @@ def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list
             elements += drop_name(slot, kind, Guid(entry.id))
     elements += [] if kept else trash.discard_content(entry, now)
     for blob in () if kept else doomed.blobs:
-        elements += discard_blob(blob, reason, now)
+        elements += leave_blob(blob, Guid(entry.id), reason, now)
     if len(elements) > bounds.TRANSACT_ELEMENTS_MAX:
         cause = f"removing it takes {len(elements)} changes; unlink some of its names first"
         raise CheloniaError(Kind.TOO_LARGE, subject=entry.id, cause=cause)
@@ -460,7 +460,7 @@ def set_wanted(request: SetWanted, file: StoredObject, blobs: Iterable[StoredObj
     elements = expectations(request.expect)
     elements.append(put(file.id, "states", "neededReplicas", str(request.wanted), version(file.version)))
     for blob in blobs:
-        elements.append(put(blob.id, "blob", "wanted", str(request.wanted), is_("blob", "file", request.guid)))
+        elements += want_copies(blob, request.guid, A_FILE, request.wanted)
     return elements
 
 

@@ -52,7 +52,19 @@ _LOG = logging.getLogger(__name__)
 
 NARROW: Final[Filter] = tuple(
     Needed(section)
-    for section in ("entry", "parents", "blobs", "states", "put", "trashed", "blob", "locations", "claims", "content")
+    for section in (
+        "entry",
+        "parents",
+        "blobs",
+        "states",
+        "put",
+        "trashed",
+        "blob",
+        "owners",
+        "locations",
+        "claims",
+        "content",
+    )
 )
 """What the rules read of an object itself."""
 OBJECTS_MIN: Final = 1000
@@ -123,7 +135,7 @@ async def names_now(records: Records, call: Call, blobs: Sequence[BlobId]) -> li
     look = LiveLook(records, call)
 
     def name(blob: BlobId) -> str:
-        return invariants.path_of(look, Guid(look.section(blob_object(blob), "blob").get("file", "")))
+        return invariants.path_of_blob(look, blob)
 
     return await look.settle(lambda: [name(blob) for blob in blobs])
 
@@ -482,7 +494,9 @@ def _first_section(obj: StoredObject) -> str:
     return "entries" if type_of(obj) == TYPE_COLLECTION else ""
 
 
-_OF_NAMED: Final = (invariants.WANTED_DIFFERS, invariants.BLOB_MISSING, invariants.NAMED_WRONG)
+_OF_NAMED: Final = (
+    invariants.WANTED_DIFFERS, invariants.BLOB_MISSING, invariants.NAMED_WRONG, invariants.OWNERS_WRONG
+)  # fmt: skip
 _INDEXES: Final = (TRASH_OBJECT, PENDING_OBJECT)
 _NEXT_SECTION: Final = {
     **dict(pairwise(("entries", "summaries", "pending", "uploads"))),

@@ -31,6 +31,7 @@ from chelonia.core.ids import (
     ReferenceId,
     ServiceId,
     blob_object,
+    content_id,
     content_object,
     is_guid,
     shepherd_object,
@@ -38,7 +39,15 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
-from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.metadata.blobs import (
+    A_CONTENT,
+    OWNERS,
+    Owner,
+    blob_of,
+    facts_of,
+    locations_of,
+    owners_of,
+)
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, content_of, parse_extent
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace import trash
@@ -61,6 +70,7 @@ DUE_MISSING: Final = "due-missing"
 DUE_DANGLING: Final = "due-dangling"
 BLOB_MISSING: Final = "blob-missing"
 BLOB_UNOWNED: Final = "blob-unowned"
+OWNERS_WRONG: Final = "owners-wrong"
 BLOB_LOST: Final = "blob-lost"
 BLOB_UNREACHABLE: Final = "blob-unreachable"
 WANTED_DIFFERS: Final = "wanted-differs"
@@ -92,7 +102,7 @@ SEVERITY: Final[Mapping[str, Severity]] = {
     **dict.fromkeys((LOCATION_UNRECORDED, CLAIM_MISSING, CLAIM_STRAY, RECORD_ORPHAN, ERASE_LISTED, ERASE_OTHER), _D),
     **dict.fromkeys((DUE_MISSING, DUE_DANGLING, MALFORMED, STRANGE), _D),
     **dict.fromkeys((CONTENT_UNOWNED, CONTENT_DIFFERS, NAMED_WRONG, SUMMARY_WRONG), _D),
-    **dict.fromkeys((UPLOAD_UNLISTED, UPLOAD_DANGLING), _D),
+    **dict.fromkeys((UPLOAD_UNLISTED, UPLOAD_DANGLING, OWNERS_WRONG), _D),
 }
 """Every rule and how bad it is to break it."""
 
@@ -160,13 +170,36 @@ def _trashed_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
 def _file_rules(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
     wanted = file.value("states", "neededReplicas")
     for blob in blobs_of(file):
-        facts = look.section(blob_object(blob), "blob")
-        if not facts:
-            yield _finding(file.id, BLOB_MISSING, blob, f"its blob {blob} does not exist")
-        elif facts.get("wanted", "") != wanted:
-            what = f"wants {wanted} replicas, its blob {blob} {facts.get('wanted', '') or 'no number'}"
-            yield _finding(file.id, WANTED_DIFFERS, blob, what)
+        yield from _had(look, blob, file.id, Guid(file.id), wanted)
     yield from _content_named(look, file)
+
+
+def _had(look: RuleContext, blob: BlobId, obj: ObjectId, owner: Owner, wanted: str) -> Iterator[Finding]:
+    """What is wrong with a blob that a file or content names."""
+    found = owned(look, blob)
+    theirs = found.value("blob", "wanted")
+    more = OWNERS in found.sections and theirs.isdecimal() and wanted.isdecimal() and int(theirs) >= int(wanted)
+    if "blob" not in found.sections:
+        yield _finding(obj, BLOB_MISSING, blob, f"its blob {blob} does not exist")
+        return
+    if owner not in owners_of(found):
+        yield _finding(obj, OWNERS_WRONG, blob, f"its blob {blob} is another's alone, and would go with that")
+    if theirs != wanted and not more:
+        yield _finding(obj, WANTED_DIFFERS, blob, f"wants {wanted} replicas, its blob {blob} {theirs or 'no number'}")
+
+
+def owned(look: RuleContext, blob: BlobId) -> StoredObject:
+    """What a blob says of itself, and of whose it is."""
+    obj = blob_object(blob)
+    sections = {name: props for name in ("blob", OWNERS) if (props := look.section(obj, name))}
+    return StoredObject(obj, 1, sections)
+
+
+def names_it(look: RuleContext, owner: str, kind: str, blob: BlobId) -> bool:
+    """Whether an owner of a blob names it."""
+    if kind == A_CONTENT:
+        return bool(look.value(content_object(ContentId(owner)), "named", blob))
+    return blob in look.section(ObjectId(owner), "blobs").values()
 
 
 def _content_named(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
@@ -259,12 +292,11 @@ def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Findin
 
 def blob_rules(look: RuleContext, blob: StoredObject) -> Iterator[Finding]:
     """What is wrong with a blob's own sections (`blob locations claims`)."""
-    file, content = ObjectId(blob.value("blob", "file")), ContentId(blob.value("blob", "content"))
-    if content:
-        if not look.value(content_object(content), "named", blob_of(blob)):
-            yield _finding(blob.id, BLOB_UNOWNED, content, f"its content {content} does not name it")
-    elif blob_of(blob) not in look.section(file, "blobs").values():
-        yield _finding(blob.id, BLOB_UNOWNED, file, f"its file {file} does not name it")
+    owners = owners_of(blob)
+    strange = [owner for owner in owners if not names_it(look, owner, owners[owner], blob_of(blob))]
+    for owner in strange[:1] if len(strange) == len(owners) else strange:
+        rule = BLOB_UNOWNED if len(strange) == len(owners) else OWNERS_WRONG
+        yield _finding(blob.id, rule, owner, f"its {owners[owner]} {owner} does not name it")
     locations = locations_of(blob)
     if readable((state, True) for _, state in locations) is Readable.LOST:
         yield _finding(blob.id, BLOB_LOST, "", f"lost, no verified copy is left: {_copies_of(look, blob)}")
@@ -285,8 +317,18 @@ def unreachable(look: RuleContext, blob: StoredObject, present: Callable[[Servic
 def _copies_of(look: RuleContext, blob: StoredObject) -> str:
     """The copies of a blob, and whose it is, in words."""
     copies = ", ".join(f"{state.value} at {place.shepherd}" for place, state in locations_of(blob)) or "none at all"
-    file = Guid(blob.value("blob", "file"))
-    return f"{copies}; file {path_of(look, file) or file}, written as {blob.value('blob', 'name')}"
+    path, file = path_of_blob(look, blob_of(blob)), blob.value("blob", "file")
+    return f"{copies}; file {path or file}, written as {blob.value('blob', 'name')}"
+
+
+def path_of_blob(look: RuleContext, blob: BlobId) -> str:
+    """A Logical Name of a file that has a blob now, "" while none leads up to the root."""
+    found = owned(look, blob)
+    files = [Guid(found.value("blob", "file"))]
+    for owner, kind in found.sections.get(OWNERS, {}).items():
+        header = look.section(content_object(ContentId(owner)), "content") if kind == A_CONTENT else {"file": owner}
+        files.append(Guid(header.get("file", "")))
+    return next((path for file in files if file and (path := path_of(look, file))), "")
 
 
 def path_of(look: RuleContext, guid: Guid) -> str:
@@ -383,15 +425,12 @@ def named_rules(look: RuleContext, content: ObjectId, named: Iterable[Item]) -> 
     header = look.section(content, "content")
     if header.get("state") == DISCARDED:
         return
+    owner = content_id(content)
     wanted, left = header.get("wanted", ""), "due_ms" in header
     if header.get("state") == SEALED:
         wanted = look.section(ObjectId(header.get("file", "")), "states").get("neededReplicas", "")
     for blob, count in named:
-        facts = look.section(blob_object(BlobId(blob)), "blob")
-        if not facts:
-            yield _finding(content, BLOB_MISSING, blob, f"its blob {blob} does not exist")
-        elif facts.get("wanted", "") != wanted:
-            yield _finding(content, WANTED_DIFFERS, blob, f"its file wants {wanted}, blob {blob} {facts.get('wanted')}")
+        yield from _had(look, BlobId(blob), content, owner, wanted)
         if int(count) < (0 if left else 1):
             yield _finding(content, NAMED_WRONG, blob, f"{count} bytes of {blob} are said to be named")
 

@@ -30,15 +30,25 @@ from chelonia.core.ids import (
     ObjectId,
     ReferenceId,
     ServiceId,
+    blob_id,
     blob_object,
+    content_id,
     content_object,
     shepherd_object,
 )
 from chelonia.core.names import entry_name
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
-from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
-from chelonia.librarian.metadata.contents import OPEN, SEALED
+from chelonia.librarian.metadata.blobs import (
+    A_CONTENT,
+    A_FILE,
+    CHECKSUM_TYPES,
+    FIRST_ORDINAL,
+    OWNERS,
+    known_checksum_type,
+    owners_of,
+)
+from chelonia.librarian.metadata.contents import COPYING, OPEN, SEALED
 from chelonia.librarian.metadata.elements import (
     add,
     as_read,
@@ -343,9 +353,12 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
     """The larger number counts: too many copies are given up later, too few are lost at once."""
     blob, file, owned = blob_object(BlobId(finding.subject)), finding.object, is_("blob", "file", finding.object)
     if file.startswith(CONTENT_PREFIX):
-        owned = is_("blob", "content", file.removeprefix(CONTENT_PREFIX))
+        owned = is_("blob", "content", content_id(file))
+    if bench.look.section(blob, OWNERS):
+        owned = isset(OWNERS, file.removeprefix(CONTENT_PREFIX))
+    if file.startswith(CONTENT_PREFIX):
         header = bench.look.section(file, "content")
-        if header.get("state") == OPEN:
+        if header.get("state") in (OPEN, COPYING):
             wants = is_("content", "wanted", header.get("wanted", ""))
             told = put(blob, "blob", "wanted", header.get("wanted", ""), owned)
             return Mend((told, check(file, wants)), "its upload says how many replicas are wanted")
@@ -364,19 +377,24 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
-    """A file in `/lost+found` takes the bytes, or has them already; a blob that has none is forgotten."""
+    """A file in `/lost+found` takes the bytes; a blob that has none is forgotten."""
     blob = finding.object
     facts, locations = bench.look.section(blob, "blob"), bench.look.section(blob, "locations")
-    owned = as_read("blob", "file", facts.get("file", ""))
+    owned, shared = as_read("blob", "file", facts.get("file", "")), bench.look.section(blob, OWNERS)
     if not locations:
         return Mend((erase(blob, owned, empty("locations")),), "it has no bytes: forgotten")
+    if shared:
+        # None of these names it; so it is as good as a file's of its own.
+        gone = [drop(blob, OWNERS, owner, is_(OWNERS, owner, kind)) for owner, kind in shared.items()]
+        still = [_names_not(bench, owner, kind, blob_id(blob)) for owner, kind in shared.items()]
+        return Mend((*gone, *still), "none of its owners' any more")
     guid = ObjectId(blob.removeprefix(BLOB_PREFIX))
     if content := facts.get("content", ""):
         # Its content, if there is one, does not name it; so it is as good as a file of its own.
         left = drop(blob, "blob", "content", is_("blob", "content", content))
         return Mend((left, check(content_object(ContentId(content)), unset("named", guid))), "no content's any more")
     if bench.entry(guid):
-        return _named_already(bench, guid, put(blob, "blob", "file", guid, owned))
+        return None  # if it names the blob, that is found of it, and mended
     now = seconds(bench.now)
     checksums = Checksums(*(facts.get(kind, "") for kind in CHECKSUM_TYPES))
     kind = known_checksum_type(checksums)
@@ -396,6 +414,53 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
     shelter = _name_in_shelter(bench, guid, TYPE_FILE)
     made.append(put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent"))
     return Mend((*shelter, *made), f"a file in /{LOST_FOUND_NAME} has the bytes")
+
+
+def _owners_wrong(finding: Finding, bench: Bench) -> Mend | None:
+    """Who names a blob is among its owners, and who does not name it is not, as long as others are."""
+    if not finding.object.startswith(BLOB_PREFIX):
+        return _owner_missing(finding, bench)
+    blob, owner = blob_id(finding.object), finding.subject
+    owners = bench.look.section(finding.object, OWNERS)
+    kind, others = owners.get(owner, ""), [other for other in owners if other != owner]
+    if not kind or not any(invariants.names_it(bench.look, each, owners[each], blob) for each in others):
+        return None
+    kept = [isset(OWNERS, other) for other in others]
+    gone = drop(finding.object, OWNERS, owner, *kept)
+    return Mend((gone, _names_not(bench, owner, kind, blob)), f"{owner} is not among its owners any more")
+
+
+def _owner_missing(finding: Finding, bench: Bench) -> Mend | None:
+    """What names a blob becomes an owner of it, beside whose it is."""
+    obj, blob = blob_object(BlobId(finding.subject)), BlobId(finding.subject)
+    kind = A_CONTENT if finding.object.startswith(CONTENT_PREFIX) else A_FILE
+    owner = finding.object.removeprefix(CONTENT_PREFIX)
+    found = invariants.owned(bench.look, blob)
+    if "blob" not in found.sections or not invariants.names_it(bench.look, owner, kind, blob):
+        return None
+    facts = [as_read("blob", name, found.value("blob", name)) for name in ("file", "content")]
+    elements = [put(obj, OWNERS, owner, kind, isset("blob", "file"), *facts)]
+    if not found.sections.get(OWNERS):
+        elements[0] = put(obj, OWNERS, owner, kind, empty(OWNERS), *facts)
+        before = owners_of(found).items()
+        elements += [put(obj, OWNERS, o, of) for o, of in before if invariants.names_it(bench.look, o, of, blob)]
+    if kind == A_CONTENT:
+        still = check(finding.object, isset("named", blob))
+    else:
+        ordinals = bench.look.section(finding.object, "blobs")
+        still = check(finding.object, *(is_("blobs", key, blob) for key, held in ordinals.items() if held == blob))
+    return Mend((*elements, still), "it is among its owners now")
+
+
+def _names_not(bench: Bench, owner: str, kind: str, blob: BlobId) -> Element:
+    """That an owner does not name a blob still."""
+    if kind == A_CONTENT:
+        return check(content_object(ContentId(owner)), unset("named", blob))
+    return check(ObjectId(owner), *(isnot("blobs", key, blob) for key in (FIRST_ORDINAL, *_ordinals(bench, owner))))
+
+
+def _ordinals(bench: Bench, file: str) -> list[str]:
+    return [key for key in bench.look.section(ObjectId(file), "blobs") if key != FIRST_ORDINAL]
 
 
 def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
@@ -451,13 +516,6 @@ def _content_differs(finding: Finding, bench: Bench) -> Mend | None:
         still,
     )
     return Mend(elements, f"it has {size} bytes, as its content says")
-
-
-def _named_already(bench: Bench, file: ObjectId, takes: Element) -> Mend | None:
-    """The file that an earlier repair made for a blob takes it again, if it still names it."""
-    named = [ordinal for ordinal, blob in bench.look.section(file, "blobs").items() if blob == file]
-    still = [check(file, is_("blobs", ordinal, file)) for ordinal in named]
-    return Mend((takes, *still), f"the file made for it in /{LOST_FOUND_NAME} has the bytes") if named else None
 
 
 def _location_unrecorded(finding: Finding, bench: Bench) -> Mend | None:
@@ -517,6 +575,7 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.DUE_DANGLING: _due_dangling,
     invariants.WANTED_DIFFERS: _wanted_differs,
     invariants.BLOB_UNOWNED: _blob_unowned,
+    invariants.OWNERS_WRONG: _owners_wrong,
     invariants.CONTENT_UNOWNED: _content_unowned,
     invariants.CONTENT_DIFFERS: _content_differs,
     invariants.UPLOAD_UNLISTED: _upload_unlisted,

@@ -36,7 +36,7 @@ from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_PENDING
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
-from chelonia.librarian.metadata.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
+from chelonia.librarian.metadata.blobs import OWNERS, NewBlob, discard_blob, facts_of, locations_of, make_blob
 from chelonia.librarian.metadata.contents import SEALED
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.namespace.tree import type_of
@@ -63,8 +63,10 @@ ENTRY_KEPT: Final = (
 """Sections of an entry that a snapshot keeps."""
 CONTENT_KEPT: Final = ("content", "extents", "named")
 """Sections of a content that a snapshot keeps, the wide ones in parts of `PAGE`, each with the narrow one."""
+BLOB_KEPT: Final = ("blob", OWNERS)
+"""Sections of a blob that a snapshot keeps."""
 _ROLES: Final = tuple(role.value for role in Role)
-_READ: Final[Filter] = tuple(Needed(section) for section in (*ENTRY_KEPT, "blob", *_ROLES))
+_READ: Final[Filter] = tuple(Needed(section) for section in (*ENTRY_KEPT, *BLOB_KEPT, *_ROLES))
 PAGE: Final = 500
 """Objects read at once."""
 CONTENT_TRIES: Final = 3
@@ -79,7 +81,7 @@ def kept(obj: StoredObject) -> StoredObject | None:
     elif obj.id.startswith(CONTENT_PREFIX):
         sections = CONTENT_KEPT if obj.value("content", "state") == SEALED else ()
     elif obj.id.startswith(BLOB_PREFIX):
-        sections = ("blob",) if obj.value("blob", "file") not in ("", SNAPSHOTS_OBJECT) else ()
+        sections = BLOB_KEPT if obj.value("blob", "file") not in ("", SNAPSHOTS_OBJECT) else ()
     else:
         sections = _ROLES if obj.id == SERVICES_OBJECT else ()
     found = {section: obj.sections[section] for section in sections if section in obj.sections}

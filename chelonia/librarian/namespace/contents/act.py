@@ -15,9 +15,9 @@ from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, RequestKey, blo
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import SetWanted
-from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, sums_of
+from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, SUMS, NewBlob, blob_of, sums_of, want_copies
 from chelonia.librarian.metadata.contents import content_etag, content_of, last_byte_key, parse_extent
-from chelonia.librarian.metadata.elements import check, is_, put
+from chelonia.librarian.metadata.elements import check, is_
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree, view
 from chelonia.librarian.namespace.contents import decide
@@ -152,9 +152,10 @@ class Contents:
         after, more = "", bool(content)
         while more:
             page = await self._records.scan(call, content_object(content), "named", after, bounds.PAGE_ENTRIES_MAX)
-            blobs = [blob_object(BlobId(blob)) for blob, _ in page.items]
-            elements = [put(blob, "blob", "wanted", wanted, is_("blob", "content", content)) for blob in blobs]
-            if not elements:
+            ids = [blob_object(BlobId(blob)) for blob, _ in page.items]
+            blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
+            elements = [e for blob in blobs for e in want_copies(blob, content, A_CONTENT, request.wanted)]
+            if not page.items:
                 return
             outcome = await self._records.attempt(call.keyed(RequestKey("")), PlannedTransact([still, *elements]))
             if not outcome.applied:  # spliced meanwhile: a blob of the page is gone

@@ -19,7 +19,7 @@ from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_obj
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
-from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob, facts_of
+from chelonia.librarian.metadata.blobs import NewBlob, blob_of, facts_of, hand_over, leave_blob
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version
 from chelonia.librarian.namespace import trash
@@ -153,7 +153,7 @@ def splice(
     splices = 1 if first else int(file.value("content", "splices", "0")) + 1
     elements += _content(change, id_, _facts(file.id, span.size, splices), first=first)
     for blob in held.blobs:
-        elements += _kept_or_gone(blob, change, id_, now, first=first)
+        elements += _kept_or_gone(blob, change, id_, now, once=Guid(file.id) if first else None)
     elements += _pieces(new, id_)
     own = {"id": id_, "splices": str(splices)}
     return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
@@ -204,11 +204,12 @@ def _content(change: Laid, content: ContentId, facts: Mapping[str, str], *, firs
     )
 
 
-def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms, *, first: bool) -> list[Element]:
-    """A blob that was there: it goes when no extent names it; the first content of its file takes it over."""
+def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms, *, once: Guid | None) -> list[Element]:
+    """A blob that was there: it goes when no extent names it; the first content of its file (`once` its own) takes it
+    over."""
     if not change.named.get(blob_of(blob)):
-        return discard_blob(blob, "replaced", now)
-    return [put(blob.id, "blob", "content", content, version(blob.version))] if first else []
+        return leave_blob(blob, once or content, "replaced", now)
+    return hand_over(blob, once, content) if once else []
 
 
 def _pieces(new: Sequence[NewBlob], content: ContentId) -> list[Element]:

@@ -19,11 +19,11 @@ from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import UploadedPart, UploadId, listing_mark
 from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId
+from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id
 from chelonia.core.metadata import Sections, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
-from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, discard_blob
+from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, leave_blob
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, extent_record
 from chelonia.librarian.metadata.elements import (
     add,
@@ -47,7 +47,7 @@ from chelonia.librarian.namespace.tree import (
     type_of,
     visible,
 )
-from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
+from chelonia.librarian.namespace.uploads.decide import Overwritten, left_blobs, taken_blob
 
 KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
 """Sections that an upload keeps for its file."""
@@ -97,7 +97,7 @@ class Opened:
     @property
     def id(self) -> ContentId:
         """The content that it will be."""
-        return ContentId(self.content.id.removeprefix("content:"))
+        return content_id(self.content.id)
 
     @property
     def file(self) -> Guid:
@@ -225,7 +225,7 @@ def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now
     if request.checksum:
         elements.append(put(new.object, "blob", SUMS, request.checksum))
     if before.blob is not None:
-        elements += [drop(obj, "named", blob_of(before.blob)), *discard_blob(before.blob, "replaced", now)]
+        elements += [drop(obj, "named", blob_of(before.blob)), *leave_blob(before.blob, upload.id, "replaced", now)]
     replaced = parse_part(key, before.record).part.size if before.record else 0
     known = int(upload.content.value("tally", "bytes", "0"))
     more = max(part.size - replaced, -known)  # parts that came before sizes were counted are not in it
@@ -356,9 +356,7 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
         raise CheloniaError(kind, "seal", str(request.begin.ln), "the file to write is not there any more")
     elements = [*expectations(request.begin.expect)]
     elements += [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
-    elements += trash.discard_content(file, now)
-    for blob in over.blobs:
-        elements += discard_blob(blob, "replaced", now)
+    elements += left_blobs(over, (), now)
     gone = {"blobs": (), "states": ("checksum", "checksumType"), "metadata": ()}
     for section, names in gone.items():
         stored = file.sections.get(section, {})
@@ -417,5 +415,5 @@ def clear_parts(
     elements = [check(content.id, version(content.version))]
     for blob in unnamed:
         elements += [drop(content.id, "named", blob_of(blob), is_("named", blob_of(blob), "0"))]
-        elements += discard_blob(blob, "replaced", now)
+        elements += leave_blob(blob, content_id(content.id), "replaced", now)
     return elements + [drop(content.id, "parts", key) for key in records]

@@ -7,7 +7,7 @@ Conditions and errors work as in `tree`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts
@@ -21,7 +21,9 @@ from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,
     agreed,
+    blob_of,
     file_states,
+    leave_blob,
     make_blob,
     measured,
     swap_blobs,
@@ -230,6 +232,15 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
     sections["states"] = file_states(sections.get("states", {}), new)
     sections["blobs"] = {FIRST_ORDINAL: new.facts.blob}
     return [*elements, check(obj, version(0)), *put_all(obj, sections), *taken_blob(new)]
+
+
+def left_blobs(over: Overwritten, kept: Collection[str], now: Ms) -> list[Element]:
+    """Have a file do without the bytes that it has, but for blobs that are `kept`."""
+    elements = discard_content(over.file, now)
+    for blob in over.blobs:
+        if blob_of(blob) not in kept:
+            elements += leave_blob(blob, Guid(over.file.id), "replaced", now)
+    return elements
 
 
 def check_unused(shepherds: Sequence[StoredObject]) -> None:

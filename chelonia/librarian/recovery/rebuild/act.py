@@ -44,7 +44,8 @@ from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record
-from chelonia.librarian.metadata.elements import drop, erase, is_, put
+from chelonia.librarian.metadata.blobs import OWNERS
+from chelonia.librarian.metadata.elements import drop, empty, erase, is_, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.tree import type_of
@@ -451,7 +452,7 @@ class Rebuilding:
             pages.ask_again()
         for file in over:
             for blob in rebuild.blobs_known(file):  # one that broke off may have given it to a file in `/lost+found`
-                await self._attempt([erase(blob, is_("blob", "file", file.id))])
+                await self._attempt([erase(blob, is_("blob", "file", file.id), empty(OWNERS))])
 
     async def _restore_pages(
         self, pages: _Pages, places: Sequence[PageLocation], over: list[StoredObject], *, last: bool

@@ -25,6 +25,7 @@ from chelonia.core.ids import (
     SERVICES_OBJECT,
     SNAPSHOTS_OBJECT,
     TRASH_OBJECT,
+    Guid,
     Ms,
     ObjectId,
     ServiceId,
@@ -38,13 +39,16 @@ from chelonia.core.ports.librarian import TYPE_FILE, TYPE_TRASHED
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
+    OWNERS,
     NewBlob,
     blob_of,
     facts_of,
     file_states,
     known_checksum_type,
+    leave_blob,
     locations_of,
     make_blob,
+    owners_of,
 )
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import (
@@ -148,7 +152,8 @@ def _index(trashed: StoredObject) -> Iterator[Element]:
 
 def gave_way(blob: StoredObject, file: StoredObject) -> bool:
     """Whether a blob of the snapshot is the bytes of a file no more: a rebuild that broke off has found newer ones."""
-    return bool(type_of(file)) and blob.id not in blobs_known(file) and not blob.value("blob", "content")
+    others = blob.value("blob", "content") or blob.sections.get(OWNERS)
+    return bool(type_of(file)) and blob.id not in blobs_known(file) and not others
 
 
 def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
@@ -369,7 +374,9 @@ def new_version(facts: ReplicaFacts, location: Location, known: RecordContext, *
     states = file_states({"checksumType": known_checksum_type(facts.checksums)}, new)
     elements += put_all(file.id, {"states": states, "timestamps": {"modified": seconds(facts.created_ms)}})
     for blob in known.current:
-        if blob.exists and not keep:
+        if len(owners_of(blob)) > 1:
+            elements += leave_blob(blob, Guid(file.id), "replaced", facts.created_ms)
+        elif blob.exists and not keep:
             elements.append(erase(blob.id, version(blob.version)))
             elements.append(put(OVERWRITTEN_OBJECT, "formerly", blob_of(blob), file.id))
             elements += [drop(shepherd_object(at.shepherd), "file", at.reference) for at, _ in locations_of(blob)]

@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.parts import parse_upload
-from chelonia.core.contents.uploads import CommitFile, OpenUpload, PutPart
+from chelonia.core.contents.uploads import CommitFile, CopyFile, OpenUpload, PutPart
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     PENDING_OBJECT,
@@ -339,6 +339,49 @@ async def _piece_unnamed(s: Stage) -> None:
     await s.write(drop(content, "extents", first), drop(content, "named", blob))
 
 
+async def _copied(s: Stage) -> Guid:
+    """A copy by reference of the file."""
+    guid = await s.bench.service.copy_file(BARTENDER, CopyFile(s.file, s.bench.begin("copy")))
+    assert await faults(s.bench) == []
+    return guid
+
+
+async def _owner_stray(s: Stage) -> None:
+    await _copied(s)
+    await s.write(put(s.blob_object, "owners", STRAY, "file"))
+
+
+async def _content_stray(s: Stage) -> None:
+    await _copied(s)
+    await s.write(put(s.blob_object, "owners", STRAY, "content"))
+
+
+async def _owner_missing(s: Stage) -> None:
+    copy = await _copied(s)
+    await s.write(drop(s.blob_object, "owners", copy), drop(s.blob_object, "owners", s.file))
+
+
+async def _content_missing_among(s: Stage) -> None:
+    content = await _content(s)
+    file = Guid((await s.stored(content)).value("content", "file"))
+    copy = await s.bench.service.copy_file(BARTENDER, CopyFile(file, s.bench.begin("copy")))
+    assert await faults(s.bench) == []
+    own = (await s.stored(ObjectId(copy))).value("content", "id")
+    blob = ObjectId(f"blob:{await _piece(s, ObjectId(f'content:{own}'))}")
+    await s.write(drop(blob, "owners", own))
+
+
+async def _no_owner(s: Stage) -> None:
+    copy = await _copied(s)
+    await s.write(drop(s.blob_object, "owners", copy), drop(s.blob_object, "owners", s.file))
+    await s.write(put(s.blob_object, "owners", STRAY, "file"), drop(ObjectId(copy), "blobs", "00000000"))
+    await s.write(drop(ObjectId(s.file), "blobs", "00000000"))
+
+
+async def _copy_wants_more(s: Stage) -> None:
+    await s.write(put(ObjectId(await _copied(s)), "states", "neededReplicas", "3"))
+
+
 BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "a name leads to nothing": (_name_dangling, {invariants.NAME_DANGLING}),
     "a file does not know its name": (_name_unknown, {invariants.NAME_UNKNOWN}),
@@ -357,7 +400,15 @@ BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "an upload has no reservation": (_unreserved, {invariants.UNRESERVED}),
     "file and blob want different numbers": (_wanted_differs, {invariants.WANTED_DIFFERS}),
     "no file names a blob": (_blob_unowned, {invariants.BLOB_UNOWNED}),
-    "a blob says another file than the one in /lost+found": (_sheltered_blob_of_another, {invariants.BLOB_UNOWNED}),
+    "a blob says another file than the one in /lost+found": (
+        _sheltered_blob_of_another, {invariants.BLOB_UNOWNED, invariants.OWNERS_WRONG}
+    ),
+    "a blob is said to be a file's that does not name it": (_owner_stray, {invariants.OWNERS_WRONG}),
+    "a blob is said to be a content's that does not name it": (_content_stray, {invariants.OWNERS_WRONG}),
+    "a file has a blob that is another's alone": (_owner_missing, {invariants.OWNERS_WRONG}),
+    "a content has blobs that are another's alone": (_content_missing_among, {invariants.OWNERS_WRONG}),
+    "none of the owners of a blob names it": (_no_owner, {invariants.BLOB_UNOWNED}),
+    "a copy wants more than its blob": (_copy_wants_more, {invariants.WANTED_DIFFERS}),
     "no file names a blob that has no bytes": (
         _blob_without_bytes_unowned, {invariants.BLOB_UNOWNED, invariants.BLOB_LOST}
     ),
@@ -528,7 +579,8 @@ async def test_a_file_in_lost_and_found_keeps_its_bytes_when_their_blob_says_ano
     await _sheltered_blob_of_another(stage)
     before = await stage.stored(stage.blob)
     await mended(stage.bench, await faults(stage.bench))
-    assert (await stage.stored(stage.blob_object)).value("blob", "file") == stage.blob
+    assert await faults(stage.bench) == []
+    assert (await stage.stored(stage.blob_object)).sections["owners"] == {stage.blob: "file"}
     assert await stage.stored(stage.blob) == before
 
 

@@ -1,0 +1,43 @@
+"""Copies by reference, for the port `Files`: who may give a file the bytes of another, and what goes along."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chelonia.bartender.bulk import ElementCall
+from chelonia.bartender.files.attributes import DESCRIBED
+from chelonia.bartender.files.writing import overtaken, ready_to_write, replaceable
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import FoundEntry, Judge, existing, versions
+from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.uploads import BeginPut, CopyFile
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Guid, Ms
+from chelonia.core.metadata import Needed
+from chelonia.core.ports.files import Clone, Content, Done, Splice
+from chelonia.core.rights.policy import Action
+
+
+async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
+    """Give a file the bytes of another, if the caller may read that and write this. Both are as they were judged."""
+    source, expect = await _readable(ports, turn, change)
+    user = source.section("metadata") if change.user is None else change.user
+    write = Splice(change.place, Content(), change.setting, user, change.parents, change.when)
+    place, owner = change.place, turn.user.dn
+    begin = BeginPut(Guid(""), place.name, place, owner, {}, 0, -1, Checksums(), Ms(0), named=False)
+    ready, there = await ready_to_write(ports, turn, write, begin)
+    ready = replace(ready, expect=tuple(dict.fromkeys((*ready.expect, *expect))))
+    try:
+        await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready))
+    except CheloniaError as error:
+        raise await overtaken(ports, turn, change, error) from error
+    return Done(made=there is None)
+
+
+async def _readable(ports: Ports, turn: ElementCall, change: Clone) -> tuple[FoundEntry, tuple[tuple[Guid, int], ...]]:
+    """The source, and the versions that the decision rests on. Raises: NOT_FOUND, NOT_A_FILE, DENIED, PRECONDITION."""
+    (walked,) = await ports.librarian.traverse(turn.service, (change.source,), (*DESCRIBED, Needed("metadata")))
+    found = replaceable(change.source, existing(change.source, walked))
+    change.of.require(change.source, attributes_of(found.object))
+    return found, (*versions(found), *Judge(turn.user, "copy").require(Action.READ, found))

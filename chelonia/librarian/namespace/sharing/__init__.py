@@ -1,0 +1,1 @@
+"""Copies by reference: decided in `decide`, carried out in `act`."""

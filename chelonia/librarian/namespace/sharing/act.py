@@ -1,0 +1,137 @@
+"""Copies by reference carried out: what `decide` needs is read here, and its transacts applied.
+
+A file that names its blobs itself is copied by one transact. The extents of any other are copied page by page into a
+content that nobody can see, and one more transact gives it to the file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.contents.uploads import CopyFile
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, ContentId, Guid, RequestKey, blob_object, content_object
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.librarian.metadata.blobs import OWNERS, blob_of
+from chelonia.librarian.metadata.contents import COPYING, content_of, parse_extent
+from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
+from chelonia.librarian.namespace.names import Names, entry_id, fresh
+from chelonia.librarian.namespace.sharing import decide
+from chelonia.librarian.namespace.uploads.decide import Overwritten
+from chelonia.librarian.world import World
+
+_HEADER = (Needed("content"),)
+
+
+class Sharing:
+    """Copies files by reference."""
+
+    def __init__(self, records: Records, world: World, names: Names) -> None:
+        self._records = records
+        self._world = world
+        self._names = names
+
+    async def copy(self, call: Call, request: CopyFile) -> Guid:
+        """Give a file the bytes of another."""
+        guid, begin = request.begin.replaces or Guid(self._world.ids.uuid()), request.begin
+        before = await self._records.recall(call)
+        if before is not None and before.applied:
+            return Guid(before.memo)
+        source = await self._source(call, request)
+        if not begin.replaces:
+            await self._names.quotas.check_room(call, begin.owner, begin.ln, int(source.value("states", "size", "0")))
+        try:
+            if not content_of(source):
+                return await self._named(call, request, guid)
+            return await self._paged(call, request, guid)
+        except CheloniaError as error:
+            if error.kind is Kind.TOO_LARGE:
+                self._world.limits.hit("blob_owners")
+            raise
+
+    async def _source(self, call: Call, request: CopyFile) -> StoredObject:
+        source = await self._records.one(call, entry_id(request.source))
+        decide.check_source(request, source)
+        return source
+
+    async def _named(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
+        """Copy a file that names its blobs itself."""
+
+        async def build() -> PlannedTransact:
+            source = await self._source(call, request)
+            blobs = await self._names.blobs(call, source)
+            if content_of(source) or not blobs:
+                cause = "it has no bytes yet, or was written to in the middle just now; try again"
+                raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
+            theirs = decide.at_once(source, blobs, guid)
+            return await self._given(call, request, source, ContentId(""), guid, theirs)
+
+        return Guid((await self._records.apply(call, build)).memo)
+
+    async def _given(
+        self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, theirs: list[Element]
+    ) -> PlannedTransact:
+        """The transact that makes the file of a copy, or gives it its bytes."""
+        begin, now = request.begin, self._world.clock.now_ms()
+        if not begin.replaces:
+            slot = await self._names.slot(call, begin.parent, begin.name)
+            made = decide.new_file(request, source, content, slot=slot, guid=guid, now=now)
+            return await self._names.draft(call, [*made, *theirs], guid, fresh(guid))
+        file = await self._records.one(call, entry_id(guid))
+        over = Overwritten(file, await self._names.blobs(call, file))
+        given = decide.over_file(request, source, content, over, now)
+        return await self._names.draft(call, [*given, *theirs], guid, file)
+
+    # --- page by page -----------------------------------------------------------------------------------------------
+
+    async def _paged(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
+        """Copy a file of extents. One that changes meanwhile is begun anew."""
+        unkeyed = call.keyed(RequestKey(""))
+        for _ in range(TRIES):
+            source = await self._source(call, request)
+            content = ContentId(self._world.ids.uuid())
+            begun = decide.open_copy(source, content, guid, self._world.clock.now_ms())
+            await self._records.attempt(unkeyed, PlannedTransact(begun))
+            try:
+                extents = await self._laid(unkeyed, source, content)
+                if extents >= 0:
+                    return await self._sealed(call, request, source, content, guid, extents)
+            finally:
+                copied = await self._records.one(unkeyed, content_object(content), _HEADER)
+                if copied.value("content", "state") == COPYING:
+                    gone = decide.break_off(copied, self._world.clock.now_ms())
+                    await self._records.attempt(unkeyed, PlannedTransact(gone))
+        raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), "it keeps changing; try again")
+
+    async def _laid(self, call: Call, source: StoredObject, content: ContentId) -> int:
+        """Lay the extents of a file; how many they are, -1 when it was changed meanwhile."""
+        obj, after, more, laid = content_object(content_of(source)), "", True, 0
+        named = Counter[BlobId]()
+        while more:
+            page = await self._records.scan(call, obj, "extents", after, bounds.COPY_PAGE)
+            extents = [parse_extent(*item) for item in page.items]
+            for extent in extents:
+                named[extent.blob] += extent.length
+            ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in extents)]
+            blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
+            counts = {blob_of(blob): named[blob_of(blob)] for blob in blobs}
+            elements = decide.copy_page(source, content, extents, blobs, counts)
+            if not (await self._records.attempt(call, PlannedTransact(elements))).applied:
+                return -1
+            laid, after, more = laid + len(extents), page.items[-1][0] if page.items else "", page.more
+        return laid
+
+    async def _sealed(
+        self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, extents: int
+    ) -> Guid:
+        """Give a file the content that is laid."""
+
+        async def build() -> PlannedTransact:
+            copied = await self._records.one(call, content_object(content), _HEADER)
+            theirs = decide.seal_copy(copied, guid, extents)
+            return await self._given(call, request, source, content, guid, theirs)
+
+        return Guid((await self._records.apply(call, build)).memo)

@@ -1,0 +1,170 @@
+"""Copies by reference as pure decisions: a file gets the blobs of another, and each blob a name more among its owners.
+
+Decides what one transact says. Never reads or writes. Conditions work as in `tree`.
+Invariants: a blob is shared on the version, or the state, of what it is shared with, so that nobody's last blob is
+discarded meanwhile; a content that is copied page by page has no name before its last transact, and whatever breaks
+it off, the sweep finds what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from chelonia.core import bounds
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.uploads import CopyFile
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id, content_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
+from chelonia.librarian.metadata.blobs import A_CONTENT, A_FILE, Owner, blob_of, owners_of, share_blob
+from chelonia.librarian.metadata.contents import COPYING, DISCARDED, SEALED, content_of, extent_record
+from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.tree import Slot, given_sections, new_sections, take_name, type_of, visible
+from chelonia.librarian.namespace.uploads.decide import Overwritten, left_blobs
+
+_TOLD = ("size", "checksum", "checksumType", "neededReplicas")
+"""What a file says of its bytes, whichever file has them."""
+
+
+def check_source(request: CopyFile, source: StoredObject) -> None:
+    """Refuse what cannot be copied. Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST."""
+    name = str(request.begin.ln)
+    if type_of(source) != TYPE_FILE:
+        kind = Kind.NOT_A_FILE if visible(source) else Kind.NOT_FOUND
+        raise CheloniaError(kind, "copyFile", name, "the file to copy is not there any more")
+    if request.begin.replaces == Guid(source.id):
+        raise CheloniaError(Kind.BAD_REQUEST, "copyFile", name, "it is the file itself; copy it to another name")
+
+
+def shared(blobs: Sequence[StoredObject], owner: Owner, other: Owner, kind: str) -> list[Element]:
+    """Have blobs be another's, too. Raises: NO_REPLICA, TOO_LARGE."""
+    elements: list[Element] = []
+    for blob in blobs:
+        if not blob.exists:
+            cause = "bytes of it are not known to the metadata: `chelonia admin fsck` says more"
+            raise CheloniaError(Kind.NO_REPLICA, "copyFile", blob.id, cause)
+        if len(owners_of(blob)) >= bounds.BLOB_OWNERS_MAX:
+            cause = f"{bounds.BLOB_OWNERS_MAX} files have these bytes by reference already; copy the bytes"
+            raise CheloniaError(Kind.TOO_LARGE, "copyFile", blob_of(blob), cause)
+        elements += share_blob(blob, owner, other, kind)
+    return elements
+
+
+def at_once(source: StoredObject, blobs: Sequence[StoredObject], guid: Guid) -> list[Element]:
+    """Have a file take part in the blobs of a file that names them itself."""
+    still = check(source.id, is_("entry", "type", TYPE_FILE), version(source.version))
+    return [still, *shared(blobs, Guid(source.id), guid, A_FILE)]
+
+
+def new_file(
+    request: CopyFile, source: StoredObject, content: ContentId, *, slot: Slot, guid: Guid, now: Ms
+) -> list[Element]:
+    """Make the entry of a copy and its name. `content`: its own, "" for a file that names its blobs itself.
+
+    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME.
+    """
+    begin, obj = request.begin, ObjectId(guid)
+    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
+    elements.append(put(slot.parent.id, "entries", slot.name, guid))
+    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
+    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
+    return [*elements, check(obj, version(0)), *put_all(obj, {**sections, **_bytes(source, content)})]
+
+
+def over_file(request: CopyFile, source: StoredObject, content: ContentId, over: Overwritten, now: Ms) -> list[Element]:
+    """Give a file the bytes in place of what it has; it keeps its GUID, names and policy. Raises: CONFLICT."""
+    file = over.file
+    if type_of(file) != TYPE_FILE:
+        cause = "the file to write is not there any more; try again"
+        raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
+    elements = [*expectations(request.begin.expect)]
+    elements += [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
+    kept = {} if content else source.sections.get("blobs", {})
+    elements += left_blobs(over, kept.values(), now)
+    given = given_sections(request.begin.sections)
+    after = {
+        **{section: given.get(section, {}) for section in ("metadata", "posix")},
+        "timestamps": {"modified": seconds(now), **given.get("timestamps", {})},
+        **_bytes(source, content),
+    }
+    for section in ("states", "metadata", "blobs", "content"):
+        elements += [drop(file.id, section, prop) for prop in sorted(file.sections.get(section, {}))
+                     if prop not in after.get(section, {})]  # fmt: skip
+    return elements + put_all(file.id, after)
+
+
+def _bytes(source: StoredObject, content: ContentId) -> dict[str, Mapping[str, str]]:
+    """What a file says of bytes that are another's, too: as that says it."""
+    states = source.sections.get("states", {})
+    told = {name: states[name] for name in _TOLD if name in states}
+    given, _, of = states.get("etag", "").partition(" ")
+    own = f"{content_of(source)}-{source.value('content', 'splices')}"
+    if not content:
+        return {"states": {**told, **({"etag": f"{given} {of}"} if of else {})}, "blobs": source.sections["blobs"]}
+    etag = {"etag": f"{given} {content}-1"} if of == own else {}
+    return {"states": {**told, **etag}, "content": {"id": content, "splices": "1"}}
+
+
+# --- page by page ---------------------------------------------------------------------------------------------------
+
+
+def open_copy(source: StoredObject, content: ContentId, guid: Guid, now: Ms) -> list[Element]:
+    """Begin a content that takes the extents of another, page by page."""
+    obj, due = content_object(content), Ms(now + bounds.COPY_OPEN_MS)
+    facts = {
+        "state": COPYING,
+        "file": guid,
+        "size": source.value("states", "size"),
+        "splices": "1",
+        "extents": "0",
+        "wanted": source.value("states", "neededReplicas"),
+        "due_ms": str(due),
+    }
+    elements = [check(obj, version(0)), *put_all(obj, {"content": facts})]
+    return [*elements, put(PENDING_OBJECT, "due", trash.due_key(due, obj), guid)]
+
+
+def copy_page(
+    source: StoredObject,
+    content: ContentId,
+    extents: Sequence[Extent],
+    blobs: Sequence[StoredObject],
+    named: Mapping[BlobId, int],
+) -> list[Element]:
+    """Lay a page of the extents of another content, which has not been changed since it was begun.
+
+    Args:
+        named: bytes of each blob of this page that the copy names with it.
+    """
+    theirs, obj = content_of(source), content_object(content)
+    unchanged = is_("content", "splices", source.value("content", "splices"))
+    elements = [check(content_object(theirs), is_("content", "state", SEALED), unchanged)]
+    elements += [check(obj, is_("content", "state", COPYING))]
+    elements += [put(obj, "extents", *extent_record(extent)) for extent in extents]
+    elements += [put(obj, "named", blob, str(named[blob])) for blob in map(blob_of, blobs)]
+    return elements + shared(blobs, theirs, content, A_CONTENT)
+
+
+def seal_copy(copied: StoredObject, guid: Guid, extents: int) -> list[Element]:
+    """The content is a file's from now on."""
+    obj = copied.id
+    facts = {"state": SEALED, "file": guid, "extents": str(extents)}
+    elements = [check(obj, is_("content", "state", COPYING), version(copied.version))]
+    elements += put_all(obj, {"content": facts})
+    elements += [drop(obj, "content", fact) for fact in ("wanted", "due_ms")]
+    return [*elements, drop(PENDING_OBJECT, "due", _due(copied))]
+
+
+def break_off(copied: StoredObject, now: Ms) -> list[Element]:
+    """Give a copy up that has not come to its end: it is a discarded content from then on."""
+    obj = copied.id
+    elements = [put(obj, "content", "state", DISCARDED, is_("content", "state", COPYING))]
+    elements += [put(obj, "content", "due_ms", str(now)), drop(PENDING_OBJECT, "due", _due(copied))]
+    return [*elements, put(PENDING_OBJECT, "due", trash.due_key(now, obj), content_id(obj))]
+
+
+def _due(copied: StoredObject) -> str:
+    return trash.due_key(int(copied.value("content", "due_ms")), copied.id)
