@@ -1,4 +1,5 @@
-"""The mount beside `sshfs`: small files written and synced, stat, listing, unlink, a stream, random reads; in turn.
+"""The mount beside `sshfs`: small files written and synced, stat, listing, unlink, a tree out of an archive, a stream,
+random reads; in turn. Of stream and random reads the SDK too, on the cluster of the mount.
 
 Three Shepherds, three copies wanted, two of them durable before `fsync` returns, mutual TLS, the intervals of
 production. `sshfs` (OpenSSH, a server of its own on loopback) keeps one copy, durable at the same `fsync`. The same
@@ -29,6 +30,14 @@ from experiment import Outcome, Setup
 from intervals import median_interval
 from machine import Cost, meter
 from scp import NoScp, Sshd, sshd
+
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Look, Looked, Want
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia.hosting.transfer import download as downloads
+from chelonia.hosting.transfer import upload as uploads
+from chelonia.hosting.transfer.front import HttpBytes
+from chelonia_clients.client import new_call
 
 SIZE = 4096
 MIB = 1 << 20
@@ -108,6 +117,8 @@ async def run(setup: Setup) -> Outcome:
                 for name, side in list(sides.items())[:: 1 if block % 2 == 0 else -1]:
                     for work, cost in (await asyncio.to_thread(_block, side, str(block))).items():
                         costs.setdefault(name, {}).setdefault(work, []).append(cost)
+                for work, cost in (await _sdk(running, f"/mount/sdk{block}")).items():
+                    costs.setdefault("sdk", {}).setdefault(work, []).append(cost)
     return Outcome(_told(setup, costs), skipped=skipped)
 
 
@@ -134,7 +145,7 @@ def _sshfs(server: Sshd, scratch: Path) -> Side:
 
 
 def _block(side: Side, name: str) -> dict[str, Cost]:
-    count = int(os.environ.get("CHELONIA_BENCH_MOUNT", "150"))
+    count = _count()
     costs: dict[str, Cost] = {}
 
     def measured(work: str, act: Callable[[], float]) -> None:
@@ -153,8 +164,55 @@ def _block(side: Side, name: str) -> dict[str, Cost]:
     measured("ls -l", lambda: sum(entry.stat().st_size == SIZE for entry in os.scandir(top)))
     measured("read, cold", lambda: _each(few, lambda path: path.read_bytes()))
     measured("unlink", lambda: _each(few + many, os.unlink))
-    _stream(side, top / "stream", max(8, count // 10), measured)
+    measured("untar, a file", lambda: _untarred(top / "tree", count))
+    _stream(side, top / "stream", _mib(), measured)
     return costs
+
+
+def _count() -> int:
+    return int(os.environ.get("CHELONIA_BENCH_MOUNT", "150"))
+
+
+def _mib() -> int:
+    return max(8, _count() // 10)
+
+
+def _untarred(top: Path, count: int) -> int:
+    """The first files of this project out of an archive, as `tar` does it."""
+    top.mkdir()
+    project = Path(__file__).parents[1]
+    files = [str(path.relative_to(project)) for path in sorted((project / "chelonia").rglob("*.py"))[:count]]
+    packed = subprocess.run(["tar", "-C", str(project), "-cf", "-", *files], capture_output=True, check=True)
+    subprocess.run(["tar", "-C", str(top), "-xf", "-"], input=packed.stdout, check=True)
+    return len(files)
+
+
+async def _sdk(running: cluster.Running, ln: str) -> dict[str, Cost]:
+    """A stream and random reads by the SDK: what the mount is held against."""
+    data, costs = os.urandom(_mib() * MIB), dict[str, Cost]()
+    async with running.client() as client:
+        stop = meter(running.pids)
+        await uploads.upload(client, uploads.bytes_source(data), ln)
+        costs["stream: write, MiB"] = stop(_mib())
+        stop = meter(running.pids)
+        size = sum([len(chunk) async for chunk in downloads.read(client, ln)])
+        costs["stream: read cold, MiB"] = stop(size / MIB)
+        assert client.files is not None
+        (there,) = await client.files.look(new_call(), (Look(parse_ln(ln), Want.SOURCES),))
+        assert isinstance(there, Looked)
+        transfers, places = HttpBytes(client.http), iter(_places(_mib()))
+
+        async def read() -> int:
+            return len([[chunk async for chunk in transfers.get(there.sources, ByteRange(at, SIZE))] for at in places])
+
+        stop = meter(running.pids)
+        costs["random reads, 16"] = stop(sum(await asyncio.gather(*(read() for _ in range(AT_ONCE)))))
+    return costs
+
+
+def _places(mib: int) -> list[int]:
+    chosen = random.Random(1)
+    return [chosen.randrange(mib * MIB // SIZE) * SIZE for _ in range(8 * mib)]
 
 
 def _stream(side: Side, path: Path, mib: int, measured: Callable[[str, Callable[[], float]], None]) -> None:
@@ -165,8 +223,7 @@ def _stream(side: Side, path: Path, mib: int, measured: Callable[[str, Callable[
     measured("stream: read cold, MiB", lambda: _read(path) / MIB)
     measured("stream: read again, MiB", lambda: _read(path) / MIB)
     side.anew()
-    chosen = random.Random(1)
-    places = [chosen.randrange(mib * MIB // SIZE) * SIZE for _ in range(8 * mib)]
+    places = _places(mib)
     with path.open("rb", buffering=0) as file, ThreadPoolExecutor(AT_ONCE) as pool:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         measured("random reads, 16", lambda: len(list(pool.map(lambda at: os.pread(file.fileno(), SIZE, at), places))))
@@ -217,5 +274,9 @@ def _told(setup: Setup, costs: dict[str, Costs]) -> dict[str, Any]:
         if beside is not None:
             own["ratio"] = own["per_s"] / beside["per_s"]
             line += f"; sshfs {beside['per_s']:8.0f}/s, {beside['server_cpu']:.2f}; ratio {own['ratio']:.2f}"
+        if (sdk := told["sdk"].get(work)) is not None:
+            own["ratio_sdk"] = own["per_s"] / sdk["per_s"]
+            cpu = sdk["server_cpu"] + sdk["client_cpu"]
+            line += f"; SDK {sdk['per_s']:8.0f}/s, {cpu:.2f}; ratio {own['ratio_sdk']:.2f}"
         setup.say(line)
     return told

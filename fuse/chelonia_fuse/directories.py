@@ -45,6 +45,11 @@ class OpenDirectory:
     asked_ns: int = 0
     began_ns: int = 0
 
+    @property
+    def age_s(self) -> float:
+        """How long ago the last page was asked for."""
+        return (time.monotonic_ns() - self.asked_ns) / 1e9
+
     async def entries(
         self, cluster: MountedCluster, inodes: Inodes, start: int, accept: Callable[[Named, Inode, int], bool]
     ) -> None:

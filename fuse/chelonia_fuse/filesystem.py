@@ -113,10 +113,10 @@ class FileSystem:
         return self.inodes.seen(looked.attributes, parent.number, name)
 
     async def refresh(self, inode: Inode) -> float:
-        """Ask the cluster for attributes, unless a directory's are young: the kernel forgets them with each change in
-        it. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND, DENIED."""
+        """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change, also of what
+        is in a directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND."""
         age_s = (time.monotonic_ns() - inode.learned_ns) / 1e9
-        if inode.gone or (inode.attributes.type == TYPE_COLLECTION and age_s < VALID_S):
+        if inode.gone or age_s < VALID_S:
             return 0.0 if inode.gone else age_s
         try:
             inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=True)).attributes)
@@ -191,6 +191,7 @@ class FileSystem:
         if inode is None:
             return
         _touch(inode)
+        inode.learned_ns = 0  # of what has other names left, how many is asked
         if inode.attributes.links <= 1 or inode.attributes.type == TYPE_COLLECTION:
             inode.gone = True
             self.committer.let_go(inode)
@@ -218,6 +219,7 @@ class FileSystem:
         else:
             self.inodes.unname(new.number, new_name)
         if over is Over.EXCHANGE and there is not None:
+            there.learned_ns = 0
             self.inodes.name(there, old.number, old_name)
 
     async def link(self, inode: Inode, parent: Inode, name: str) -> None:

@@ -313,12 +313,16 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        directory = self._directories[fh]
+
         def accept(entry: Named, inode: Inode, following: int) -> bool:
-            taken = pyfuse3.readdir_reply(token, entry.name.encode(), self._entry(inode), following)
+            told = self._entry(inode)
+            told.entry_timeout = told.attr_timeout = max(0.0, VALID_S - directory.age_s)  # who reads slowly asks anew
+            taken = pyfuse3.readdir_reply(token, entry.name.encode(), told, following)
             inode.lookups += taken
             return taken
 
-        await self._system.entries(self._directories[fh], start_id, accept)
+        await self._system.entries(directory, start_id, accept)
         self._let_go()
 
     @_answering

@@ -88,13 +88,15 @@ class CopyReader:
                 raise result
 
     def ahead(self, inode: Inode, copy: CachedCopy, start: int, window: int) -> None:
-        """Begin to fetch what a program will read next."""
-        end = min(start + window, copy.staged.kept)
+        """Begin to fetch what a program will read next; of the end of the window once it is worth a request."""
+        end, least = min(start + window, copy.staged.kept), min(window // 4, PART_BYTES)
         for first, last in copy.staged.missing(start, end):
             for at in range(first, last, PART_BYTES):
                 if len(copy.fetching) >= PARTS_MAX:
                     return
                 until = min(at + PART_BYTES, last)
+                if until - at < least and until == end < copy.staged.kept:
+                    return
                 if not any(each.start < until and each.end > at for each in copy.fetching):
                     self._begin(inode, copy, at, until)
 

@@ -495,3 +495,34 @@ async def test_who_sees_the_version_that_is_being_committed_waits_for_it(mount: 
     assert await reading_ == LARGE[1 << 20 : (1 << 20) + 10]
     await mount.close(handle)
     assert await names(other) == ["f"]
+
+
+async def test_attributes_are_asked_for_once_a_second(mount: Trial) -> None:
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    await mount.system.link(handle.inode, mount.root, "g")
+    mount.network.asked.clear()
+    for n in range(5):
+        await mount.system.write(handle, n, b"x")
+        assert await mount.system.refresh(handle.inode) < 1.0
+    assert mount.network.asked == []
+    await mount.system.remove(mount.root, "g", directory=False)
+    await mount.system.refresh(handle.inode)
+    assert handle.inode.attributes.links == 1
+    handle.inode.learned_ns -= 10**9
+    mount.network.asked.clear()
+    await mount.system.refresh(handle.inode)
+    assert mount.network.asked == ["look"]
+    await mount.close(handle)
+
+
+async def test_who_reads_on_costs_few_requests(mount: Trial, other: Trial) -> None:
+    await other.write("f", LARGE * 16)
+    handle, size, step = await mount.open("f", os.O_RDONLY), 16 * len(LARGE), 128 * 1024
+    seen = []
+    for at in range(0, size, step):
+        seen.append(await mount.system.read(handle, at, step))
+        await asyncio.sleep(0)
+    await mount.close(handle)
+    assert b"".join(seen) == LARGE * 16
+    assert mount.network.reads <= 24
+    assert mount.network.read_bytes == size
