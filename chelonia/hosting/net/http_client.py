@@ -21,12 +21,14 @@ from yarl import URL
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
-from chelonia.hosting.net.quick_aiohttp import AbstractResolver, ResponseHandler, aiohttp
+from chelonia.hosting.net import quick_aiohttp
 from chelonia.hosting.net.tls import handshake_error
 from chelonia.wire.web.headers import ERROR_HEADER
 
 if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp.abc import AbstractResolver
+
     from chelonia.hosting.net.compact_client import CompactClient
 
 """Names the kind of a refusal beside its status."""
@@ -96,10 +98,10 @@ class Streaming:
         while True:
             try:
                 chunk = await self._response.content.readany()
-            except aiohttp.ClientPayloadError as error:
+            except quick_aiohttp.aiohttp.ClientPayloadError as error:
                 cause = f"{self._target} closed the connection in mid-body; ask again from where it broke off"
                 raise CheloniaError(Kind.INCOMPLETE, cause=cause) from error
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            except (quick_aiohttp.aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise explain(error, self._target) from error
             if not chunk:
                 return
@@ -174,7 +176,7 @@ class HttpClient:
         body = _Body(sending.body) if sending.body is not None and not isinstance(sending.body, bytes) else None
         try:
             response = await self._open(sending, body)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (quick_aiohttp.aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if body is not None and body.failure is not None:
                 raise body.failure from error
             raise explain(error, target) from error
@@ -215,18 +217,20 @@ class HttpClient:
         if self._session is None:
             keep_trouble_quiet(asyncio.get_running_loop())
             limits = self._limits
-            connector = _Connector(
+            from chelonia.hosting.net.connector import Connector  # aiohttp: many a command needs none
+
+            connector = Connector(
                 limit=limits.connections_max,
                 limit_per_host=limits.connections_per_target_max,
                 keepalive_timeout=limits.keepalive_ms / 1000,
                 enable_cleanup_closed=False,
                 resolver=self._resolver,
             )
-            self._session = aiohttp.ClientSession(
+            self._session = quick_aiohttp.aiohttp.ClientSession(
                 connector=connector,
                 timeout=self._timeout(limits.read_idle_ms),
                 auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
+                cookie_jar=quick_aiohttp.aiohttp.DummyCookieJar(),
                 trust_env=False,
                 read_bufsize=256 * 1024,
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
@@ -235,37 +239,9 @@ class HttpClient:
 
     def _timeout(self, read_idle_ms: int) -> aiohttp.ClientTimeout:
         connect = self._limits.connect_ms / 1000
-        return aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect, sock_read=read_idle_ms / 1000)
-
-
-class _Handler(ResponseHandler):
-    """aiohttp's, whose clock for the next bytes stands still when the answer has come whole: it would go off later, and
-    fail what is sent next over the connection."""
-
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        """Read on; what was parsed meanwhile may have been the last of it."""
-        super().resume_reading(resume_parser)
-        if self._payload is not None and self._payload.is_eof():
-            self._drop_timeout()
-
-
-class _Connector(aiohttp.TCPConnector):
-    """aiohttp's connector, with every connection read through one `Buffered`."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._buffer = bytearray(SLICE_BYTES)
-
-    async def _wrap_create_connection(self, *args: Any, **options: Any) -> tuple[asyncio.Transport, ResponseHandler]:
-        _, *rest = args
-        made: list[ResponseHandler] = []
-
-        def buffered() -> Buffered:
-            made.append(_Handler(self._loop))
-            return Buffered(made[-1], self._buffer)
-
-        transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)
-        return transport, made[-1]
+        return quick_aiohttp.aiohttp.ClientTimeout(
+            total=None, connect=None, sock_connect=connect, sock_read=read_idle_ms / 1000
+        )
 
 
 class _Body:
@@ -323,7 +299,9 @@ def of_a_broken_connection(context: Mapping[str, Any]) -> bool:
     if text.startswith("Fatal error on"):
         return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "handler is closed" in str(error))
     # aiohttp's task that sends an upload has nobody who waits for it when it fails before the first byte of the body
-    return text.startswith("Task exception was never") and isinstance(error, aiohttp.ClientConnectionError)
+    return text.startswith("Task exception was never") and isinstance(
+        error, quick_aiohttp.aiohttp.ClientConnectionError
+    )
 
 
 def keep_trouble_quiet(loop: asyncio.AbstractEventLoop) -> None:
@@ -336,7 +314,7 @@ def keep_trouble_quiet(loop: asyncio.AbstractEventLoop) -> None:
 def _pass_over(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     session = context.get("client_session")
     connector = context.get("connector") or getattr(session, "connector", None)
-    if not isinstance(connector, _Connector) and not of_a_broken_connection(context):
+    if not getattr(connector, "ours", False) and not of_a_broken_connection(context):
         loop.default_exception_handler(context)
 
 
@@ -351,18 +329,18 @@ def explain(error: BaseException, target: str, *, connecting: bool = False) -> C
     refused = handshake_error(getattr(error, "certificate_error", error), target)
     if refused.kind is not Kind.NETWORK:
         return refused
-    if isinstance(error, aiohttp.ClientSSLError) or (connecting and isinstance(error, ssl.SSLError)):
+    if isinstance(error, quick_aiohttp.aiohttp.ClientSSLError) or (connecting and isinstance(error, ssl.SSLError)):
         reason = getattr(getattr(error, "os_error", error), "reason", None) or "no common version or cipher"
         cause = f"TLS with {target} failed: {reason}; is this the right port?"
         return CheloniaError(Kind.UNTRUSTED, cause=cause)
-    if isinstance(error, aiohttp.InvalidURL | ValueError):
+    if isinstance(error, quick_aiohttp.aiohttp.InvalidURL | ValueError):
         return CheloniaError(Kind.BAD_REQUEST, cause="not a URL that can be reached over https")
     if isinstance(error, TimeoutError):
         return CheloniaError(Kind.TIMEOUT, cause=f"{target} did not answer in time; is it overloaded or cut off?")
     if _is_unknown_host(error):
         cause = f"cannot connect to {target}: there is no host of that name; is it spelled right?"
         return Unreachable(Kind.NETWORK, cause=cause)
-    if connecting or isinstance(error, aiohttp.ClientConnectorError):
+    if connecting or isinstance(error, quick_aiohttp.aiohttp.ClientConnectorError):
         return CheloniaError(Kind.NETWORK, cause=f"cannot connect to {target}: {_reason(error)}; is it running?")
     return CheloniaError(Kind.NETWORK, cause=f"the connection to {target} broke: {_reason(error)}")
 
@@ -377,6 +355,8 @@ def _reason(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or error
     if isinstance(inner, ConnectionRefusedError):
         return "connection refused"  # the event loops word it each in their way
-    if inner is error and isinstance(error, aiohttp.ClientOSError):  # its own text may quote the URL, with the ticket
+    if inner is error and isinstance(
+        error, quick_aiohttp.aiohttp.ClientOSError
+    ):  # its own text may quote the URL, with the ticket
         return os.strerror(error.errno) if error.errno else "it was closed"
     return getattr(inner, "strerror", None) or type(inner).__name__

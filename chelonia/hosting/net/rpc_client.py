@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from chelonia.core import operations
 from chelonia.core.caller import Call
@@ -43,12 +43,7 @@ from chelonia.hosting.net.http_client import (
     target_of,
 )
 from chelonia.hosting.net.tls import TlsStore
-from chelonia.wire import compact, positions, soap
-from chelonia.wire.operations import Service, service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire import compact, positions
 from chelonia.wire.web.headers import (
     POSITION_HEADER,
     READ_AFTER_HEADER,
@@ -58,10 +53,9 @@ from chelonia.wire.web.headers import (
     STRONG_HEADER,
 )
 
-FILES: Final = service(operations.FILES, "bar", ())
-"""It has no SOAP form."""
-ACCESS_KEYS: Final = service(operations.ACCESS_KEYS, "bar", ())
-"""Nor has it."""
+if TYPE_CHECKING:
+    from chelonia.wire.operations import Service
+
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
 """Failures after which the same call may be made again, elsewhere or later."""
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
@@ -128,19 +122,21 @@ def _is_answer(error: BaseException | None) -> bool:
 class Channel:
     """Carries calls to one service, over one or several URLs of it."""
 
-    def __init__(self, link: Link, service: Service, urls: Sequence[str], patience: RetryLimits | None = None) -> None:
-        """Raises: BAD_CONFIG without a URL."""
+    def __init__(
+        self, link: Link, service: PortTable | Service, urls: Sequence[str], patience: RetryLimits | None = None
+    ) -> None:
+        """Args: service: one of ours by its table, or another by its SOAP form. Raises: BAD_CONFIG without a URL."""
         if not urls:
             raise CheloniaError(Kind.BAD_CONFIG, service.name, cause=f"no URL of a {service.name} is known")
         self._link = link
-        self._service = service
-        self._table = service.table
+        self._name, self._table = service.name, _table(service)
+        self._form = None if isinstance(service, PortTable) else service
         self._patience = patience or RetryLimits()
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
         self._heard: dict[str, int] = {}
-        self._compact = compact.methods(service.table) if link.compact is not None else {}
+        self._compact = compact.methods(self._table) if link.compact is not None else {}
 
     async def call(self, call: Call, method: str, *args: Any) -> Any:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
@@ -189,7 +185,7 @@ class Channel:
         def trying(number: int) -> Coroutine[Any, Any, Any]:
             return self._once(self._urls[number], call, method, args)
 
-        if hedge_ms and row.retry is Retry.KEYED and self._service is FILES:
+        if hedge_ms and row.retry is Retry.KEYED and self._table is operations.FILES:
             async with beside(self._ask_after(url, call, hedge_ms // 2)):
                 return await self._race(first, trying, trying(first), (hedge_ms, hedge_ms))
         standing = client.standing(url) if client is not None and self._packs(url, method) else None
@@ -257,12 +253,12 @@ class Channel:
         """Whether to ask in the compact encoding; what has no SOAP form is worth it wherever it was refused before."""
         if self._link.compact is None or method not in self._compact:
             return False
-        return method not in self._service.by_method or self._link.compact.speaks(url, self._service.name)
+        return self._link.compact.speaks(url, self._name) or method not in self._soap.by_method
 
     def _asking(self, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> PendingCall:
         after = later(call.read_after, self._link.horizon.newest)
         words = compact.OutgoingCall(
-            0, self._service.name, method, call.request_id, call.request_key, self._link.service_id, after,
+            0, self._name, method, call.request_id, call.request_key, self._link.service_id, after,
             call.strong, self._compact[method].packed(args),
         )  # fmt: skip
         return PendingCall(words, self._read_ms(method) or COMPACT_MS, silent_ms)
@@ -294,15 +290,32 @@ class Channel:
             self._heard_from(url, error)
             return False
         assert self._link.compact is not None
-        self._link.compact.by_soap(url, self._service.name)
+        self._link.compact.by_soap(url, self._name)
         return True
 
+    @property
+    def _soap(self) -> Service:
+        """The SOAP form; who never asks so never loads it."""
+        if self._form is None:
+            from chelonia.wire.soap_forms import soap_form
+
+            self._form = soap_form(self._table)
+        return self._form
+
     async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
-        if method not in self._service.by_method:
+        from chelonia.wire import soap
+
+        if method not in self._soap.by_method:
             cause = f"{target_of(url)} or this client does not speak the compact encoding, and it has no SOAP form"
             raise CheloniaError(Kind.NOT_SUPPORTED, method, cause=cause)
-        body = soap.encode_request(self._service, method, args)
-        sending = Sending("POST", url, self._headers(call), body, read_idle_ms=self._read_ms(method))
+        body = soap.encode_request(self._soap, method, args)
+        sending = Sending(
+            "POST",
+            url,
+            self._headers(call) | {"Content-Type": soap.CONTENT_TYPE},
+            body,
+            read_idle_ms=self._read_ms(method),
+        )
         try:
             received = await self._link.client.request(sending)
         except CheloniaError as error:
@@ -311,13 +324,13 @@ class Channel:
         self._heard_from(url)
         self._note_position(received)
         if received.headers.get("Content-Type", "").startswith("text/xml"):
-            return soap.decode_response(self._service, method, received.body)
+            return soap.decode_response(self._soap, method, received.body)
         raise_for_status(received.status, received.headers, received.body, method)
         raise CheloniaError(Kind.BAD_XML, method, cause=f"HTTP {received.status} without an XML answer")
 
     def _saw(self, position: Position) -> None:
         """Shepherds keep no metadata: what they say of it is hearsay and would bind this whole process."""
-        if self._service.name != SHEPHERD.name:
+        if self._name != operations.SHEPHERD.name:
             self._link.horizon.saw(position)
 
     def _note_position(self, received: Received) -> None:
@@ -326,10 +339,10 @@ class Channel:
             try:
                 self._saw(positions.from_header(told))
             except CheloniaError as error:
-                raise CheloniaError(Kind.BAD_XML, self._service.name, cause=error.cause) from error
+                raise CheloniaError(Kind.BAD_XML, self._name, cause=error.cause) from error
 
     def _headers(self, call: Call) -> dict[str, str]:
-        headers = {"Content-Type": soap.CONTENT_TYPE, "SOAPAction": '""'}
+        headers = {"SOAPAction": '""'}
         if call.request_id:
             headers[REQUEST_ID_HEADER] = call.request_id
         if call.request_key:
@@ -342,6 +355,10 @@ class Channel:
         if self._link.service_id:
             headers[SERVICE_HEADER] = self._link.service_id
         return headers
+
+
+def _table(service: PortTable | Service) -> PortTable:
+    return service if isinstance(service, PortTable) else service.table
 
 
 class _Remote:
@@ -364,37 +381,37 @@ def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, A
     return ask
 
 
-def remote(link: Link, service: Service, urls: Sequence[str], patience: RetryLimits) -> Any:
+def remote(link: Link, service: PortTable | Service, urls: Sequence[str], patience: RetryLimits) -> Any:
     """The port of a service elsewhere, every method a call."""
-    return _Remote(Channel(link, service, urls, patience), service.table)
+    return _Remote(Channel(link, service, urls, patience), _table(service))
 
 
 def remote_ahash(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AHash:
     """An A-Hash elsewhere. A transact without a key gets a fresh one: a repeated call must apply once."""
     hedged = RetryLimits(hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
-    return cast(AHash, remote(link, AHASH, urls, patience or hedged))
+    return cast(AHash, remote(link, operations.AHASH, urls, patience or hedged))
 
 
 def remote_librarian(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Librarian:
     """A Librarian elsewhere."""
-    return cast(Librarian, remote(link, LIBRARIAN, urls, patience or RetryLimits()))
+    return cast(Librarian, remote(link, operations.LIBRARIAN, urls, patience or RetryLimits()))
 
 
 def remote_shepherd(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Shepherd:
     """A Shepherd elsewhere; it is asked once, whoever asks has others."""
-    return cast(Shepherd, remote(link, SHEPHERD, urls, patience or RetryLimits(retry_ms=0)))
+    return cast(Shepherd, remote(link, operations.SHEPHERD, urls, patience or RetryLimits(retry_ms=0)))
 
 
 def remote_files(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Files:
     """The port `Files` of a Bartender elsewhere."""
-    return cast(Files, remote(link, FILES, urls, patience or RetryLimits()))
+    return cast(Files, remote(link, operations.FILES, urls, patience or RetryLimits()))
 
 
 def remote_keys(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AccessKeys:
     """The port `AccessKeys` of a Bartender elsewhere."""
-    return cast(AccessKeys, remote(link, ACCESS_KEYS, urls, patience or RetryLimits()))
+    return cast(AccessKeys, remote(link, operations.ACCESS_KEYS, urls, patience or RetryLimits()))
 
 
 def remote_bartender(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Bartender:
     """A Bartender elsewhere."""
-    return cast(Bartender, remote(link, BARTENDER, urls, patience or RetryLimits()))
+    return cast(Bartender, remote(link, operations.BARTENDER, urls, patience or RetryLimits()))
