@@ -23,6 +23,8 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Triple
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import LEAVE, Clone, Done, Setting, When
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, stream_source, upload
@@ -103,13 +105,39 @@ async def get_file(
 async def copy_file(
     client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None
 ) -> TransferResult:
-    """Copy one file inside the cluster, through this machine; failures are in the result."""
+    """Copy one file inside the cluster: by reference, or where that cannot be, or other copies are wanted than usual,
+    through this machine; failures are in the result."""
     wish = UploadOptions(options.replicas, options.replace, mtime_s)
     try:
+        size = await _cloned(client, source, target, options, mtime_s)
+        if size is not None:
+            _counted(size, options)
+            return TransferResult("file", source, target, size)
         stored = await upload(client, stream_source(read(client, source, options.progress)), target, wish)
         return TransferResult("file", source, target, stored.size, remark=stored.note)
     except CheloniaError as error:
         return TransferResult("file", source, target, error=error)
+
+
+async def _cloned(client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None) -> int | None:
+    """Copy a file by reference: its size, None where its bytes have to be copied. Raises: as it fails."""
+    if client.files is None or options.replicas != bounds.REPLICAS_DEFAULT:
+        return None
+    setting = LEAVE if mtime_s is None else Setting(modified_ns=round(mtime_s * 1e9))
+    clone = Clone(parse_ln(target), parse_ln(source), setting, when=When(absent=not options.replace))
+    try:
+        (answer,) = await client.files.apply(client.new_call(), (clone,))
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_SUPPORTED:  # a front end of the version before knows of no such change
+            raise
+        return None
+    if isinstance(answer, Done):
+        return answer.attributes.size if answer.attributes else 0
+    if answer.kind in (Kind.TOO_LARGE, Kind.NOT_SUPPORTED):
+        return None
+    if answer.kind is Kind.PRECONDITION:
+        raise CheloniaError(Kind.EXISTS, "cp", target, "it is there already; -f overwrites it")
+    raise answer.error("cp")
 
 
 async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:

@@ -13,6 +13,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     Change,
+    Clone,
     Failure,
     Listing,
     Looked,
@@ -35,6 +36,7 @@ from chelonia.hosting.doors.plain.parts import (
     Exchange,
     apply,
     carrying,
+    cloned,
     destination,
     elsewhere,
     good,
@@ -97,7 +99,7 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     _check_apart(source, target)
     made = await seen(parts, exchange.call, target) is None
     await _cleared(parts, exchange, source, target)
-    there = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
+    there = await look(parts, exchange.call, source, Want.USER)
     await _copy_tree(parts, exchange, there, (source, target), deep=exchange.header("Depth") != "0")
     return HttpResponse(201 if made else 204)
 
@@ -152,7 +154,7 @@ async def _copy_tree(
     async for page in _pages(parts, exchange, source):
         for entry in page:
             inside = source.child(entry.name)
-            child = await look(parts, carrying(parts, exchange.call), inside, Want.USER | Want.SOURCES)
+            child = await look(parts, exchange.call, inside, Want.USER)
             await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
 
 
@@ -164,11 +166,14 @@ async def _copy_entry(
         made = Make(target, known.type, user=there.user, target=known.target, when=exchange.free)
         await apply(parts, exchange.call, made)
         return
+    setting = Setting(modified_ns=known.modified_ns)
+    if await cloned(parts, exchange.call, Clone(target, source, setting, when=exchange.free)) is not None:
+        return
+    there = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
     copies = known.wanted or parts.copies
     (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, known.size, wanted=copies),))
     body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else _nothing()
     arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
-    setting = Setting(modified_ns=known.modified_ns)
     await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=exchange.free))
 
 

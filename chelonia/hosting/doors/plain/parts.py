@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,7 +24,7 @@ from chelonia.core.ports.bartender import (
     UndeleteRequest,
 )
 from chelonia.core.ports.bytes import Bytes
-from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked, Want, When
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Files, Look, Looked, Want, When
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.jobs import JobView
 from chelonia.hosting.net.http_messages import HttpRequest
@@ -55,6 +55,10 @@ class Trash(Protocol):
     async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
         """See `core.ports.bartender.Bartender.undelete`."""
         ...
+
+
+UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)
+"""What a copy by reference fails with where a copy of the bytes need not."""
 
 
 class AdminView(Protocol):
@@ -168,6 +172,17 @@ async def apply(parts: DoorParts, call: Call, change: Change) -> Done:
     """Apply one change. Raises: as it fails."""
     (answer,) = await parts.files.apply(call, (change,))
     return good(answer, type(change).__name__.lower())
+
+
+async def cloned(parts: DoorParts, call: Call, change: Clone) -> Done | None:
+    """Copy by reference; None where the bytes have to be copied, because too many files have them that way already.
+    Raises: as it fails."""
+    try:
+        return await apply(parts, call, change)
+    except CheloniaError as error:
+        if error.kind not in UNSHARED:
+            raise
+        return None
 
 
 def elsewhere(exchange: Exchange) -> bool:

@@ -19,6 +19,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
     Arrived,
+    Clone,
     Done,
     Failure,
     Look,
@@ -34,7 +35,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
+from chelonia.hosting.doors.plain.parts import UNSHARED, apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3 import object_parts, versions
@@ -209,7 +210,7 @@ async def conditions(parts: S3Parts, ask: Ask, there: Looked | None) -> When:
     return when
 
 
-async def applied(parts: S3Parts, ask: Ask, change: Write) -> Done:
+async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
     """Apply a change of an object, again while others change the same name. Raises: as it fails."""
     for left in range(AGAIN_MAX, -1, -1):
         try:
@@ -260,7 +261,7 @@ def removals(bucket: LogicalName, key: str) -> tuple[Remove, ...]:
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `x-amz-copy-source`."""
-    source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
+    source, there = await found(parts, source_of(parts, ask), Want.USER)
     check_source(ask, there)
     anew = _anew(ask, there)
     kept = replace_facts(ask, there, anew=anew)
@@ -279,16 +280,30 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     if itself and not ask.final:
         done = await apply(parts.plain, ask.exchange.call, Set(place, user=facts.stored(kept), when=when))
     else:
-        placing = Placing(place, there.attributes.size, wanted=ready_to.copies, parents=True)
-        arrived = await carried(parts, source, there, ByteRange(0, there.attributes.size), placing)
-        etag = there.attributes.etag
-        user, first = facts.stored(structs.replace(kept, version=ask.version)), ANY if ask.final else when
-        done = await applied(parts, ask, Write(place, arrived, user=user, parents=True, when=first, etag=etag))
+        user = facts.stored(structs.replace(kept, version=ask.version))
+        clone = Clone(place, source.place, user=user, parents=True, when=ANY if ask.final else when)
+        done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
         version = await versions.settled(parts, ask, when)
     answer = xml_answer(answers.copied(*_stamp(done, there)))
     copied = versions.version_fields(source, there)
     fields = (("x-amz-copy-source-version-id", copied[0][1]),) if copied else ()
     return replace(answer, headers=(*answer.headers, *version, *fields))
+
+
+async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
+    """Copy an object by reference, or else its bytes."""
+    try:
+        return await applied(parts, ask, clone)
+    except CheloniaError as error:
+        if error.kind not in UNSHARED:
+            raise
+    source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
+    size, etag = there.attributes.size, there.attributes.etag
+    placing = Placing(clone.place, size, wanted=copies, parents=True)
+    arrived = await carried(parts, source, there, ByteRange(0, size), placing)
+    return await applied(
+        parts, ask, Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag)
+    )
 
 
 def _stamp(done: Done, there: Looked) -> tuple[str, int]:

@@ -309,6 +309,23 @@ def test_trees_are_moved_copied_and_removed(bench: Bench) -> None:
     assert bench.ask("DELETE", "/").status == 403
 
 
+def test_a_copy_moves_no_bytes_unless_it_has_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.ask("PUT", "/a", b"bytes")
+    bench.bytes.broken = 1
+    assert bench.ask("COPY", "/a", Destination="https://se:1/b").status == 201
+    assert bench.bytes.broken == 1
+    bench.ask("DELETE", "/a")
+    assert bench.ask("GET", "/b").body == b"bytes"
+
+    def refused(*_: object) -> None:
+        raise CheloniaError(Kind.TOO_LARGE, cause="so many files have these bytes already")
+
+    monkeypatch.setattr(bench.files, "_copy", refused)
+    bench.bytes.broken = 0
+    assert bench.ask("COPY", "/b", Destination="https://se:1/c").status == 201
+    assert bench.ask("GET", "/c").body == b"bytes"
+
+
 def test_overwrite_is_the_clients_to_forbid(bench: Bench) -> None:
     bench.ask("PUT", "/a", b"a")
     bench.ask("PUT", "/b", b"b")
