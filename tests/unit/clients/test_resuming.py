@@ -22,7 +22,7 @@ from chelonia.hosting.transfer.upload import TRIES
 from chelonia_clients import resuming, transfers
 from chelonia_clients.client import Client
 from chelonia_clients.resuming import PART_BYTES, noted, part_bytes
-from chelonia_clients.transfers import TransferResult, TreeOptions, put_file
+from chelonia_clients.transfers import TransferResult, TreeOptions, copy_file, put_file
 from tests.support.bartender import FakeBartender, Fault
 from tests.support.files import MemoryFiles
 from tests.unit.bartender.stage import JOE
@@ -247,3 +247,19 @@ def test_parts_are_few_enough() -> None:
     assert part_bytes(PART_BYTES * 20) == PART_BYTES
     huge = 5_000 * PART_BYTES * bounds.PARTS_MAX // 1_000
     assert huge / part_bytes(huge) <= bounds.PARTS_MAX
+
+
+async def test_a_copy_inside_the_cluster_sends_nothing_and_keeps_what_is_there(trial: Trial) -> None:
+    await trial.put()
+    trial.fake.store.asked.clear()
+    options = TreeOptions(progress=trial._progress)
+    moved, trial.moved = trial.moved, 0
+    done = await copy_file(trial.client(), "/big", "/copy", options, 7.5)
+    assert (done.error, done.size, trial.moved) == (None, len(DATA), moved)
+    assert trial.fake.store.asked == []
+    (copy,) = await trial.files.look(Call(), (Look(parse_ln("/copy")),))
+    assert (copy.attributes.size, copy.attributes.modified_ns) == (len(DATA), 7_500_000_000)
+    refused = await copy_file(trial.client(), "/big", "/copy", TreeOptions(), None)
+    assert refused.error is not None
+    assert (refused.error.kind, "-f" in refused.error.cause) == (Kind.EXISTS, True)
+    assert (await copy_file(trial.client(), "/big", "/copy", TreeOptions(replace=True), None)).error is None

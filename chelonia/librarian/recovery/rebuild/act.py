@@ -139,7 +139,7 @@ class Rebuilding:
         self._beginning = asyncio.Lock()
         self._total = 0
         self._again = False
-        self._holes = False
+        self._holes = self._shares = False
         self._late = NOBODY
         self._recounts = Recounts(context, self._note)
         self._readmitted: set[ServiceId] = set()
@@ -199,7 +199,7 @@ class Rebuilding:
         if inside.items and not rebuild_record.under_way(marker):
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
-        self._again, self._holes = rebuild_record.under_way(marker), False
+        self._again, self._holes, self._shares = rebuild_record.under_way(marker), False, False
         self._recounts.begin()
         self._readmitted.clear()
         self._aside.clear()
@@ -313,7 +313,7 @@ class Rebuilding:
         begun = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
             await self._restore(manifest, found, known)
-        basis = Basis(self._record_key, begun, holes=self._holes)
+        basis = Basis(self._record_key, begun, holes=self._holes, shares=self._shares)
         for late in (False, True):
             await self._read_records(replace(basis, late=late))
         await self._have_compared()
@@ -468,6 +468,7 @@ class Rebuilding:
                 if last:
                     self._lose_page(error)
                 continue
+            self._shares |= any(OWNERS in obj.sections for obj in objects)
             over += [obj for obj in objects if rebuild.is_over(obj, self._on.wall)]
             kept = [obj for obj in objects if not rebuild.is_over(obj, self._on.wall)]
             await self._restore_page(await self._due(kept))
@@ -615,7 +616,8 @@ class Rebuilding:
         blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
         file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
         current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
-        formerly = (Needed("formerly", item.facts.blob), Needed("formerly", item.facts.guid or "-"))
+        file_gone = "-" if blob.exists else item.facts.guid or "-"  # a blob that is there is another file's, too
+        formerly = (Needed("formerly", item.facts.blob), Needed("formerly", file_gone))
         passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, formerly)
         gone = rebuild_record.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
         overwritten = bool(passed.value("formerly", item.facts.blob)) and not gone
@@ -638,7 +640,7 @@ class Rebuilding:
     async def _version(self, facts: ReplicaFacts, at: Location, known: RecordContext, basis: Basis) -> RecordVerdict:
         """Newer bytes of a file. In a namespace that is in use those it has go to `/lost+found`, and where the file
         changes meanwhile it keeps them."""
-        if await self._attempt(rebuild.new_version(facts, at, known, keep=basis.in_use)):
+        if await self._attempt(rebuild.new_version(facts, at, known, keep=basis.keeps_replaced)):
             return RecordVerdict.VERSION
         await self._attempt(rebuild.unowned(facts, at))
         return RecordVerdict.SHELTERED

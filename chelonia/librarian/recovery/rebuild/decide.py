@@ -85,7 +85,8 @@ def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) 
     noted = {"snapshot_ms": str(basis.begun_ms)} if basis.begun_ms is not None else {}
     holes = {"holes": "1"} if basis.holes else {}
     words: dict[str, str] = {**dict.fromkeys(told, TOLD), **dict.fromkeys(away, AWAY)}
-    return put_all(REBUILD_OBJECT, {"rebuild": {**noted, **holes}, SHEPHERDS: words})
+    shares = {"shares": "1"} if basis.shares else {}
+    return put_all(REBUILD_OBJECT, {"rebuild": {**noted, **holes, **shares}, SHEPHERDS: words})
 
 
 def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Basis:
@@ -95,6 +96,7 @@ def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Ba
         record_key,
         Ms(int(begun)) if begun else None,
         holes=bool(stored.value("rebuild", "holes")),
+        shares=bool(stored.value("rebuild", "shares")),
         rebuilt_ms=Ms(int(stored.value("rebuild", "begun_ms", "0"))),
         sure=sure,
     )
@@ -211,7 +213,7 @@ class Basis:
     moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
     `holes`: pages of the snapshot are lost, so what it does not know need not have been deleted.
     `rebuilt_ms`: the rebuild is through since then, and the namespace in use (None: it is at work). `sure`: what has
-    been deleted since is known.
+    been deleted since is known. `shares`: the snapshot has copies by reference, so there may be some that it lacks.
     """
 
     record_key: str
@@ -220,6 +222,12 @@ class Basis:
     holes: bool = False
     rebuilt_ms: Ms | None = None
     sure: bool = True
+    shares: bool = False
+
+    @property
+    def keeps_replaced(self) -> bool:
+        """Whether bytes that newer ones replaced may be another file's, whose name is lost, or are used meanwhile."""
+        return self.in_use or self.shares or self.begun_ms is None
 
     @property
     def in_use(self) -> bool:
@@ -280,7 +288,9 @@ def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordV
         return _uncommitted(verdict, recent=recent) if believed else RecordVerdict.UNCOMMITTED
     if not true:
         return RecordVerdict.SHELTERED
-    return RecordVerdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+    verdict = RecordVerdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+    replaced = verdict is RecordVerdict.OVERWRITTEN and not basis.in_use
+    return RecordVerdict.SHELTERED if replaced and basis.keeps_replaced else verdict
 
 
 def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:
