@@ -199,6 +199,13 @@ def test_overwriting_is_refused_unless_asked_for(run: Run, tmp_path: Path) -> No
     assert (tmp_path / "one").read_bytes() == b"one"
     ok(run("get", "-f", "/over", "one"))
     assert (tmp_path / "one").read_bytes() == b"two"
+    fails(run("cp", "chelonia:/over", "chelonia:/over"), 5)
+    ok(run("cp", "chelonia:/over", "chelonia:/copy"))
+    fails(run("cp", "chelonia:/over", "chelonia:/copy"), 5)
+    ok(run("put", "-f", "two", "/over"))
+    ok(run("rm", "/over"))
+    assert ok(run("cat", "/copy")) == "two"
+    ok(run("admin", "fsck", who="admin"))
 
 
 def test_of_many_at_once_exactly_one_makes_the_name(run: Run, tmp_path: Path) -> None:
