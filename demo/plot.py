@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from samples import STATES, Sample
 
-from chelonia_clients import chart
+from chelonia.wire.web import chart
 
 _BANDS = (
     ("alive", "good", "#81c784"),

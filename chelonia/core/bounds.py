@@ -321,6 +321,8 @@ DRILL_MS_MAX: Final = 3_600_000
 """A Shepherd is silent for a drill this long at most, whatever it is told."""
 DRILL_FILES_MAX: Final = 10_000
 """Blobs that a drill may expose, whatever it is told: the repair leader looks at each before, and at all every tick."""
+DRILL_LOOKS_MAX: Final = 100
+"""Looks at a drill that are stored for its recovery curve: more than that, every second is forgotten."""
 ERASURES_PER_CALL_MAX: Final = 200
 """Erasures handed to a Shepherd in one call."""
 ERASURES_UNASKED_PER_MIN_MAX: Final = 1000

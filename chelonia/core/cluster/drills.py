@@ -1,4 +1,4 @@
-"""Drills: an exercise on a live cluster, as it is ordered and as it is told. Values of two ports, nothing decided here.
+"""Drills: an exercise on a live cluster, as it is ordered and as it is told. Values of two ports, little decided here.
 
 A Shepherd is silent for a while, or one spare copy is damaged; the repair leader sees to it that all is whole after.
 """
@@ -6,8 +6,10 @@ A Shepherd is silent for a while, or one spare copy is damaged; the repair leade
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from chelonia.core import bounds
 from chelonia.core.cluster.healing import Exposed
 from chelonia.core.cluster.position import Position
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
@@ -72,6 +74,8 @@ class Drill:
         reference, blob, name: the copy that was damaged, and its file's name when it was made.
         files: blobs with a copy that is not to be had meanwhile.
         until_ms: when the silence ends by itself; deadline_ms: when all has to be whole.
+        looks: `<ms since it began>:<left>=<files>,...` of each look that differed from the one before, blanks between:
+            files with fewer copies than wanted, by copies left; thinned to some tens.
         noticed_ms: the harm was noticed; touched: blobs that were found exposed; whole_ms: all was whole;
             recalled_ms: the Shepherd was told to answer again; ended_ms: nothing of the drill is left.
         why: what it was called off for, or what is not whole.
@@ -96,11 +100,33 @@ class Drill:
     recalled_ms: Ms = Ms(0)
     ended_ms: Ms = Ms(0)
     why: str = ""
+    looks: str = ""
 
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
         return self.stage is DrillStage.RUNNING
+
+
+def looked(drill: Drill, exposed: Mapping[int, int], now: Ms) -> str:
+    """The looks at a drill with one more, when that differs from the last."""
+    looks = drill.looks.split()
+    left = ",".join(f"{live}={files}" for live, files in sorted(exposed.items()) if files)
+    if left == (looks[-1].partition(":")[2] if looks else ""):
+        return drill.looks
+    if len(looks) >= bounds.DRILL_LOOKS_MAX:
+        looks = looks[1::2]
+    return " ".join([*looks, f"{now - drill.began_ms}:{left}"])
+
+
+def looks_at(drill: Drill) -> tuple[tuple[int, dict[int, int]], ...]:
+    """Milliseconds since it began, and files by copies left, of each look."""
+    found = []
+    for look in drill.looks.split():
+        ms, _, left = look.partition(":")
+        pairs = [each.split("=") for each in left.split(",") if each]
+        found.append((int(ms), {int(live): int(files) for live, files in pairs}))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

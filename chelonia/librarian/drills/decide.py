@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, looked
 from chelonia.core.cluster.healing import HealControl
 from chelonia.core.cluster.placement import NODE_MAINTENANCE
 from chelonia.core.cluster.replicas import ReplicaState
@@ -273,7 +273,8 @@ def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettin
 def progressed(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     """The drill after a look at it. Where `recalled_ms` is newly set its Shepherd is to be told to answer."""
     assert drill.running, "a drill that has ended does not go on"
-    drill = replace(drill, touched=max(drill.touched, seen.touched))
+    looks = looked(drill, seen.exposed, now)
+    drill = replace(drill, touched=max(drill.touched, seen.touched), looks=looks)
     drill = _silence(drill, seen, now) if drill.action is DrillAction.SILENCE else _corruption(drill, seen, now)
     if drill.running and now > drill.deadline_ms:
         left = sum(seen.exposed.values())

@@ -18,10 +18,10 @@ from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillSt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.timing.clock import stamp
-from chelonia_clients import curve
+from chelonia.wire.web import curve
+from chelonia.wire.web.curve import Curve, CurvePoint
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
-from chelonia_clients.curve import Curve, CurvePoint
 from chelonia_clients.output import record_facts
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
@@ -141,25 +141,13 @@ async def _watch(session: Session, administrator: Administrator, status: DrillSt
             bar.advance(whole - shown)
             shown = whole
             if not status.drill.running:
-                return status.drill, _curve(status.drill, points)
+                return status.drill, curve.of_drill(status.drill, points)
             await administrator.clock.sleep(max(LOOK_MS, at // LOOKS))
             try:
                 status = await administrator.drill_status()
             except CheloniaError:
                 if administrator.clock.monotonic_ms() > give_up_ms:
                     raise
-
-
-def _curve(ended: Drill, points: list[CurvePoint]) -> Curve:
-    marks = (
-        (ended.noticed_ms, "noticed"),
-        (ended.whole_ms, "whole"),
-        (ended.recalled_ms, "called back"),
-        (ended.ended_ms, ended.stage.value),
-    )
-    shown = [(int(at - ended.began_ms), what) for at, what in marks if at]
-    title = f"Drill: {ended.action.value} of {ended.shepherd}, {stamp(ended.began_ms)}"
-    return Curve(title, ended.files, points, shown)
 
 
 def _report(session: Session, ended: Drill, drawn: Curve) -> None:

@@ -18,9 +18,10 @@ from chelonia.core.cluster.healing import Exposed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.hosting.metrics import Metrics
-from chelonia_clients import chart, connect, curve
+from chelonia.wire.web import chart, curve
+from chelonia.wire.web.curve import Curve, CurvePoint
+from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.curve import Curve, CurvePoint
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import drill as verbs_drill

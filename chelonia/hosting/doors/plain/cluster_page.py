@@ -21,6 +21,7 @@ from chelonia.core.timing.jobs import JobView
 from chelonia.hosting.doors.plain.frame import TABLES, policy
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_messages import HttpResponse
+from chelonia.wire.web import curve
 
 CLUSTER: Final = "cluster"
 """`/?cluster`: a query, because every path is a name."""
@@ -28,7 +29,8 @@ NO_DRILL: Final = Drill()
 AGAIN_S: Final = 5
 """Between two looks of the browser."""
 STYLE: Final = f"""{TABLES}
-caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}.bad{{color:#c30;font-weight:bold}}
+caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{margin:1rem 0}}
+.bad{{color:#c30;font-weight:bold}}
 """
 POLICY: Final = policy(STYLE)
 
@@ -105,7 +107,8 @@ def _drill(drill: Drill) -> str:
         ("All whole after", _after(drill, drill.whole_ms), False),
         ("Result", f"{drill.stage.value} {drill.why}".strip(), drill.stage in (DrillStage.LATE, DrillStage.CALLED_OFF)),
     ]
-    return _facts("The last drill", rows)
+    figure = f"<figure>{curve.as_svg(curve.of_drill(drill))}</figure>" if drill.looks else ""
+    return _facts("The last drill", rows) + figure
 
 
 def _after(drill: Drill, at_ms: int) -> str:

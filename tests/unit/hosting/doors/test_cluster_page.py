@@ -19,6 +19,7 @@ from chelonia.hosting.doors.plain.cluster_page import page
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
+from chelonia.wire.web import curve
 from tests.support.files import SHARE_KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 from tests.unit.hosting.doors.test_plain_tokens import asked, by
@@ -45,7 +46,8 @@ NODES = (
 JOBS = (JobView("librarian", "survey", "failing", "", f"it broke {ODD}", 1, None, True),)
 
 DRILL = Drill("d", 1, DrillAction.SILENCE, DrillStage.LATE, ServiceId("https://s2/Shepherd"), files=9,
-              began_ms=Ms(1000), noticed_ms=Ms(4500), touched=7, whole_ms=Ms(61_000), why="it took long")  # fmt: skip
+              began_ms=Ms(1000), noticed_ms=Ms(4500), touched=7, whole_ms=Ms(61_000), why="it took long",
+              looks="3500:2=7 9000:1=1,2=6 60000:")  # fmt: skip
 
 
 class Cluster:
@@ -91,6 +93,10 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     assert shown.xpath("//meta[@http-equiv='refresh']")
     for name, told in (("Noticed after", "3.5 s"), ("Found exposed", "7 of 9"), ("All whole after", "60.0 s")):
         assert text(name, answer.text) == told
+    (figure,) = shown.xpath("//svg[@role='img']")
+    assert "noticed after 3.5 s" in figure.findtext("desc"), "who does not see it hears it"
+    assert {band.get("fill") for band in figure.iter("polygon")} == {curve.WHOLE, *curve.COLOURS[1:3]}
+    assert not figure.xpath(".//@style"), "the page's policy would refuse it"
     assert "The last drill" not in page(NODES, WHOLE, (), "joe")
     root = html.fromstring(bench.ask("GET", "/", Accept="text/html").text)
     assert "/?cluster" in {link.get("href") for link in root.iter("a")}

@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
+from chelonia.core import bounds
+from chelonia.core.cluster.drills import (
+    Drill,
+    DrillAction,
+    DrillOrder,
+    DrillStage,
+    DrillStatus,
+    looked,
+    looks_at,
+)
 from chelonia.core.cluster.healing import HealAction, HealControl, HealOrder
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
@@ -177,6 +186,16 @@ def test_a_silence_is_noticed_healed_away_and_the_shepherd_called_back() -> None
     assert (whole.whole_ms, whole.recalled_ms, whole.stage) == (3_000, 3_000, DrillStage.RUNNING)
     ended = told(whole, (replace(GONE, exposed={}), 3_100), (HERE, 3_500))
     assert (ended.stage, ended.whole_ms, ended.ended_ms, ended.why) == (DrillStage.HEALED, 3_000, 3_500, "")
+
+
+def test_each_look_that_differs_is_kept_for_the_curve() -> None:
+    drill = told(RUNNING, (HERE, 1_100), (GONE, 2_000), (GONE, 2_500), (replace(GONE, exposed={1: 1, 2: 3}), 3_000))
+    assert drill.looks == "1000:2=9 2000:1=1,2=3"
+    assert looks_at(told(drill, (replace(GONE, exposed={}), 4_000)))[-1] == (3_000, {})
+    for number in range(1_000):
+        drill = replace(drill, looks=looked(drill, {2: number}, Ms(5_000 + number)))
+    assert len(looks_at(drill)) <= bounds.DRILL_LOOKS_MAX
+    assert looks_at(drill)[-1] == (4_999, {2: 999})
 
 
 def test_a_silence_shorter_than_repair_waits_is_healed_by_the_return() -> None:

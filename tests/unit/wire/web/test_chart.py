@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from chelonia_clients.chart import LABEL, WIDTH, Band, Chart, round_step, svg, time_ticks
+from chelonia.wire.web.chart import LABEL, WIDTH, Band, Chart, round_step, svg, time_ticks
 
 
 def drawn(chart: Chart) -> list[ElementTree.Element]:

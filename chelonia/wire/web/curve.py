@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chelonia_clients.chart import Band, Chart, svg
+from chelonia.core.cluster.drills import Drill, looks_at
+from chelonia.core.timing.clock import stamp
+from chelonia.wire.web.chart import Band, Chart, svg
 
 WHOLE: Final = "#81c784"
 COLOURS: Final = ("#b71c1c", "#ef6c00", "#f9a825", "#fdd835", "#cddc39")
@@ -48,6 +50,22 @@ class Curve:
     def whole(self, point: CurvePoint) -> int:
         """Files that are whole."""
         return max(self.files - sum(point.left.values()), 0)
+
+
+def of_drill(drill: Drill, points: Sequence[CurvePoint] = ()) -> Curve:
+    """The curve of a drill: of these points, or else of the looks that are stored with it."""
+    seen = points or [CurvePoint(0, {}), *(CurvePoint(ms, left) for ms, left in looks_at(drill))]
+    if drill.ended_ms and not points:
+        seen = [*seen, CurvePoint(max(drill.ended_ms - drill.began_ms, seen[-1].ms), seen[-1].left)]
+    marks = (
+        (drill.noticed_ms, "noticed"),
+        (drill.whole_ms, "whole"),
+        (drill.recalled_ms, "called back"),
+        (drill.ended_ms, drill.stage.value),
+    )
+    shown = [(int(at - drill.began_ms), what) for at, what in marks if at]
+    title = f"Drill: {drill.action.value} of {drill.shepherd}, {stamp(drill.began_ms)}"
+    return Curve(title, drill.files, seen, shown)
 
 
 def facts(curve: Curve) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def svg(chart: Chart) -> str:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-        f'font-size="13" fill="{INK}">',
+        f'font-size="13" fill="{INK}" role="img">',
+        f"<title>{escape(chart.title)}</title><desc>{escape(_told(chart))}</desc>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="24" font-size="17" font-weight="bold">{escape(chart.title)}</text>',
         f'<text x="{LEFT}" y="44">{escape(chart.note)}</text>',
@@ -109,6 +110,11 @@ def svg(chart: Chart) -> str:
         shift = 4 if anchor == "start" else -4
         parts.append(f'<text x="{at + shift:.1f}" y="{base + 6}" text-anchor="{anchor}">{escape(text)}</text>')
     return "\n".join([*parts, *_legend(chart, above), "</svg>", ""])
+
+
+def _told(chart: Chart) -> str:
+    """The figure in words, for who does not see it."""
+    return "; ".join([chart.note, *(f"{text} after {ms / 1000:.1f} s" for ms, text in chart.marks)])
 
 
 def round_step(least: float) -> float:
