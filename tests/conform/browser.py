@@ -54,6 +54,16 @@ class Browser:
         found = self._ask("/element", {"using": "css selector", "value": selector})
         self._ask(f"/element/{found[ELEMENT]}/value", {"text": str(file)})
 
+    def agrees(self) -> None:
+        """Say yes to what the page asks."""
+        asked = poll(self._question, 60, what="the page asks")
+        assert "Replace it?" in asked, asked
+        self._ask("/alert/accept", {})
+
+    def _question(self) -> str:
+        told = requests.get(self._session + "/alert/text", timeout=60).json()["value"]
+        return "" if isinstance(told, dict) else str(told)
+
     def names(self) -> list[str]:
         """The entries that the page shows."""
         script = "return [...document.querySelectorAll('tbody a')].map(each => each.textContent)"
@@ -121,6 +131,7 @@ def look(cluster: Cluster, scratch: Path) -> None:
         )
         assert window.complaints() == []
         window.choose("#pick", file)
+        window.agrees()
         told = "return document.getElementById('told').textContent"
         poll(lambda: "precondition" in window.run(told) or "denied" in window.run(told), 60, what="it is refused again")
         refused = [line for line in window.complaints() if "412" not in line and "403" not in line]

@@ -22,7 +22,7 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding
 nav{font-size:1.2rem;overflow-wrap:anywhere}nav a{text-decoration:none}
 table{border-collapse:collapse;width:100%;margin-top:1rem}
 th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
-td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+th.n,td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 footer{margin-top:2rem;color:#888;font-size:.85rem}
 """
 

@@ -34,26 +34,31 @@ SCRIPT: Final = """
 'use strict';
 const drop=document.getElementById('drop'),pick=document.getElementById('pick'),told=document.getElementById('told');
 drop.hidden=false;
-function send(file){return new Promise(done=>{
+function send(file,over){return new Promise(done=>{
  const row=document.createElement('p'),bar=document.createElement('progress');
- row.textContent=file.name+' ';row.append(bar);told.append(row);
+ bar.setAttribute('aria-label',file.name);row.textContent=file.name+' ';row.append(bar);told.append(row);
  const ask=new XMLHttpRequest();
  ask.upload.onprogress=e=>{bar.max=e.total;bar.value=e.loaded};
- ask.onload=()=>{row.textContent=file.name+(ask.status<300?' stored':': '+ask.responseText);done(ask.status<300)};
+ ask.onload=()=>{
+  if(ask.status==412&&!over&&confirm(file.name+' is there already. Replace it?')){
+   row.remove();done(send(file,true));return}
+  row.textContent=file.name+(ask.status<300?' stored':': '+ask.responseText);done(ask.status<300)};
  ask.onerror=()=>{row.textContent=file.name+': the connection broke; nothing was stored';done(false)};
  ask.open('PUT',location.pathname.replace(/\\/?$/,'/')+encodeURIComponent(file.name)+location.search);
- if(!window.confirmed)ask.setRequestHeader('If-None-Match','*');
+ if(!over)ask.setRequestHeader('If-None-Match','*');
  ask.send(file)})}
 async function all(files){let good=true;for(const file of files)good=await send(file)&&good;if(good)location.reload()}
 pick.onchange=()=>all(pick.files);
-drop.ondragover=e=>{e.preventDefault();drop.classList.add('over')};
-drop.ondragleave=()=>drop.classList.remove('over');
-drop.ondrop=e=>{e.preventDefault();drop.classList.remove('over');all(e.dataTransfer.files)};
+document.ondragover=e=>{e.preventDefault();drop.classList.add('over')};
+document.ondragleave=()=>drop.classList.remove('over');
+document.ondrop=e=>{e.preventDefault();drop.classList.remove('over');all(e.dataTransfer.files)};
 const share=document.getElementById('share');
 if(share){share.hidden=false;const [button,out]=share.children;button.onclick=async()=>{
  const answer=await fetch(location.pathname,{method:'POST',headers:{'Content-Type':'application/macaroon-request'},
   body:'{"caveats":["activity:DOWNLOAD,LIST"],"validity":"P1D"}'});
- out.textContent=answer.ok?(await answer.json()).uri.targetWithMacaroon:await answer.text()}}
+ if(!answer.ok){out.textContent=await answer.text();return}
+ const link=document.createElement('a');link.href=link.textContent=(await answer.json()).uri.targetWithMacaroon;
+ out.replaceChildren(link)}}
 """
 
 
@@ -93,12 +98,13 @@ async def _page(parts: DoorParts, exchange: Exchange, known: Attributes) -> Asyn
     yield (
         f"{head(str(exchange.place), STYLE)}{crumbs(exchange, exchange.place)}"
         f"<main><h1 hidden>{html.escape(str(exchange.place))}</h1>"
-        '<table><thead><tr><th scope="col">Name</th><th scope="col">Size</th><th scope="col">Modified (UTC)</th>'
-        "<th></th></tr>"
+        '<table><thead><tr><th scope="col">Name</th><th scope="col" class="n">Size</th>'
+        '<th scope="col" class="n">Modified (UTC)</th><td></td></tr>'
         "</thead><tbody>\n"
     ).encode()
     if len(exchange.place.parts) > top_of(exchange):
-        yield f'<tr><td><a href="../{query}">..</a></td><td></td><td></td><td></td></tr>\n'.encode()
+        up = f'<a href="../{query}" aria-label="The collection above">..</a>'
+        yield f"<tr><td>{up}</td><td></td><td></td><td></td></tr>\n".encode()
     async for entries in _entries(parts, exchange):
         yield "".join(_row(entry, query) for entry in entries).encode()
     yield f"</tbody></table>{_foot(parts, exchange)}</body></html>\n".encode()
@@ -128,7 +134,8 @@ def _foot(parts: DoorParts, exchange: Exchange) -> str:
     if call.scopes and not any(scope.covers(Action.ADD_ENTRY, exchange.place) for scope in call.scopes):
         return f"</main>{footer}"
     return (
-        '<div id="drop" hidden><label>Add files: <input type="file" id="pick" multiple></label>'
+        '<div id="drop" hidden><label>Add files, or drop them on this page: '
+        '<input type="file" id="pick" multiple></label>'
         f'<div id="told" role="status"></div></div>{_share(call)}</main>{footer}<script>{SCRIPT}</script>'
     )
 
@@ -137,7 +144,7 @@ def _share(call: Call) -> str:
     """Where a link to this collection is made, by who may have one."""
     if call.via or call.dn == ANONYMOUS:
         return ""
-    button = '<button type="button">Make a link to this collection that lets read it for a day</button>'
+    button = '<button type="button">Make a link by which anybody can read this collection for a day</button>'
     return f'<p id="share" hidden>{button} <output></output></p>'
 
 
