@@ -5,6 +5,8 @@ production. What a
 put still owes when it is answered, the third copy, is waited for after each block and counted in `put_and_copies`.
 A MinIO (`minio` on the PATH, four directories, plain HTTP, signed requests of boto3) is measured beside it; without one
 that is said. The client of MinIO is another one: compare the servers' CPU, and rates with care.
+Before them the store alone, in this process: batches of 16 replicas as files and in segments, settled and erased, in
+turn on one disk.
 
 CHELONIA_BENCH_OBJECTS: how many objects a block (by default as many as are at once, times 20, at least 100).
 """
@@ -12,12 +14,14 @@ CHELONIA_BENCH_OBJECTS: how many objects a block (by default as many as are at o
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,8 +34,12 @@ from experiment import Outcome, Setup
 from intervals import median_interval
 from machine import Cost, meter
 
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
+from chelonia.core.ports.shepherd import SmallReplica
 from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads
+from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import SHORT, Client
@@ -39,6 +47,7 @@ from chelonia_clients.settings import Wish
 
 SIZE = 4096
 AT_ONCE = (1, 16, 64)
+BATCH, BATCHES = 16, 4
 BLOCKS_MAX = 5
 COPIED_S = 120.0
 MINIO_READY_S = 30.0
@@ -49,7 +58,10 @@ Costs = dict[str, dict[str, list[Cost]]]
 async def run(setup: Setup) -> Outcome:
     """Measure this cluster, then MinIO."""
     blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
-    results: dict[str, Any] = {"size": SIZE, "chelonia": _figures(await _measured(setup, blocks))}
+    results: dict[str, Any] = {"size": SIZE, "stores": await _stores(setup, 10 if setup.quick else 40)}
+    for way, told in results["stores"].items():
+        setup.say(f"  {way:8} " + ", ".join(f"{what} {ms:.3f} ms" for what, ms in told.items()) + " a replica")
+    results["chelonia"] = _figures(await _measured(setup, blocks))
     skipped = []
     if shutil.which("minio") is None:
         skipped.append("MinIO: no `minio` on the PATH")
@@ -95,6 +107,42 @@ async def _at_once(names: Sequence[str], at_once: int, act: Callable[[str], Awai
 
     await asyncio.gather(*(worker() for _ in range(at_once)))
     return len(names)
+
+
+# --- the store alone ------------------------------------------------------------------------------------------------
+
+
+async def _stores(setup: Setup, rounds: int) -> dict[str, dict[str, float]]:
+    """Medians of ms a replica, CPU and time, as files and in segments: four batches at once a round."""
+    stores = {
+        "files": LocalBlobs(setup.scratch / "files", small_bytes_max=0),
+        "segments": LocalBlobs(setup.scratch / "segments"),
+    }
+    seen: dict[str, dict[str, list[float]]] = {way: {} for way in stores}
+    for _ in range(rounds):
+        for way, store in stores.items():
+            batches = [[_replica() for _ in range(BATCH)] for _ in range(BATCHES)]
+            references = [each.reference for batch in batches for each in batch]
+            steps: dict[str, Callable[[], Awaitable[Any]]] = {
+                "store": lambda store=store, batches=batches: asyncio.gather(*map(store.store_whole, batches)),
+                "settle": lambda store=store, references=references: store.settle(tuple(references)),
+                "erase": lambda store=store, references=references: asyncio.gather(*map(store.erase, references)),
+            }
+            for what, step in steps.items():
+                began, cpu = time.perf_counter(), time.process_time()
+                await step()
+                for unit, spent in (("CPU", time.process_time() - cpu), ("time", time.perf_counter() - began)):
+                    seen[way].setdefault(f"{what} {unit}", []).append(1000 * spent / len(references))
+    for store in stores.values():
+        store.close()
+    return {way: {what: median_interval(each).median for what, each in told.items()} for way, told in seen.items()}
+
+
+def _replica() -> SmallReplica:
+    ids, data = [str(uuid.uuid4()) for _ in range(3)], os.urandom(SIZE)
+    sums = Checksums(hashlib.sha256(data).hexdigest())
+    facts = ReplicaFacts(BlobId(ids[0]), Guid(ids[1]), "/objects/f", Dn("/CN=bench"), SIZE, sums, 3, Ms(0), "seal" * 24)
+    return SmallReplica(ReferenceId(ids[2]), facts, data)
 
 
 # --- this cluster ---------------------------------------------------------------------------------------------------

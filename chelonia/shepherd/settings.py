@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chelonia.core.bounds import COPIES_IN_FLIGHT_PER_NODE_MAX
+from chelonia.core.bounds import COPIES_IN_FLIGHT_PER_NODE_MAX, INLINE_BYTES_MAX
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 
 _SECOND = 1000
@@ -82,7 +82,7 @@ class ShepherdSettings:
     compare_ms: int = _DAY
     tidy_ms: int = 10 * _SECOND
     min_free_bytes: int = 256 * _MIB
-    segment_replica_bytes_max: int = 0
+    segment_replica_bytes_max: int = INLINE_BYTES_MAX
     accepting: bool = True
 
 

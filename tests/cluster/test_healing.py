@@ -112,7 +112,7 @@ async def test_harm_to_a_stored_replica_is_found_and_repaired(cluster: Cluster, 
     cluster.expect_log("replica is invalid|check impossible")
     async with cluster.client("user") as client, cluster.ports("admin") as ports:
         if not await client.exists("/bystander"):
-            await put(client, "/bystander", b"another file", 3)
+            await put(client, "/bystander", b"another file" * 6000, 3)  # a file, not in a segment
             await until_live(client, "/bystander", 3)
         await put(client, ln, data)
         before = await until_live(client, ln, 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,10 +64,10 @@ class LocalBlobs:
         files = self._files = FileBlobs(root, min_free_bytes=min_free_bytes)
         self._root = root
         self._small_bytes_max = small_bytes_max
+        self._begun = False
         self._writers: dict[ReferenceId, SmallWriter] = {}
         try:
             self._segments = BlobSegments(root, self._say_segments, segment_bytes)
-            self._unfinished = self._segments.unclean
             self._check_segments()
         except BaseException:
             files.close()
@@ -213,8 +214,15 @@ class LocalBlobs:
 
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record durably, wherever they are; False when there was nothing."""
-        small = self._segments.holds(reference) and await self._files.run(lambda: self._segments.erase(reference))
-        return await self._files.erase(reference) or small
+        if not self._segments.holds(reference):
+            return await self._files.erase(reference)
+        beside = await self._files.run(lambda: self._segments.erase(reference) and self._is_beside(reference))
+        return not beside or await self._files.erase(reference)
+
+    def _is_beside(self, reference: ReferenceId) -> bool:
+        """Whether something of it is kept or set aside."""
+        places = (self._files.incoming(reference, ".kept"), self._root / "quarantine" / reference)
+        return any(map(os.path.lexists, places))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside, as files."""
@@ -234,9 +242,9 @@ class LocalBlobs:
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica on disk, page by page. Erasures and moves that a crash interrupted are finished."""
-        if self._unfinished:
+        if not self._begun and await self._files.run(self._segments.load):
             await self._finish_setting_aside()
-            self._unfinished = False
+        self._begun = True
         lengths = dict[int, int]()
         async for page in self._files.scan(notes):
             if self._segments.places[page.prefix]:

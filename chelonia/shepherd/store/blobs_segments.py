@@ -27,7 +27,7 @@ from chelonia.core.ports.shepherd import PREFIX_CHARS, ByteRange, SmallReplica, 
 from chelonia.shepherd.store import blobs_segment_start as start
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_segment_file import SegmentFile, make_segment, sync_directory
-from chelonia.shepherd.store.blobs_segment_start import FOLDER, Known, name_of
+from chelonia.shepherd.store.blobs_segment_start import FOLDER, Found, Known, name_of
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader, Place
 from chelonia.wire import records
 
@@ -67,14 +67,42 @@ class BlobSegments:
         self._stale: defaultdict[ReferenceId, list[Place]] = defaultdict(list)
         """Entries that have to be wiped, by what they are of."""
         self._given_up: set[int] = set()
-        """BlobSegments of which something cannot be moved: the scrub will tell."""
-        found = start.find(root)
-        self.places, self._known, self.unclean = found.places, found.known, found.unclean
+        """Segments of which something cannot be moved: the scrub will tell."""
+        self._loading = threading.Lock()
+        self._found: Found | None = None
+        self._was_in_use = bool(start.numbers(root))
+
+    def load(self) -> bool:
+        """Find out where everything is, which takes long when there was no orderly end; whether there was none. Done
+        by whatever is called first."""
+        return self._at_hand().unclean
+
+    def _at_hand(self) -> Found:
+        found = self._found
+        if found is None:
+            with self._loading:
+                found = self._found = self._looked_for()
+        return found
+
+    def _looked_for(self) -> Found:
+        found = self._found or start.find(self._folder.parent)
+        if self._was_in_use and not found.known:
+            raise OSError(errno.ENOENT, "the segments are gone", str(self._folder))
+        return found
+
+    @property
+    def places(self) -> start.Places:
+        """Where each replica is, by what their references begin with."""
+        return self._at_hand().places
+
+    @property
+    def _known(self) -> dict[int, Known]:
+        return self._at_hand().known
 
     def close(self) -> None:
         """Note where everything is, for the next start; nothing can be changed from now on."""
         with self._moving, self._adding:
-            if not self._closed and self._known and not self._stale and self.is_here():
+            if self._found and not self._closed and self._known and not self._stale and self.is_here():
                 with contextlib.suppress(OSError):
                     start.note(self._folder, self._known, self.places)
             self._closed = True
@@ -84,10 +112,12 @@ class BlobSegments:
     @property
     def in_use(self) -> bool:
         """Whether there is any segment."""
-        return bool(self._known)
+        return self._was_in_use or bool(self._known)
 
     def is_here(self) -> bool:
         """Whether the segments are where they were."""
+        if self._found is None:
+            return not self._was_in_use or bool(start.numbers(self._folder.parent))
         newest = sorted(self._known, reverse=True)
         return not newest or any((self._folder / name_of(number)).exists() for number in newest)
 

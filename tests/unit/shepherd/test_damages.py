@@ -10,6 +10,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import Authority
 from chelonia.shepherd.store.blobs_files import FileBlobs, lay_out
+from chelonia.shepherd.store.blobs_local import LocalBlobs
 from tests.support import damages
 from tests.support.damages import DAMAGES, Damage
 from tests.support.shepherd import ADMINISTRATOR, LIBRARIAN, World
@@ -78,6 +79,32 @@ async def test_the_scrub_finds_every_harm_and_an_order_then_leaves_nothing(
     assert len(kept) == ("directory" in harm.__name__), "what nobody ordered erased is kept for a person"
     if harm is damages.full_directory:
         assert (harmed.root / "quarantine" / kept[0] / "somebody's").read_bytes() == b"work"
+
+
+@pytest.mark.parametrize("what", ["header", "record", "data"])
+async def test_harm_in_a_segment_is_found_and_told_and_costs_one_replica(
+    tmp_path: Path, what: str, expect_log: Callable[..., None]
+) -> None:
+    expect_log("replica is invalid|damaged blocks|replica damaged", optional=True)
+    world, store = World(min_free_bytes=0), LocalBlobs(tmp_path / "store")
+    world.blobs = store  # type: ignore[assignment]
+    world.service = world._service()
+    await world.start()
+    await world.service.beat()
+    references = [await world.store(bytes((number,)) * 5000, number) for number in (1, 2, 3)]
+    place = store._segments.place(references[1])
+    at = {"header": place.at + 20, "record": place.data_at - 5, "data": place.data_at + 2500}[what]
+    with (tmp_path / "store/segments/00000001.segment").open("r+b") as file:
+        file.seek(at)
+        file.write(b"rot")
+    assert await world.service.scrub(LIBRARIAN, tuple(references)) == 1
+    assert [await world.state_of(each) for each in references] == ["alive", "invalid", "alive"]
+    authority = Authority(world.librarian.position)
+    erased = await world.service.delete(LIBRARIAN, ((references[1], references[1]),), authority)
+    assert [outcome.status for outcome in erased] == ["deleted"]
+    assert await world.service.scrub(LIBRARIAN, ()) == 0
+    store.close()
+    assert bytes((2,)) * 100 not in (tmp_path / "store/segments/00000001.segment").read_bytes()
 
 
 @pytest.mark.parametrize("harm", [damages.remove, damages.directory, damages.dangling_symlink])

@@ -72,7 +72,7 @@ def test_what_was_stored_is_there_after_any_end(tmp_path: Path) -> None:
     segments.close()
     assert (tmp_path / "a/segments/notes").exists()
     again = BlobSegments(tmp_path / "a")
-    assert (held(again), again.unclean) == ([1, 2, 3], False)
+    assert (held(again), again.load()) == ([1, 2, 3], False)
     assert [again.place(named(number)).committed for number in (1, 2, 3)] == [False, True, False]
     assert not (tmp_path / "a/segments/notes").exists(), "it holds until something is changed"
     with pytest.raises(OSError, match="closed"):
@@ -87,12 +87,13 @@ def test_an_orderly_end_spares_the_next_start_the_headers(tmp_path: Path, monkey
     with monkeypatch.context() as patched:
         patched.setattr(blobs_segment_file.SegmentFile, "walk", lambda *_: pytest.fail("headers are read"))
         again = BlobSegments(tmp_path)
+        assert not again.load()
     assert held(again) == [number for number in range(20) if number != 7]
     again.close()
     with first(tmp_path).open("ab") as file:
         file.write(bytes(BLOCK_BYTES))  # it has been used since by somebody else
     other = BlobSegments(tmp_path)
-    assert (other.unclean, len(held(other))) == (True, 19)
+    assert (other.load(), len(held(other))) == (True, 19)
 
 
 @pytest.mark.parametrize("size", [0, 3000, 5000])
