@@ -30,6 +30,7 @@ import multiuser
 import objects
 import plan
 import restart
+import s3
 import small_files
 import stream
 import tail
@@ -58,6 +59,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "restart": restart.run,
     "small_files": small_files.run,
     "objects": objects.run,
+    "s3": s3.run,
     "mount": mount.run,
 }
 OUT = ROOT / "build" / "bench"

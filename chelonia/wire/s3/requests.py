@@ -118,7 +118,9 @@ def tagging(body: bytes) -> dict[str, str]:
 
 def tags_of(header: str) -> dict[str, str]:
     """The tags in `x-amz-tagging`: a query. Raises: S3Error."""
-    return _tags(parse_qsl(header, keep_blank_values=True, max_num_fields=TAGS_MAX + 1)) if header else {}
+    if header.count("&") >= TAGS_MAX + 1:
+        raise S3Error("InvalidTag", f"at most {TAGS_MAX} tags")
+    return _tags(parse_qsl(header, keep_blank_values=True))
 
 
 def copy_source(header: str) -> tuple[str, str, str]:

@@ -1,0 +1,238 @@
+"""The S3 door beside a peer: 4 KiB objects put, got, headed, listed and deleted, one by one and in bulk; large ones.
+
+Three Shepherds, three copies wanted, two of them durable before the answer, TLS, intervals as in production. Requests
+are signed (Version 4, payload unsigned) and go over connections that are kept. Blocks alternate between the servers.
+CHELONIA_BENCH_S3_PEER: `<name> <url> <key> <secret> <pid>...` of a server that runs already, its processes counted;
+without it only this cluster is measured, and that is said. CHELONIA_BENCH_OBJECTS: small objects a block (by default 20
+times as many as are at once, at least 200). CHELONIA_BENCH_S3_LISTED: keys that are listed. CHELONIA_BENCH_S3_MIB: the
+size of large objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import cluster
+from experiment import Outcome, Setup
+from intervals import median_interval
+from machine import Cost, load, meter
+from yarl import URL
+
+from chelonia.wire.s3 import sigv4
+
+SIZE = 4096
+LARGE = int(os.environ.get("CHELONIA_BENCH_S3_MIB", "64")) * 1024 * 1024
+AT_ONCE, LARGE_AT_ONCE = (16, 64), 4
+BLOCKS_MAX = 5
+AGAIN_MAX = 8
+DAY = "us-east-1/s3/aws4_request"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """What is measured: where it is, whose keys, and its processes."""
+
+    name: str
+    url: str
+    key: str
+    secret: str
+    pids: Callable[[], tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class S3Session:
+    """Signed requests to one server over kept connections."""
+
+    server: S3Server
+    http: aiohttp.ClientSession
+    tls: ssl.SSLContext | bool = False
+    again: int = 0
+    """Requests that were sent once more, because the answer was 503."""
+
+    async def ask(self, method: str, path: str, query: str = "", body: bytes = b"", **more: str) -> bytes:
+        """One request; the answer's body. An error ends the bench."""
+        parts = urlsplit(self.server.url)
+        stamp = time.strftime(sigv4.STAMP, time.gmtime())
+        fields = {"host": parts.netloc, "x-amz-content-sha256": sigv4.UNSIGNED, "x-amz-date": stamp, **more}
+        scope, signed = f"{stamp[:8]}/{DAY}", tuple(sorted(fields))
+        claim = sigv4.Claim(self.server.key, scope, stamp, signed, "", sigv4.UNSIGNED)
+        request = sigv4.Signable(method, path, query, tuple(fields.items()))
+        digest = hashlib.sha256(sigv4.canonical_request(request, claim, path).encode()).hexdigest()
+        signature = sigv4.sign(
+            sigv4.signing_key(self.server.secret, scope), f"{sigv4.ALGORITHM}\n{stamp}\n{scope}\n{digest}"
+        )
+        fields["authorization"] = (
+            f"{sigv4.ALGORITHM} Credential={self.server.key}/{scope}, SignedHeaders={';'.join(signed)}, "
+            f"Signature={signature}"
+        )
+        url = f"{self.server.url}{path}{'?' if query else ''}{query}"
+        target = URL(url, encoded=True)
+        for left in range(AGAIN_MAX, -1, -1):
+            async with self.http.request(method, target, data=body or None, headers=fields, ssl=self.tls) as answer:
+                got = await answer.read()
+                if answer.status < 300:
+                    return got
+                if answer.status != 503 or not left:
+                    raise SystemExit(f"{self.server.name}: {method} {path}: {answer.status} {got[:300]!r}")
+                self.again += 1
+        raise AssertionError("the last try returns or raises")
+
+
+Costs = dict[str, dict[str, list[Cost]]]
+"""By server, then by operation."""
+
+
+async def run(setup: Setup) -> Outcome:
+    """Measure, in turn."""
+    blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
+    costs: Costs = {}
+    skipped = []
+    async with cluster.dev(setup.scratch, 3, steady=True) as running:
+        servers = [_own(running)]
+        if told := os.environ.get("CHELONIA_BENCH_S3_PEER", "").split():
+            servers.append(S3Server(told[0], *told[1:4], lambda: tuple(map(int, told[4:]))))
+        else:
+            skipped.append("no peer: CHELONIA_BENCH_S3_PEER names none")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            sessions = [S3Session(each, http) for each in servers]
+            for session in sessions:
+                await session.ask("PUT", "/bench-s3")
+                await _small(session, {}, 4, "warm")
+            for block in range(blocks):
+                for session in sessions if block % 2 else sessions[::-1]:
+                    seen = costs.setdefault(session.server.name, {})
+                    for at_once in AT_ONCE:
+                        await _small(session, seen, at_once, f"{at_once}-{block}")
+                    await _large(session, seen, block)
+            for session in sessions:
+                await _listed(session, costs[session.server.name])
+    results: dict[str, Any] = {"load_average": load(), "again": {each.server.name: each.again for each in sessions}}
+    for name, told_of in costs.items():
+        setup.say(f"  {name}: {results['again'][name]} requests were sent once more")
+        results[name] = {what: _figures(seen) for what, seen in told_of.items()}
+        for what, figures in results[name].items():
+            setup.say(f"  {name:10} {what:16} {figures['per_s']:9.1f}/s, CPU s per 1000: servers "
+                      f"{figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
+    setup.say(f"  load average {load()}")
+    return Outcome(results, skipped=skipped)
+
+
+def _own(running: cluster.Running) -> S3Server:
+    """This cluster, with a fresh key of its user."""
+    command = [str(Path(sys.executable).parent / "chelonia"), "--cluster", str(running.description), "--json"]
+    told = subprocess.run([*command, "s3", "key", "create"], capture_output=True, check=True)
+    (key,) = json.loads(told.stdout)["results"]
+    url = json.loads(running.description.read_text())["s3"][0]
+    return S3Server("chelonia", url, key["id"], key["secret"], running.pids)
+
+
+def _count(at_once: int) -> int:
+    return int(os.environ.get("CHELONIA_BENCH_OBJECTS", "0")) or max(200, 20 * at_once)
+
+
+def _figures(seen: Sequence[Cost]) -> dict[str, float]:
+    """The medians over the blocks."""
+    fields: dict[str, Callable[[Cost], float]] = {
+        "per_s": lambda cost: cost.per_s,
+        "server_cpu": lambda cost: cost.server_cpu,
+        "client_cpu": lambda cost: cost.client_cpu,
+    }
+    return {name: median_interval([of(cost) for cost in seen]).median for name, of in fields.items()}
+
+
+async def _at_once(names: Sequence[str], at_once: int, act: Callable[[str], Awaitable[Any]]) -> int:
+    """Carry the act out for every name, so many at once."""
+    waiting = iter(names)
+
+    async def worker() -> None:
+        for name in waiting:
+            await act(name)
+
+    await asyncio.gather(*(worker() for _ in range(at_once)))
+    return len(names)
+
+
+async def _small(session: S3Session, seen: dict[str, list[Cost]], at_once: int, name: str) -> None:
+    """Put, get, head and delete 4 KiB objects one by one; put as many again and delete them in bulk."""
+    keys = [f"/bench-s3/{name}/{n:06d}" for n in range(_count(at_once))]
+    data = os.urandom(SIZE)
+
+    async def put(key: str) -> None:
+        await session.ask("PUT", key, body=data)
+
+    async def get(key: str) -> None:
+        assert await session.ask("GET", key) == data, f"{key} is not what was put"
+
+    acts: tuple[tuple[str, Callable[[str], Awaitable[Any]]], ...] = (
+        ("PUT", put), ("GET", get), ("HEAD", lambda key: session.ask("HEAD", key)),
+        ("DELETE", lambda key: session.ask("DELETE", key)),
+    )  # fmt: skip
+    for what, act in acts:
+        stop = meter(session.server.pids)
+        seen.setdefault(f"{what} at {at_once}", []).append(stop(await _at_once(keys, at_once, act)))
+    await _at_once(keys, at_once, put)
+    stop = meter(session.server.pids)
+    await _bulk(session, keys)
+    seen.setdefault(f"bulk after {at_once}", []).append(stop(len(keys)))
+
+
+async def _bulk(session: S3Session, keys: Sequence[str]) -> None:
+    for start in range(0, len(keys), 1000):
+        doomed = "".join(
+            f"<Object><Key>{key.removeprefix('/bench-s3/')}</Key></Object>" for key in keys[start : start + 1000]
+        )
+        body = f"<Delete><Quiet>true</Quiet>{doomed}</Delete>".encode()
+        digest = base64.b64encode(hashlib.md5(body).digest()).decode()
+        more = {"content-md5": digest}
+        answer = await session.ask("POST", "/bench-s3", "delete=", body, **more)
+        assert b"<Error>" not in answer, answer[:300]
+
+
+async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) -> None:
+    """Put and get 64 MiB objects; rates are of MiB."""
+    keys = [f"/bench-s3/large-{block}-{n}" for n in range(LARGE_AT_ONCE)]
+    data = os.urandom(LARGE)
+    total = LARGE * len(keys) // 2**20
+    for what, act in (
+        ("PUT MiB", lambda key: session.ask("PUT", key, body=data)),
+        ("GET MiB", lambda key: session.ask("GET", key)),
+    ):
+        stop = meter(session.server.pids)
+        await _at_once(keys, LARGE_AT_ONCE, act)
+        seen.setdefault(what, []).append(stop(total))
+    for key in keys:
+        await session.ask("DELETE", key)
+
+
+async def _listed(session: S3Session, seen: dict[str, list[Cost]]) -> None:
+    """Pages of 1 000 keys; what is not small is made with empty objects first."""
+    count = int(os.environ.get("CHELONIA_BENCH_S3_LISTED", "2000"))
+    keys = [f"/bench-s3/listed/{n // 1000:04d}/{n % 1000:04d}" for n in range(count)]
+    await _at_once(keys, 64, lambda key: session.ask("PUT", key, body=b"x"))
+    stop, listed, token = meter(session.server.pids), 0, ""
+    while True:
+        query = f"list-type=2&prefix={quote('listed/', safe='')}"
+        query = f"continuation-token={quote(token, safe='')}&{query}" if token else query
+        page = (await session.ask("GET", "/bench-s3", query)).decode()
+        listed += page.count("<Key>")
+        found = re.search("<NextContinuationToken>([^<]*)<", page)
+        if not found:
+            break
+        token = found[1]
+    assert listed == count, f"{listed} of {count} keys are listed"
+    seen["LIST keys"] = [stop(listed)]

@@ -1,0 +1,135 @@
+"""What the S3 door answers to what no honest client sends: an error that says why, and nothing has changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.hosting.doors.test_s3_versions import JOE, Door, door
+
+__all__ = ["door"]
+TWO = "<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part><Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>"
+
+
+def told(answer: object) -> tuple[int, str]:
+    """Status and code of a refusal."""
+    status, body = answer.status, answer.body.decode()  # type: ignore[attr-defined]
+    return status, (re.findall("<Code>([^<]*)</Code>", body) or [""])[0]
+
+
+def completed(door: Door, key: str, upload: str, parts: str) -> tuple[int, str]:
+    body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>"
+    return told(door.ask("POST", f"/lab/{key}?uploadId={upload}", body))
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "10001", "999999999999", "1.0", "%31%00", "", "%D9%A1"])
+def test_a_part_has_a_number_from_1_to_10000(door: Door, number: str) -> None:
+    upload = door.opened("k")
+    assert told(door.ask("PUT", f"/lab/k?partNumber={number}&uploadId={upload}", b"x")) == (400, "InvalidArgument")
+    assert door.ask("GET", f"/lab/k?uploadId={upload}").texts("PartNumber") == []
+
+
+def test_parts_come_in_order_each_once_and_are_those_that_arrived(door: Door) -> None:
+    upload = door.opened("k")
+    one, two = (
+        door.ask("PUT", f"/lab/k?partNumber={n}&uploadId={upload}", bytes([n]) * 5_242_880).headers["ETag"]
+        for n in (1, 2)
+    )
+    refusals = {
+        TWO.format(2, two, 1, one): (400, "InvalidPartOrder"),
+        TWO.format(1, one, 1, one): (400, "InvalidPartOrder"),
+        TWO.format(1, two, 2, one): (400, "InvalidPart"),
+        TWO.format(1, one, 3, two): (400, "InvalidPart"),
+        TWO.format(1, one, 10_001, two): (400, "InvalidPart"),
+        "<Part><PartNumber>1</PartNumber></Part>": (400, "MalformedXML"),
+        "": (400, "MalformedXML"),
+    }
+    for parts, expected in refusals.items():
+        got = completed(door, "k", upload, parts)
+        assert got[0] == expected[0], (parts, got)
+        assert got[1] in (expected[1], "InvalidArgument", "InvalidRequest", "InvalidPartOrder"), (parts, got)
+    assert door.ask("GET", "/lab/k").status == 404
+    assert completed(door, "k", upload, TWO.format(1, one, 2, two)) == (200, "")
+
+
+def test_an_upload_is_of_one_key(door: Door) -> None:
+    upload = door.opened("k")
+    etag = door.ask("PUT", f"/lab/k?partNumber=1&uploadId={upload}", b"x").headers["ETag"]
+    part = f"<Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
+    for key, of in (("other", upload), ("k", f"k{upload}"), ("k", "../x"), ("k", upload.upper() + "0"), ("k", "v")):
+        assert told(door.ask("PUT", f"/lab/{key}?partNumber=1&uploadId={of}", b"y")) == (404, "NoSuchUpload"), of
+        assert told(door.ask("GET", f"/lab/{key}?uploadId={of}")) == (404, "NoSuchUpload"), of
+        assert completed(door, key, of, part) == (404, "NoSuchUpload"), of
+        assert told(door.ask("DELETE", f"/lab/{key}?uploadId={of}")) == (404, "NoSuchUpload"), of
+    assert completed(door, "k", upload, part) == (200, "")
+
+
+@pytest.mark.parametrize(
+    ("key", "status"),
+    [
+        ("a" * 1024, 200), ("a" * 1025, 400), ("%C3%A9" * 512, 200), ("%C3%A9" * 513, 400), ("/" * 1024, 200),
+        ("a/" * 512, 200), ("%00", 200), ("%7F%01", 200), ("..", 200), ("%FF", 400), ("%ED%A0%80", 400),
+        ("a%F4%90%80%80", 400), ("%E2%80%BBversions/x", 200), ("%E2%80%BBkeys", 200),
+    ],
+)  # fmt: skip
+def test_keys_at_every_limit_come_back_or_are_refused(door: Door, key: str, status: int) -> None:
+    answer = door.ask("PUT", f"/lab/{key}", b"bytes")
+    assert answer.status == status, answer
+    if status == 200:
+        assert door.ask("GET", f"/lab/{key}").body == b"bytes"
+        assert len(door.ask("GET", "/lab?list-type=2&encoding-type=url").texts("Key")) == 1
+        assert door.ask("DELETE", f"/lab/{key}").status == 204
+    assert door.ask("GET", "/lab?list-type=2&encoding-type=url").texts("Key") == []
+    assert door.ask("DELETE", "/lab").status == 204, "nothing implied has stayed"
+
+
+NONSENSE: dict[str, Callable[[Door], object]] = {
+    "a query of many fields": lambda door: door.ask("GET", "/lab?" + "&".join(f"a{n}=" for n in range(300))),
+    "a number of keys that is none": lambda door: door.ask("GET", "/lab?max-keys=-1"),
+    "a token of somebody else": lambda door: door.ask("GET", "/lab?list-type=2&continuation-token=%FF%FE"),
+    "tags without end": lambda door: door.ask(
+        "PUT", "/lab/k", b"x", x_amz_tagging="&".join(f"a{n}=b" for n in range(99))
+    ),
+    "user metadata without end": lambda door: door.ask("PUT", "/lab/k", b"x", x_amz_meta_a="x" * 3000),
+    "a length that is not so": lambda door: door.ask("PUT", "/lab/k", b"x", x_amz_content_sha256="0" * 64),
+    "a coding that is none": lambda door: door.ask("PUT", "/lab/k", b"x", x_amz_content_sha256="STREAMING-X"),
+    "chunks without a signature": lambda door: door.ask(
+        "PUT", "/lab/k", b"x", x_amz_content_sha256="STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+    ),
+    "a checksum that is none": lambda door: door.ask("PUT", "/lab/k", b"x", x_amz_checksum_crc32="nonsense"),
+    "an MD5 that is not so": lambda door: door.ask("PUT", "/lab/k", b"x", Content_MD5="1B2M2Y8AsgTpgAmY7PhCfg=="),
+    "an entity": lambda door: door.ask("POST", "/lab?delete", '<!DOCTYPE a [<!ENTITY b "c">]><Delete>&b;</Delete>'),
+    "a deletion of 1001": lambda door: door.ask(
+        "POST", "/lab?delete", f"<Delete>{'<Object><Key>k</Key></Object>' * 1001}</Delete>"
+    ),
+    "a range of a copy": lambda door: door.ask("GET", "/lab/k?versionId="),
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_nonsense_is_refused_and_changes_nothing(door: Door, what: str) -> None:
+    answer = NONSENSE[what](door)
+    status, code = told(answer)
+    assert 400 <= status < 500, answer
+    assert code
+    assert door.ask("GET", "/lab?list-type=2").texts("Key") == []
+    assert door.ask("DELETE", "/lab").status == 204
+
+
+ODD = st.text(st.sampled_from("/?&=%#;+ .:a\\\x00\x7fé※"), max_size=30)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "BREW"]), ODD, ODD, ODD)
+def test_whatever_is_asked_is_answered(door: Door, method: str, path: str, query: str, value: str) -> None:
+    """Never with an error of ours, and never about another bucket than the one that is named."""
+    fields = {"Range": value, "If_Match": value, "x_amz_copy_source": value, "x_amz_acl": value[:10]}
+    target = f"/nowhere/{path}?{query}".encode("utf-8", "replace").decode("latin-1").replace("\x00", "%00")
+    answer = door.ask(method, target, b"body", JOE, **{k: v.encode().decode("latin-1") for k, v in fields.items()})
+    assert 200 <= answer.status < 502, answer
+    assert answer.status != 500, answer
+    assert door.ask("GET", "/").texts("Name") == ["lab"]
