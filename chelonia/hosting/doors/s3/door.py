@@ -24,6 +24,7 @@ from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target, check_key, target_of
 from chelonia.wire.s3.operations import OTHER, operation_of
+from chelonia.wire.s3.sigv4 import Signable
 
 log = logging.getLogger("chelonia.s3")
 
@@ -92,7 +93,7 @@ class S3Door:
             operation = name if handler is not None else OTHER
             if "versionId" in query and not query["versionId"]:
                 raise S3Error("InvalidArgument", "Version id cannot be the empty string")
-            ask = await self._ask(request, target, query, (name, subresource))
+            ask = await self._ask(request, signable, target, query, (name, subresource))
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
             await check_owner(self._parts, ask)
@@ -108,8 +109,10 @@ class S3Door:
         finally:
             self._metrics.operation("s3", operation, kind, time.perf_counter() - started)
 
-    async def _ask(self, request: HttpRequest, target: Target, query: dict[str, str], named: tuple[str, str]) -> Ask:
-        found = await verified(self._parts, request)
+    async def _ask(
+        self, request: HttpRequest, signable: Signable, target: Target, query: dict[str, str], named: tuple[str, str]
+    ) -> Ask:
+        found = await verified(self._parts, request, signable)
         bucket = self._parts.root.child(target.bucket) if target.bucket else self._parts.root
         exchange = Exchange(found.request, found.call, bucket)
         return Ask(exchange, target, query, found.measured, bucket, *named)

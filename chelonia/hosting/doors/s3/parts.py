@@ -86,6 +86,8 @@ class Ask:
 
     def at(self, place: LogicalName) -> Ask:
         """The same request, about an object that is there."""
+        if place == self.place:
+            return self
         return replace(self, exchange=replace(self.exchange, place=place))
 
 
@@ -109,7 +111,8 @@ async def seen(
     for place in order:
         bucket, there = await parts.plain.files.look(call, (Look(ask.bucket, Want.USER), Look(place, want)))
         if isinstance(bucket, Looked):
-            ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning)
+            state = facts.facts_of(bucket.user).versioning
+            ask = replace(ask, versioning=state) if state != ask.versioning else ask
         elif bucket.kind is Kind.NOT_FOUND:
             raise no_bucket(ask)
         here = ask.at(place)

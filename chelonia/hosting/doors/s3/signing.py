@@ -33,9 +33,8 @@ class Verified:
     measured: Measured
 
 
-async def verified(parts: S3Parts, request: HttpRequest) -> Verified:
+async def verified(parts: S3Parts, request: HttpRequest, signable: sigv4.Signable) -> Verified:
     """Check a request's signature. Raises: S3Error."""
-    signable = signable_of(request)
     claim = sigv4.claim_of(signable)
     if claim is None:
         payload = signable.field("x-amz-content-sha256") or sigv4.UNSIGNED

@@ -26,6 +26,7 @@ from chelonia.hosting.doors.s3.signing import Verified, verified
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
+from chelonia.wire.s3.sigv4 import Signable
 from tests.support.files import MemoryFiles
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 
@@ -57,8 +58,8 @@ class Door:
     """An S3 door with the bucket `lab`; whoever asks is taken for who he says he is."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def trusting(parts: S3Parts, request: HttpRequest) -> Verified:
-            known = await verified(parts, request)
+        async def trusting(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
+            known = await verified(parts, request, signable)
             return replace(known, call=Call(dn=Dn(request.headers["X-Who"])))
 
         monkeypatch.setattr(s3_door, "verified", trusting)
