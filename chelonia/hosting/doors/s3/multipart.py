@@ -107,7 +107,8 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     if text:
         spans = parse_range(text, size)
         if len(spans) != 1 or not text.endswith(f"-{spans[0].offset + spans[0].length - 1}"):
-            raise S3Error("InvalidArgument", f"x-amz-copy-source-range is bytes=first-last within {size} bytes")
+            code = "InvalidRange" if len(spans) == 1 and text[-1].isdigit() else "InvalidArgument"
+            raise S3Error(code, f"x-amz-copy-source-range is bytes=first-last within {size} bytes")
         span = spans[0]
     placing = Placing(ask.place, span.length, wanted=parts.plain.copies, parents=True, piece=True, measure_md5=True)
     arrived = await carried(parts, source, there, span, placing, measured)

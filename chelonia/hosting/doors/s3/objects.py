@@ -39,7 +39,7 @@ from chelonia.hosting.doors.plain.parts import UNSHARED, apply, carrying, good, 
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3 import object_parts, versions
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, no_key, seen, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, check_unsigned, found, no_key, seen, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
@@ -184,6 +184,7 @@ class WriteReady:
 
 async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
     """What is known before an object is written."""
+    await check_unsigned(parts, ask)
     try:
         ask, there = await seen(parts, ask, Want.USER, writes=True)
     except CheloniaError as error:  # who may write need not be one who may read

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid
+from chelonia.core.ids import ANONYMOUS, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, UserValues, Want
+from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, Placing, UserValues, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
@@ -226,6 +226,16 @@ async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
     if answer.attributes.type != TYPE_COLLECTION:
         raise no_bucket(ask)
     return answer
+
+
+async def check_unsigned(parts: S3Parts, ask: Ask) -> None:
+    """Tell who has not signed and may not write so before his body is wanted. Raises: DENIED."""
+    call = ask.exchange.call
+    if call.dn == ANONYMOUS:
+        home = keys.home_of(ask.bucket, ask.target.key) or ask.apart
+        (free,) = await parts.plain.files.place(call, (Placing(home, -1, parents=True),))
+        if isinstance(free, Failure) and free.kind is Kind.DENIED:
+            raise free.error(ask.operation)
 
 
 async def check_owner(parts: S3Parts, ask: Ask) -> None:

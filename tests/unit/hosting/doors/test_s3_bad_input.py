@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chelonia.core.ids import ANONYMOUS
+from chelonia.hosting.doors.s3 import objects
 from tests.unit.hosting.doors.test_s3_versions import JOE, Door, door
 
 __all__ = ["door"]
@@ -133,3 +135,13 @@ def test_whatever_is_asked_is_answered(door: Door, method: str, path: str, query
     assert 200 <= answer.status < 502, answer
     assert answer.status != 500, answer
     assert door.ask("GET", "/").texts("Name") == ["lab"]
+
+
+def test_who_has_not_signed_and_may_not_write_is_told_before_his_body_is_wanted(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def placed(*_: object) -> None:
+        raise AssertionError("the body was taken")
+
+    monkeypatch.setattr(objects, "for_write", placed)
+    assert told(door.ask("PUT", "/lab/k", b"bytes", who=ANONYMOUS)) == (403, "AccessDenied")
