@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Report, ReportedReplica
 from chelonia.shepherd.store.note_mark import decode, why_whole
 from tests.sim.disk import run_now
 from tests.sim.network import Faults
 from tests.sim.process import Node
-from tests.sim.world import Host, SimShepherd, World
+from tests.sim.world import START_RETRY_MS, Host, SimShepherd, World
 from tests.support.memory_blobs import MemoryBlobs
 
 CALM = Faults(delay_ms_max=3)
@@ -283,6 +284,17 @@ class Chaos:
 
     # --- processes --------------------------------------------------------------------------------------------------
 
+    async def _restart(self, shepherd: SimShepherd) -> None:
+        """Start a Shepherd; again while its disk fails, as a supervisor does."""
+        while True:
+            try:
+                return await self._world.restart(shepherd)
+            except CheloniaError as error:
+                if error.kind is not Kind.UNAVAILABLE:
+                    raise
+                await self._world.crash(shepherd)
+                await self._pause(START_RETRY_MS)
+
     async def _crash(self) -> None:
         shepherd: SimShepherd | None = self._free(self._world.shepherds)
         if shepherd is not None:
@@ -296,7 +308,7 @@ class Chaos:
         await self._pause(*choices)
         if meanwhile is not None:
             await meanwhile()
-        await self._world.restart(shepherd)
+        await self._restart(shepherd)
         del self._busy[shepherd.node]
 
     async def _stop(self) -> None:
@@ -306,7 +318,7 @@ class Chaos:
             self._busy[shepherd.node] = None
             await self._world.stop(shepherd)
             await self._pause(200, 5_000)
-            await self._world.restart(shepherd)
+            await self._restart(shepherd)
             del self._busy[shepherd.node]
 
     async def _stay_away(self, shepherd: SimShepherd) -> None:
@@ -534,7 +546,7 @@ class Chaos:
         claims = _Claims(self._world, shepherd, random.Random(self._rng.random())) if self.mix.greedy else None
         shepherd.between = lambda honest: _Lies(honest, self._rng, claims)
         await self._world.crash(shepherd)
-        await self._world.restart(shepherd)
+        await self._restart(shepherd)
 
 
 def replace_state(shepherd: SimShepherd) -> Any:

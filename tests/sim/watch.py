@@ -109,7 +109,7 @@ class Watch:
     def restored(self, before: NamespaceSnapshot) -> None:
         """Older metadata were put back. What they name and no disk has any more is excused; what only the metadata
         `before` knew must not be erased, but by an order of theirs whose Shepherd cannot know better."""
-        self._gone_before = {blob_of(blob) for blob in self._without_copy(self._seen())}
+        self._gone_before = {blob_of(blob) for blob in self._without_copy(self._seen(), unproven=False)}
         self._came_back(before)
 
     def rebuilt(self, before: NamespaceSnapshot) -> None:
@@ -208,8 +208,8 @@ class Watch:
         lost_ms, now_ms = self._lost_before.get(place, -ASKED_WITHIN_MS), self._world.clock.monotonic_ms()
         return place.reference not in shepherd.relied_on and now_ms - lost_ms < ASKED_WITHIN_MS
 
-    def _without_copy(self, seen: NamespaceSnapshot) -> Iterator[StoredObject]:
-        good = {blob for shepherd in self._world.shepherds for blob in _good(shepherd)}
+    def _without_copy(self, seen: NamespaceSnapshot, *, unproven: bool = True) -> Iterator[StoredObject]:
+        good = {blob for shepherd in self._world.shepherds for blob in _good(shepherd, unproven=unproven)}
         return (blob for blob in seen.blobs() if blob_of(blob) not in good)
 
     def _harmed(self, blob: StoredObject) -> int:
@@ -434,8 +434,9 @@ def _hoped_for(blob: StoredObject) -> bool:
     return any(state in (_S.ALIVE, _S.CREATING, _S.THIRDWHEEL) for _, state in locations_of(blob))
 
 
-def _good(shepherd: SimShepherd) -> Iterator[BlobId]:
-    """Blobs of which this disk has right bytes, whether anybody knows of them or not."""
+def _good(shepherd: SimShepherd, *, unproven: bool = True) -> Iterator[BlobId]:
+    """Blobs of which this disk has right bytes, whether anybody knows of them or not; `unproven`: also those set aside
+    whose commit nobody has told it: they come back when one does, and go with their time."""
     platter = shepherd.disk.platter
     for reference in platter.references():
         if _is_good(shepherd, reference):
@@ -443,7 +444,7 @@ def _good(shepherd: SimShepherd) -> Iterator[BlobId]:
             assert facts is not None
             yield facts.blob
     for stored in platter.aside():
-        if stored.facts is not None and stored.size == stored.facts.size:
+        if stored.facts is not None and stored.size == stored.facts.size and (unproven or stored.committed):
             yield stored.facts.blob
 
 
