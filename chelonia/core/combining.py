@@ -26,6 +26,7 @@ def combined_adler32(pieces: Iterable[tuple[str, int]]) -> str:
 def _both(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
     """The sum and the length of two pieces together."""
     (one, before), (other, length) = first, second
+    assert length >= 0, length
     low, high = one & 0xFFFF, one >> 16
     total = (low + (other & 0xFFFF) - 1) % _BASE
     weighted = (high + (other >> 16) + length * (low - 1)) % _BASE

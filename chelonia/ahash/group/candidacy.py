@@ -78,6 +78,7 @@ class ElectionTurn:
 
     def take(self, sites: int, votes: int, now_ms: int, extra_ms: int) -> AskElection:
         """Ask for one. `extra_ms`: by how much leases are longer than usual, as processes wait for a processor."""
+        assert 1 <= votes <= sites, (votes, sites)
         self.failures += self.lost_ms is not None
         wait_ms = self.pace.vote_ms * self._slower + extra_ms // 4
         self.lost_ms = now_ms + LOST_WAITS * wait_ms
@@ -110,6 +111,7 @@ def ballot(own: int, words: Mapping[int, Stand], quorum: Quorum, *, joining: boo
         without a quorum in sight: his record may be newer than ours.
     Returns: (sites, votes) as the engine is to count them; None: we hold none.
     """
+    assert own in words, "we stand ourselves"
     enough = quorum.reached(words)
     if not enough and (words[own].unproven or not joining):
         return None

@@ -67,6 +67,7 @@ class Histories:
 
     def began(self, term: int, end: LogEnd) -> TermMark:
         """Our term begins, our log ends at `end`."""
+        assert end.sequence < OPEN_END, "no term begins while another of ours goes on"
         mark = TermMark(term, self.own, end.sequence + 1, end.vouched, self.run, end.history)
         self.end = LogEnd(mark, OPEN_END)
         return mark

@@ -113,6 +113,7 @@ class Lease:
             return False
         self._bound[replica] = until_ms
         before, self._until = self._until, self._quorum.agreed(self._bound)
+        assert before is None or (self._until or 0) >= before, "no echo makes a lease shorter"
         return self._until != before
 
     def would_hold(self, quorum: Quorum, among: Collection[int], now_ms: int) -> bool:

@@ -19,6 +19,7 @@ class Watermark:
     """Commits of one term, and how far each voter has them. `own` is the master; `first` its first sequence."""
 
     def __init__(self, own: int, term: int, first: int, quorum: Quorum) -> None:
+        assert first >= 1, "0 says that nothing is durable"
         self._own = own
         self._term = term
         self._first = first
@@ -86,3 +87,4 @@ class Watermark:
         agreed = self._quorum.agreed(self._held)
         while agreed is not None and self._pending and self._pending[0][1] <= agreed:
             self._durable = self._pending.popleft()[0]
+        assert self._durable <= self._last, "what is not committed is not durable"

@@ -55,6 +55,8 @@ class Fleet:
         self._fill(demand, (*demand.exclude, *demand.avoid), chosen, uniform)
         if demand.avoid:
             self._fill(demand, demand.exclude, chosen, uniform)
+        assert len({*chosen}) == len(chosen) <= max(demand.count, 0), "distinct, and no more than asked for"
+        assert not {*chosen} & {*demand.exclude, *demand.holders}, "never two copies on one Shepherd"
         return tuple(chosen)
 
     def _fill(
@@ -123,6 +125,7 @@ class _Domain:
 
     def grow(self) -> None:
         """All are planted: weigh them."""
+        assert len(self.upto) == 1, "weighed once"
         for under in self.below:
             if isinstance(under, _Domain):
                 under.grow()

@@ -82,6 +82,7 @@ def check_extents(extents: Sequence[Extent], size: int) -> None:
 
 def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Extent, ...]:
     """The extents of a content of `size` bytes after `over` was laid on what was `there`."""
+    assert all(one.end <= other.at for one, other in pairwise(over)), "`check_extents` has seen them"
     left = [extent.part(0, size) for extent in there if extent.at < size]
     for new in over:
         left = [piece for old in left for piece in _around(old, new)]

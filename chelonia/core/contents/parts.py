@@ -23,6 +23,7 @@ _BETWEEN = "\x01"
 
 def upload_id(opened: Ms, content: ContentId) -> UploadId:
     """The name of an upload."""
+    assert 0 <= opened < 10**13, "13 digits keep the order of opening"
     return UploadId(f"{opened:013d}.{content}")
 
 

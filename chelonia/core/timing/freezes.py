@@ -35,6 +35,7 @@ class FreezeDetector:
 
     def heard(self, now_ms: int, limit_ms: int) -> None:
         """A sign came; the next has to come within `limit_ms`."""
+        assert limit_ms > 0, "no sign comes in no time"
         self.heard_ms, self._due_ms, self.still = now_ms, now_ms + limit_ms, False
 
     def wait_ms(self, now_ms: int) -> int | None:
