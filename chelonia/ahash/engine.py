@@ -170,7 +170,6 @@ class TransactDraft:
         self._removed = 0
 
     def holds(self, object_id: ObjectId, condition: Condition) -> bool:
-        """Whether a condition holds of the object."""
         match condition.type:
             case ConditionType.IS:
                 return self.value(object_id, condition.section, condition.property) == condition.value

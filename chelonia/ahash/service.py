@@ -190,7 +190,6 @@ class AHashService:
         await self._executor.close()
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ports.ahash.AHash.get`."""
         return await self._read(_getting(ids, needed), brief=len(ids) <= BRIEF_OBJECTS)
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -209,7 +208,6 @@ class AHashService:
         return self._here(self._store.at_once, work)
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
-        """See `core.ports.ahash.AHash.change`."""
         engine.check_change(elements)
         outcome = await self._submit(ChangeJob(elements), elements)
         assert isinstance(outcome, tuple)
@@ -218,7 +216,6 @@ class AHashService:
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ports.ahash.AHash.transact`."""
         engine.check_transact(elements)
         if key:
             parse_request_key(key)
@@ -228,13 +225,11 @@ class AHashService:
         return outcome
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ports.ahash.AHash.recall`."""
         outcome = await self._submit(RecallJob(call.key_scope(Role.LIBRARIAN), parse_request_key(key)))
         assert outcome is None or isinstance(outcome, TransactOutcome)
         return outcome
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
-        """See `core.ports.ahash.AHash.walk`."""
         return await self._read(_walking(walks, needed), brief=len(walks) <= BRIEF_OBJECTS)
 
     async def scan(
@@ -277,7 +272,6 @@ class AHashService:
         raise CheloniaError(Kind.NOT_SUPPORTED, "regroup", change.address, cause)
 
     async def status(self, call: Call) -> AHashStatus:
-        """See `core.ports.ahash.AHash.status`."""
         committer = self._started()
 
         def look() -> AHashStatus:
@@ -288,7 +282,6 @@ class AHashService:
         return await self._read(lambda store: look())
 
     async def backup(self, call: Call, name: str) -> str:
-        """See `core.ports.ahash.AHash.backup`."""
         self._started()
         target = backup_path(self._settings.backup_dir, name)
         await self._executor.run_read(lambda: self._store.backup(target))

@@ -20,14 +20,14 @@ from chelonia_clients.client import Client
 from chelonia_clients.local_files import Sort, local_error, printable, scan, to_ln
 from chelonia_clients.removal import removed
 from chelonia_clients.steps import Job, TransferResult, in_order, known
-from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
+from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree
 
 Emptied = list[Job]
 """Removals of what is empty when all files are gone, the topmost first."""
 
 
 async def sync_up(
-    client: Client, source: Path, ln: str, options: TreeOptions, *, delete: bool = False
+    client: Client, source: Path, ln: str, options: TreeOptions = PLAIN, *, delete: bool = False
 ) -> AsyncGenerator[TransferResult, None]:
     """Make the collection `ln` the same as the directory `source`; results of removals have an empty `target`."""
     emptied: Emptied = []
@@ -39,7 +39,7 @@ async def sync_up(
 
 
 async def sync_down(
-    client: Client, ln: str, target: Path, options: TreeOptions, *, delete: bool = False
+    client: Client, ln: str, target: Path, options: TreeOptions = PLAIN, *, delete: bool = False
 ) -> AsyncGenerator[TransferResult, None]:
     """Make the directory `target` the same as the collection `ln`; results of removals have an empty `target`.
 

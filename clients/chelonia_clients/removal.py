@@ -70,7 +70,7 @@ async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[s
 
 
 async def remove_tree(
-    client: Client, ln: str, *, all_names: bool, parallel: int = PARALLEL
+    client: Client, ln: str, *, all_names: bool = False, parallel: int = PARALLEL
 ) -> AsyncGenerator[TransferResult, None]:
     """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too.
 

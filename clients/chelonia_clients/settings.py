@@ -44,12 +44,10 @@ class CredentialFiles:
 
     @property
     def names_credential(self) -> bool:
-        """Whether a credential is named."""
         return any((self.proxy, self.cert, self.key))
 
     @property
     def names_cas(self) -> bool:
-        """Whether CAs are named."""
         return any((self.ca_dir, self.ca_file))
 
 

@@ -25,8 +25,7 @@ from chelonia_clients.mirroring import sync_down, sync_up
 from chelonia_clients.removal import remove_tree
 from chelonia_clients.restoring import undelete_tree
 from chelonia_clients.settings import Wish
-from chelonia_clients.steps import TransferResult
-from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
+from chelonia_clients.transfers import get_tree, put_tree
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -143,45 +142,22 @@ class SyncClient(_Sync[Client]):
     clear_policy = _waits(Client.clear_policy)
 
     def upload(self, source: Path | bytes, ln: str, options: UploadOptions | None = None) -> UploadResult:
-        """See `uploads.upload`."""
         made = bytes_source(source) if isinstance(source, bytes) else file_source(source)
         return self._wait(upload(self._source, made, ln, options))
 
     def download(self, ln: str, target: Path, *, overwrite: bool = False) -> Downloaded:
-        """See `downloads.download`."""
         return self._wait(download(self._source, ln, target, overwrite=overwrite))
 
     def read(self, ln: str) -> Iterator[bytes]:
         """See `downloads.read`: the checksum is judged after the last chunk."""
         return self._each(read(self._source, ln))
 
-    def put_tree(self, source: Path, ln: str, options: TreeOptions | None = None) -> Iterator[TransferResult]:
-        """See `transfers.put_tree`."""
-        return self._each(put_tree(self._source, source, ln, options or TreeOptions()))
-
-    def get_tree(self, ln: str, target: Path, options: TreeOptions | None = None) -> Iterator[TransferResult]:
-        """See `transfers.get_tree`."""
-        return self._each(get_tree(self._source, ln, target, options or TreeOptions()))
-
-    def sync_up(
-        self, source: Path, ln: str, options: TreeOptions | None = None, *, delete: bool = False
-    ) -> Iterator[TransferResult]:
-        """See `mirroring.sync_up`."""
-        return self._each(sync_up(self._source, source, ln, options or TreeOptions(), delete=delete))
-
-    def sync_down(
-        self, ln: str, target: Path, options: TreeOptions | None = None, *, delete: bool = False
-    ) -> Iterator[TransferResult]:
-        """See `mirroring.sync_down`."""
-        return self._each(sync_down(self._source, ln, target, options or TreeOptions(), delete=delete))
-
-    def undelete_tree(self, ln: str) -> Iterator[TransferResult]:
-        """See `restoring.undelete_tree`."""
-        return self._each(undelete_tree(self._source, ln))
-
-    def remove_tree(self, ln: str, *, all_names: bool = False) -> Iterator[TransferResult]:
-        """See `transfers.remove_tree`."""
-        return self._each(remove_tree(self._source, ln, all_names=all_names))
+    put_tree = _pages(put_tree)
+    get_tree = _pages(get_tree)
+    sync_up = _pages(sync_up)
+    sync_down = _pages(sync_down)
+    undelete_tree = _pages(undelete_tree)
+    remove_tree = _pages(remove_tree)
 
 
 class SyncAdministrator(_Sync[Administrator]):

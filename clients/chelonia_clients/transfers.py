@@ -63,6 +63,10 @@ class TreeOptions:
     dry_run: bool = False
 
 
+PLAIN: Final = TreeOptions()
+"""Everything of a tree, with the defaults."""
+
+
 async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) -> TransferResult:
     """Upload one local file; failures are in the result."""
     try:
@@ -140,7 +144,9 @@ async def _cloned(client: Client, source: str, target: str, options: TreeOptions
     raise answer.error("cp")
 
 
-async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:
+async def put_tree(
+    client: Client, source: Path, ln: str, options: TreeOptions = PLAIN
+) -> AsyncGenerator[TransferResult, None]:
     """Upload a directory as the collection `ln`, which is made when it is not there."""
     uploads = _uploads(client, source, ln, options)
     async with aclosing(in_order(uploads, SMALL_AT_ONCE * options.parallel)) as results:
@@ -148,7 +154,9 @@ async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) 
             yield done
 
 
-async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:
+async def get_tree(
+    client: Client, ln: str, target: Path, options: TreeOptions = PLAIN
+) -> AsyncGenerator[TransferResult, None]:
     """Download a collection as the directory `target`, which is made when it is not there.
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).

@@ -110,51 +110,39 @@ class TermStore:
         self.at_once = engine.at_once  # the hot path of every read: no call of ours between
 
     def get(self, key: bytes) -> bytes | None:
-        """See `Store`."""
         return self._engine.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See `Store`."""
         return self._engine.get_many(keys)
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """See `Store`."""
         return self._engine.scan(start, end, limit)
 
     def reading(self) -> AbstractContextManager[None]:
-        """See `Store`."""
         return self._engine.reading()
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """See `ReplicatedEngine.commit_in`."""
         self._engine.commit_in(self._term, puts, deletes)
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """See `Store`."""
         return self._engine.write_at_once(work)
 
     def sync_at_once(self) -> bool:
-        """See `Store`."""
         return self._engine.sync_at_once()
 
     def sync(self) -> None:
-        """See `Store`."""
         self._engine.sync()
 
     def upkeep_due(self) -> bool:
-        """See `Store`."""
         return self._engine.upkeep_due()
 
     def upkeep(self) -> None:
-        """See `Store`."""
         self._engine.upkeep()
 
     def backup(self, target: str) -> None:
-        """See `Store`."""
         self._engine.backup(target)
 
     def free_bytes(self) -> int:
-        """See `Store`."""
         return self._engine.free_bytes()
 
     def close(self) -> None:
@@ -171,12 +159,10 @@ class TermDurability:
         self._patience_ms = patience_ms
 
     async def wait(self, position: Position) -> None:
-        """See `Durability`."""
         await self._mastership.covered(self._term, position.sequence, self._patience_ms)
         self._horizon.saw(position)
 
     def holds(self, position: Position) -> bool:
-        """See `Durability`."""
         if not self._mastership.covers(self._term, position.sequence):
             return False
         self._horizon.saw(position)
@@ -432,7 +418,6 @@ class Mastership:
     # --- the links --------------------------------------------------------------------------------------------------
 
     def round_trip_ms(self, peer: int) -> int | None:
-        """See `ReplicaLinks`."""
         assert self._links is not None
         return self._links.round_trip_ms(peer)
 

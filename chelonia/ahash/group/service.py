@@ -138,34 +138,28 @@ class ReplicatedAHash:
     # --- the port ---------------------------------------------------------------------------------------------------
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ports.ahash.AHash.get`."""
         found: tuple[StoredObject, ...] = await self._read_soon("get", call, (ids, needed))
         return found
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
-        """See `core.ports.ahash.AHash.walk`."""
         found: tuple[WalkOutcome, ...] = await self._read_soon("walk", call, (walks, needed))
         return found
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
     ) -> Page:
-        """See `core.ports.ahash.AHash.scan`."""
         page: Page = await self._read(ForwardedCall("scan", call, (object_id, section, after, limit)))
         return page
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
-        """See `core.ports.ahash.AHash.below`."""
         page: BelowPage = await self._read(ForwardedCall("below", call, (ask,)))
         return page
 
     async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
-        """See `core.ports.ahash.AHash.objects`."""
         page: ObjectPage = await self._read(ForwardedCall("objects", call, (after, limit)))
         return page
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ports.ahash.AHash.recall`."""
         outcome: TransactOutcome | None = await self._at_master(ForwardedCall("recall", call, (key,)), repeatable=True)
         return outcome
 
@@ -178,7 +172,6 @@ class ReplicatedAHash:
         return outcome
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
-        """See `core.ports.ahash.AHash.change`."""
         outcomes: tuple[ChangeOutcome, ...] = await self._at_master(ForwardedCall("change", call, (elements,)))
         return outcomes
 
@@ -192,7 +185,6 @@ class ReplicatedAHash:
         return target
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
-        """See `core.ports.ahash.AHash.regroup`."""
         status: AHashStatus = await self._at_master(ForwardedCall("regroup", call, (change,)))
         return status
 

@@ -63,11 +63,9 @@ class ReplicaStrain:
         return stretch * self.pace.lease_ms if stretch > 1 else 0
 
     def stuck_ms(self, now_ms: int) -> int:
-        """See `ProtocolPeriods.stuck_ms`."""
         return self.pace.stuck_ms + STUCK_LONGER * self.extra_ms(now_ms)
 
     def dead_ms(self, now_ms: int) -> int:
-        """See `ProtocolPeriods.dead_ms`."""
         return self.pace.dead_ms + self.extra_ms(now_ms)
 
     def extra_ms(self, now_ms: int) -> int:

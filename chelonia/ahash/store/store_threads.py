@@ -97,11 +97,9 @@ class ThreadExecutor:
         return future
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
-        """See `Executor.hand_back`."""
         self._back.put(work, at_once=at_once)
 
     def catch_up(self) -> None:
-        """See `Executor.catch_up`."""
         self._back.take()
 
     def waited(self) -> bool:

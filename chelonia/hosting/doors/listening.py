@@ -55,7 +55,6 @@ class ListeningSockets:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
         assert self._sockets, "start() first"
         return int(self._sockets[0].getsockname()[1])
 

@@ -135,7 +135,6 @@ class DevNode:
 
     @property
     def key(self) -> Path:
-        """Its key."""
         return self.certs / f"{self.name}-key.pem"
 
     @property

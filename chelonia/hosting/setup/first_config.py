@@ -71,7 +71,6 @@ class HostPaths:
 
     @property
     def key(self) -> Path:
-        """Its key."""
         return self.grid / "hostkey.pem"
 
     @property

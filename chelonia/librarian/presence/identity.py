@@ -173,11 +173,9 @@ class Voices:
         self._troubles: dict[ServiceId, str] = {}
 
     def record(self, shepherd: ServiceId, recorded: Recorded) -> None:
-        """This is what is on record."""
         self._recorded[shepherd] = recorded
 
     def recorded(self, shepherd: ServiceId) -> Recorded:
-        """What is on record."""
         return self._recorded.get(shepherd, _NOTHING)
 
     def boot(self, shepherd: ServiceId, store: str) -> int:

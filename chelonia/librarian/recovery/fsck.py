@@ -95,14 +95,12 @@ class LiveLook:
         self._absent_values: dict[tuple[ObjectId, str, str], None] = {}
 
     def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
-        """See `Look`."""
         key = (object_id, section)
         if object_id and key not in self._sections:
             self._absent_sections[key] = None
         return self._sections.get(key, {})
 
     def value(self, object_id: ObjectId, section: str, prop: str) -> str:
-        """See `Look`."""
         key = (object_id, section, prop)
         if object_id and prop and key not in self._values:
             self._absent_values[key] = None

@@ -547,11 +547,9 @@ class NamespaceSnapshot:
         return found if found is not None else StoredObject(object_id, 0)
 
     def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
-        """See `RuleContext`."""
         return self.get(object_id).sections.get(section, {})
 
     def value(self, object_id: ObjectId, section: str, prop: str) -> str:
-        """See `RuleContext`."""
         return self.get(object_id).value(section, prop)
 
     def entries(self) -> list[StoredObject]:
@@ -559,11 +557,9 @@ class NamespaceSnapshot:
         return [obj for key, obj in self.objects.items() if is_guid(key)]
 
     def blobs(self) -> list[StoredObject]:
-        """Blob objects."""
         return [obj for key, obj in self.objects.items() if key.startswith(BLOB_PREFIX)]
 
     def shepherds(self) -> list[StoredObject]:
-        """Objects of Shepherds."""
         return [obj for key, obj in self.objects.items() if key.startswith(SHEPHERD_PREFIX)]
 
 

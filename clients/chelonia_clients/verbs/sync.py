@@ -66,7 +66,6 @@ class _Tally:
         self.moved = self.bytes = self.same = self.removed = self.skipped = self.failed = 0
 
     def line(self, word: str) -> str:
-        """All of it in a line."""
         would = "would be " if self.dry else ""
         parts = [f"{self.moved} {would}{word} ({human_size(self.bytes)})", f"{self.same} unchanged"]
         parts += [f"{self.removed} {would}removed"] if self.removed else []

@@ -44,7 +44,6 @@ class CheckpointPace:
         self._bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
 
     def is_due(self, now_s: float) -> bool:
-        """Whether one is due."""
         if not self._bytes:
             return False
         return self._bytes >= self._bytes_max or now_s - self._made_s >= self._interval_s

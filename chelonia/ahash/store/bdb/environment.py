@@ -118,7 +118,6 @@ class TreeState:
         self.number = number
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """See `Reader`."""
         return scan(self._tree, start, end, limit)
 
 

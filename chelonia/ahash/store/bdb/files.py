@@ -85,7 +85,6 @@ class ReplicaNotes:
 
     @property
     def known(self) -> tuple[int, ...]:
-        """See `Notes`."""
         return self._known.value if len(self._known.value) == 4 else (0, 0, 0, 0)
 
     def note_known(self, known: tuple[int, ...]) -> None:
@@ -94,7 +93,6 @@ class ReplicaNotes:
 
     @property
     def promised_ms(self) -> int:
-        """See `Notes`."""
         return self._promised.value[1]
 
     def promise(self, lease_ms: int) -> None:

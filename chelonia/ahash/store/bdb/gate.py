@@ -27,7 +27,6 @@ class OneState:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """See `Store.reading`."""
         with self._turnstile:  # who changes the state waits holding it, so that readers in turn cannot starve them
             pass
         with self._held:

@@ -48,7 +48,6 @@ class PartUploads:
         self._uploads = uploads
 
     async def open(self, call: Call, request: OpenUpload) -> UploadId:
-        """Open an upload."""
         begin = request.begin
         tree.check_wanted(begin.wanted)
         content, guid = ContentId(self._world.ids.uuid()), begin.replaces or Guid(self._world.ids.uuid())
@@ -129,7 +128,6 @@ class PartUploads:
         return file if content_object(content_of(stored)) == header.id else Guid("")
 
     async def _stored(self, call: Call, obj: ObjectId) -> dict[int, Stored]:
-        """All parts of an upload."""
         out, after, more = dict[int, Stored](), "", True
         while more:
             page = await self._records.scan(call, obj, "parts", after, bounds.PAGE_ENTRIES_MAX)
