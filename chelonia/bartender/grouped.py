@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.shepherd import FetchOutcome, Shepherd, SmallBlob, StoreOutcome
 
@@ -77,8 +77,16 @@ class GroupedCalls(Generic[Q, A]):
         port = self._shepherds.port(shepherd)
         try:
             given = await self._shepherds.heard(shepherd, lambda: self._ask(port, group.call, tuple(group.questions)))
+            if len(given) != len(group.answers):
+                cause = f"{len(given)} answers to {len(group.answers)} questions"
+                raise CheloniaError(Kind.NETWORK, subject=shepherd, cause=cause)
         except CheloniaError as error:
             given = (self._failed(error),) * len(group.answers)
+        except BaseException as error:  # a mistake of ours, or the end of the process: nobody waits on
+            for answer in group.answers:
+                if not answer.done():
+                    answer.set_exception(error)
+            raise
         for answer, one in zip(group.answers, given, strict=True):
             if not answer.done():
                 answer.set_result(one)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from chelonia.core.errors import Kind
 from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, Write
 from tests.support.files_worlds import at
@@ -44,6 +46,25 @@ async def test_who_refuses_or_does_not_answer_has_another_in_his_place(stage: St
     stage.named("s2").down = False
     assert isinstance(await write(stage, 2), Done)
     assert len((await stage.stat("/f", ADMIN))["locations"]) == 2
+
+
+@scene
+async def test_one_that_answers_less_than_it_was_asked_has_another_in_its_place(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> tuple[()]:
+        return ()
+
+    await stage.add_shepherds("s1", "s2", "s3")
+    assert isinstance(await write(stage), Done)
+    for name in ("s1", "s2"):
+        monkeypatch.setattr(stage.named(name), "fetch", nothing)
+        monkeypatch.setattr(stage.named(name), "store", nothing)
+    looked = await read(stage)
+    assert isinstance(looked, Looked)
+    assert looked.data == DATA
+    (failed,) = await stage.bartender.files.apply(JOE, (Write(at("/g"), inline=Inline(DATA, 3)),))
+    assert isinstance(failed, Failure)
 
 
 @scene
