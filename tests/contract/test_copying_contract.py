@@ -8,10 +8,12 @@ from chelonia.core.errors import Kind
 from chelonia.core.ports.files import (
     ANY,
     Clone,
+    Content,
     Make,
     Remove,
     Set,
     Setting,
+    Splice,
     Want,
     When,
 )
@@ -74,6 +76,27 @@ def test_a_copy_of_extents_is_changed_by_itself(play: Play) -> None:
         assert await shape(world, "/g") == [(0, 2, 0), (2, 2, 0), (4, 2, 1), (10, 3, 0)]
         await done(world, Remove(at("/f")))
         assert (await there(world, "/g")).attributes.size == 13
+
+    play(scenario)
+
+
+def test_a_file_made_without_bytes_is_copied_and_copied_over(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await done(world, Splice(at("/f"), Content(size=0, whole=True), when=When(absent=True)))
+        await done(world, Clone(at("/g"), at("/f")))
+        assert (await there(world, "/g", Want.SOURCES)).attributes.size == 0
+        await write(world, "/h", b"12345")
+        await done(world, Clone(at("/h"), at("/f")))
+        assert (await there(world, "/h", Want.SOURCES)).attributes.size == 0
+        await write(world, "/i", b"12345")
+        await done(world, Clone(at("/g"), at("/i")))
+        assert await holds(world, "/g", b"12345")
+        await done(world, Splice(at("/j"), Content(size=0, whole=True)))
+        await lay(world, "/k", (0, b"abc"), (10, b"def"))
+        await done(world, Clone(at("/j"), at("/k")))
+        assert await shape(world, "/j") == [(0, 3, 0), (10, 3, 0)]
+        await done(world, Clone(at("/j"), at("/f")))
+        assert await shape(world, "/j") == []
 
     play(scenario)
 

@@ -10,6 +10,7 @@ from collections import Counter
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ContentId, Guid, RequestKey, blob_object, content_object
@@ -63,7 +64,7 @@ class Sharing:
         async def build() -> PlannedTransact:
             source = await self._source(call, request)
             blobs = await self._names.blobs(call, source)
-            if content_of(source) or not blobs:
+            if content_of(source) or not (blobs or is_empty(source)):
                 cause = "it has no bytes yet, or was written to in the middle just now; try again"
                 raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
             theirs = decide.at_once(source, blobs, guid)
