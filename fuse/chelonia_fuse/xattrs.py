@@ -104,5 +104,7 @@ def locations(looked: Looked) -> str:
 
 def health(looked: Looked) -> str:
     """How many copies can be read, of how many wanted; of a file of several blobs, of that which has the fewest."""
+    if not looked.attributes.size and not looked.blobs and not looked.sources:
+        return "it has no bytes to keep copies of"
     counts = [len(sources) for sources in looked.blobs.values()] or [len(looked.sources)]
     return f"{min(counts)} of {looked.attributes.wanted} copies can be read"

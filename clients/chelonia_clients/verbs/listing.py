@@ -182,7 +182,7 @@ def _long(entry: DirectoryEntry, *, human: bool) -> tuple[str, ...]:
     copies = f"{_alive(entry)}/{states.get('neededReplicas', '?')}{unreadable(entry.metadata)}"
     return (
         _size(entry, human=human),
-        copies if entry.type == "file" else "-",
+        copies if entry.type == "file" and not without_bytes(entry.metadata) else "-",
         _time(entry),
         f"<{entry.type}>",
         entry.name,
@@ -208,10 +208,17 @@ def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def without_bytes(metadata: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether a file was made without bytes, so that there is nothing to keep copies of."""
+    return not metadata.get("locations") and metadata.get("states", {}).get("size") == "0"
+
+
 def unreadable(metadata: Mapping[str, Mapping[str, str]]) -> str:
     """` LOST` or ` unreachable` for a file that nobody can read now, by the states of its copies; else ""."""
     states = set(metadata.get("locations", {}).values())
     if metadata.get("entry", {}).get("type") != "file" or states & {state.value for state in PROVEN}:
+        return ""
+    if without_bytes(metadata):
         return ""
     return " unreachable" if ReplicaState.OFFLINE.value in states else " LOST"
 

@@ -61,7 +61,9 @@ def test_list_aligns_types(chelonia: Command, fake: FakeBartender) -> None:
     assert chelonia("ls", "/").lines == ["'/': collection", "  a       <collection>", "  longer  <file>"]
     assert "  a/x     <file>" in chelonia("list", "-r", "/").lines
     assert chelonia("list", "/longer").lines == ["'/longer': is a file"]
-    assert chelonia("ls", "-l", "/longer").lines == ["  0  0/2 LOST  -  <file>  /longer"]
+    assert chelonia("ls", "-l", "/longer").lines == ["  0  -  -  <file>  /longer"]
+    fake.add_file("/some", b"12")
+    assert chelonia("ls", "-l", "/some").lines == ["  2  0/2 LOST  -  <file>  /some"]
 
 
 def test_ls_goes_through_all_pages(chelonia: Command, fake: FakeBartender) -> None:
