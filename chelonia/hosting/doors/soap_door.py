@@ -145,7 +145,8 @@ class SoapDoor:
         """The body, as large as the caller's may be. Raises: DENIED, UNAVAILABLE; what `read_whole` does."""
         loop = asyncio.get_running_loop()
         stranger = not call.roles and self._service.name != "bartender"
-        limit = bounds.SOAP_SMALL_BYTES if stranger else bounds.SOAP_BODY_BYTES_MAX
+        anonymous = call.dn == ANONYMOUS and not stranger
+        limit = bounds.SOAP_SMALL_BYTES if stranger or anonymous else bounds.SOAP_BODY_BYTES_MAX
         try:
             async with asyncio.timeout(None) as arrival:
                 slot.give_up = lambda: arrival.reschedule(loop.time())
@@ -155,6 +156,9 @@ class SoapDoor:
             cause = "other large messages waited and this came slowest: try again in a moment, or send less at once"
             raise CheloniaError(Kind.UNAVAILABLE, cause=cause) from error
         except CheloniaError as error:
+            if anonymous and error.kind is Kind.TOO_LARGE:
+                cause = f"without a certificate a message has at most {limit} bytes: show one, or ask for less at once"
+                raise CheloniaError(Kind.TOO_LARGE, cause=cause) from error
             if stranger and error.kind is Kind.TOO_LARGE:
                 self._parts.notes.met("bytes of a caller without a role", call.dn, "the message was refused")
                 cause = f"{call.dn} is not registered and approved here: what it sends has at most {limit} bytes"

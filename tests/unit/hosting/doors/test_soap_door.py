@@ -426,6 +426,18 @@ async def test_a_large_message_is_decoded_beside_the_event_loop(monkeypatch: pyt
     assert [thread == threading.get_ident() for thread in where] == [True, False]
 
 
+async def test_who_shows_no_certificate_sends_little_at_once() -> None:
+    door, size = SoapDoor(BARTENDER, object(), "https://x/B", parts()), bounds.SOAP_SMALL_BYTES + 1
+    answers = {}
+    for dn in (Peer().dn, Dn(SERVICE)):
+        body = pieces_of(b" " * size)
+        answers[dn] = await door.serve(HttpRequest("POST", "/", {}, {}, Peer(dn), body, size, "r"))
+    refused, taken = answers.values()
+    assert (refused.status, taken.status) == (413, 500)
+    assert isinstance(refused.body, bytes)
+    assert b"show one" in refused.body
+
+
 async def pieces_of(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
