@@ -94,8 +94,8 @@ async def test_a_frozen_shepherds_plain_clients_are_cut_off_within_the_lease_and
     await poll_async(lambda: not unfinished(battered), 40.0, what="no upload is left open")
 
 
-FIRST = 1_000_000
-"""Bytes of a transfer, at least, that go over before its Shepherd stands still."""
+FIRST = 4_000_000
+"""Bytes of a transfer, at least, that go over before its Shepherd stands still: more than it takes at once."""
 LEASE_S, SLOW_MACHINE_S = 1.0, 9.0
 
 

@@ -137,7 +137,8 @@ class LocalBlobs:
 
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
         """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
-        if max((len(each.data) for each in replicas), default=0) > self._small_bytes_max:
+        largest = max((len(each.data) for each in replicas), default=0)
+        if not self._small_bytes_max or largest > self._small_bytes_max:
             await self._files.store_whole(replicas)
             return
         for each in replicas:

@@ -103,7 +103,10 @@ def _bytes(source: StoredObject, content: ContentId) -> dict[str, Mapping[str, s
     given, _, of = states.get("etag", "").partition(" ")
     own = f"{content_of(source)}-{source.value('content', 'splices')}"
     if not content:
-        return {"states": {**told, **({"etag": f"{given} {of}"} if of else {})}, "blobs": source.sections.get("blobs", {})}
+        return {
+            "states": {**told, **({"etag": f"{given} {of}"} if of else {})},
+            "blobs": source.sections.get("blobs", {}),
+        }
     etag = {"etag": f"{given} {content}-1"} if of == own else {}
     return {"states": {**told, **etag}, "content": {"id": content, "splices": "1"}}
 

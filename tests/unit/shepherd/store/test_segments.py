@@ -484,9 +484,12 @@ async def test_what_is_in_segments_is_served_when_no_more_are_made(tmp_path: Pat
     store.close()
     store = LocalBlobs(tmp_path, small_bytes_max=0)
     await store.store_whole(replicas(2))
-    assert await store.sizes((named(1), named(2))) == (3000, 3000)
-    assert [each.reference async for page in store.scan() for each in page.read] == [named(1), named(2)]
+    await store.store_whole(replicas(3, size=0))
+    names = [named(1), named(2), named(3)]
+    assert await store.sizes(names) == (3000, 3000, 0)
+    assert [each.reference async for page in store.scan() for each in page.read] == names
     assert (tmp_path / "replicas/00" / named(2)).exists()
+    assert (tmp_path / "replicas/00" / named(3)).exists()
     store.close()
 
 
