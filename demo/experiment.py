@@ -85,6 +85,7 @@ class Experiment:
             elif not status.exposed and self.samples and self.samples[-1].alive == WANTED:
                 return self._view.note("healed before it could be asked for a forecast")
             else:
+                await self._sample()
                 await asyncio.sleep(FORECAST_EVERY_S)
 
     async def until(self, what: str, condition: Callable[[Sample], bool]) -> None:
