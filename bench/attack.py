@@ -25,7 +25,7 @@ from machine import Cost, added, meter
 
 from chelonia.core.ports.bartender import NameRequest
 from chelonia.wire import soap
-from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations.bartender import BARTENDER
 from chelonia_clients.client import Client
 
 BAR: Final = 3.0

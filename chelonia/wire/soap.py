@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.wire.operations import NAMESPACES, Operation, Service
+from chelonia.wire.operations.table import NAMESPACES, Operation, Service
 from chelonia.wire.xml import Node, attribute, leaf, local_name, namespace, parse, text_of
 
 ENVELOPE: Final = "http://schemas.xmlsoap.org/soap/envelope/"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from chelonia.wire.operations import NAMESPACES, Operation, Service
+from chelonia.wire.operations.table import NAMESPACES, Operation, Service
 from chelonia.wire.schema import (
     REQUIRED,
     STR,

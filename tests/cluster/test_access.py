@@ -13,11 +13,11 @@ from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat, Report, ServiceRecord
 from chelonia.core.rights.access import ACCESS
 from chelonia.hosting.net.rpc_client import Channel, RetryLimits
-from chelonia.wire.operations import Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
+from chelonia.wire.operations.table import Service
 from tests.cluster.harness import Cluster
 from tests.cluster.load import put
 from tests.unit.wire import samples

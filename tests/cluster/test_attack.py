@@ -20,8 +20,8 @@ from chelonia.core.ports.bartender import NameRequest
 from chelonia.hosting.net.certificates import CertificateAuthority
 from chelonia.hosting.net.identity import render_dn, subject_dn
 from chelonia.wire import soap
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
 from tests.cluster.harness import Cluster, Files, now_ms
 from tests.support.polling import poll
 

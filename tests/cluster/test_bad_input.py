@@ -16,7 +16,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bartender import NameRequest
 from chelonia.wire import soap
-from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations.bartender import BARTENDER
 from tests.cluster.harness import Answer, Cluster, read_answer
 from tests.cluster.load import fetch, put, turl_for_put, until_live
 from tests.support.polling import poll

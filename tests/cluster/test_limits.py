@@ -14,7 +14,7 @@ from chelonia.core.metadata import Needed, Triple
 from chelonia.core.ports.bartender import GetFileRequest, ListRequest, StartPutRequest
 from chelonia.core.ports.librarian import Heartbeat, Report, ReportedReplica
 from chelonia.wire import soap
-from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations.bartender import BARTENDER
 from tests.cluster.harness import Cluster
 from tests.cluster.load import locations, put, turl_for_put, until_live
 from tests.support.polling import poll

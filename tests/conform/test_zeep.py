@@ -27,11 +27,11 @@ from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports import ahash, bartender, librarian, shepherd
 from chelonia.wire import positions, receipts, soap
-from chelonia.wire.operations import Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
+from chelonia.wire.operations.table import Service
 from tests.cluster.harness import Cluster
 from tests.support.polling import poll
 

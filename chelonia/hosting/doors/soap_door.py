@@ -32,7 +32,7 @@ from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, error_answer, read_whole, text_answer
 from chelonia.wire import positions, soap
-from chelonia.wire.operations import Service
+from chelonia.wire.operations.table import Service
 from chelonia.wire.web.headers import POSITION_HEADER
 from chelonia.wire.wsdl import wsdl
 

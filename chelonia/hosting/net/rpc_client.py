@@ -54,7 +54,7 @@ from chelonia.wire.web.headers import (
 )
 
 if TYPE_CHECKING:
-    from chelonia.wire.operations import Service
+    from chelonia.wire.operations.table import Service
 
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
 """Failures after which the same call may be made again, elsewhere or later."""
@@ -297,7 +297,7 @@ class Channel:
     def _soap(self) -> Service:
         """The SOAP form; who never asks so never loads it."""
         if self._form is None:
-            from chelonia.wire.soap_forms import soap_form
+            from chelonia.wire.operations.forms import soap_form
 
             self._form = soap_form(self._table)
         return self._form

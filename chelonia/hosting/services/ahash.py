@@ -31,7 +31,7 @@ from chelonia.hosting.config import AHashSection
 from chelonia.hosting.doors.compact_server import offer
 from chelonia.hosting.doors.soap_door import SoapDoor
 from chelonia.hosting.services.hosting_node import HostingNode
-from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations.ahash import AHASH
 
 
 async def host(node: HostingNode, section: AHashSection) -> None:

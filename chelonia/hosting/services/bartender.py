@@ -34,7 +34,7 @@ from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.hosting.services.hosting_node import HostingNode
 from chelonia.hosting.transfer.front import HttpBytes
-from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations.bartender import BARTENDER
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
-from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations.librarian import LIBRARIAN
 
 
 async def host(node: HostingNode, section: LibrarianSection) -> None:

@@ -23,7 +23,7 @@ from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia.shepherd.store.store_state import StateFile
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.shepherd import SHEPHERD
 from chelonia.wire.soap import Capacity
 
 

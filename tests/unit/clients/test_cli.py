@@ -482,5 +482,5 @@ def test_what_needs_no_connection_starts_without_its_libraries(words: tuple[str,
 def test_what_asks_in_the_compact_encoding_starts_without_the_libraries_of_http_and_soap() -> None:
     ask = "import sys; from chelonia_clients import cli, connect; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True)
-    heavy = {"aiohttp", "lxml", "chelonia.wire.soap", "chelonia.wire.operations_librarian", "rich"}
+    heavy = {"aiohttp", "lxml", "chelonia.wire.soap", "chelonia.wire.operations.librarian", "rich"}
     assert not heavy & set(ended.stdout.split())

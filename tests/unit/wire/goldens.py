@@ -32,11 +32,11 @@ from chelonia.core.ports.bartender import (
 from chelonia.core.ports.librarian import Report, ReportAnswer, ReportedReplica, Traversal, TraversedStep
 from chelonia.core.ports.shepherd import Authority, DeleteOutcome, GetRequest, Purpose, PutRequest, TurlOutcome
 from chelonia.core.ports.shepherd import ReplicaStatOutcome as Described
-from chelonia.wire.operations import Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
+from chelonia.wire.operations.table import Service
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.wire import soap
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
 from tests.unit.wire.goldens import GOLDENS, Golden
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/formats/soap.md").read_text(encoding="utf-8")

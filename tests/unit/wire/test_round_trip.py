@@ -14,11 +14,11 @@ from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Shepherd
 from chelonia.wire import soap
-from chelonia.wire.operations import Operation, Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
+from chelonia.wire.operations.table import Operation, Service
 from tests.unit.wire import messages
 
 TABLES = ((AHASH, AHash), (LIBRARIAN, Librarian), (SHEPHERD, Shepherd), (BARTENDER, Bartender))

@@ -14,11 +14,11 @@ from chelonia.core.ports.bartender import ListRequest, NameRequest
 from chelonia.core.ports.librarian import Report
 from chelonia.core.ports.shepherd import Purpose, PutRequest
 from chelonia.wire import soap
-from chelonia.wire.operations import Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
+from chelonia.wire.operations.table import Service
 
 
 def message(inner: str, *, namespace: str = soap.ENVELOPE, header: str = "") -> bytes:

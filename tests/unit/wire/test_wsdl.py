@@ -12,11 +12,11 @@ from lxml import etree
 from zeep.helpers import serialize_object
 
 from chelonia.wire import soap
-from chelonia.wire.operations import Operation, Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
+from chelonia.wire.operations.table import Operation, Service
 from chelonia.wire.wsdl import wsdl
 from tests.unit.wire import samples
 

@@ -37,8 +37,8 @@ from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash, remote_bartender, remote_librarian
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire import compact
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_librarian import LIBRARIAN as LIBRARIAN_TABLE
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.librarian import LIBRARIAN as LIBRARIAN_TABLE
 from tests.support.ahash import open_store, serving
 from tests.support.polling import patience, poll_async
 from tests.unit.hosting.grid import Grid

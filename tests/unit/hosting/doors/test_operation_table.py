@@ -26,7 +26,7 @@ from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import compact
-from chelonia.wire.operations import service
+from chelonia.wire.operations.table import service
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, secure
 

@@ -31,10 +31,10 @@ from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, 
 from chelonia.hosting.net.rpc_client import Channel, Link, RetryLimits, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import soap
-from chelonia.wire.operations import Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.table import Service
 from tests.support.ahash import open_store, serving
 from tests.support.polling import poll_async
 from tests.unit.hosting.grid import JANE, Grid

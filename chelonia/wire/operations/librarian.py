@@ -42,7 +42,7 @@ from chelonia.wire.elements import (
     needed,
     stored_object,
 )
-from chelonia.wire.operations import Spec, service
+from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     BOOL,
     INT,

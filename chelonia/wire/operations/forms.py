@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core.operations import PortTable
-from chelonia.wire.operations import Service, service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.operations.ahash import AHASH
+from chelonia.wire.operations.bartender import BARTENDER
+from chelonia.wire.operations.librarian import LIBRARIAN
+from chelonia.wire.operations.shepherd import SHEPHERD
+from chelonia.wire.operations.table import Service, service
 
 _FORMS: Final[Mapping[str, Service]] = {each.name: each for each in (AHASH, BARTENDER, LIBRARIAN, SHEPHERD)}
 

@@ -24,7 +24,7 @@ from chelonia.core.ports.shepherd import (
     TurlOutcome,
 )
 from chelonia.wire.elements import POSITION, answers, bulk, extra
-from chelonia.wire.operations import Spec, service
+from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     BOOL,
     INT,

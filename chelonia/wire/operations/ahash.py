@@ -16,7 +16,7 @@ from chelonia.core.ports.ahash import (
     Element,
 )
 from chelonia.wire.elements import bulk, needed, stored_object
-from chelonia.wire.operations import Spec, service
+from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     AnyDepth,
     Children,

@@ -31,7 +31,7 @@ from chelonia.core.ports.bartender import (
     UndeleteRequest,
 )
 from chelonia.wire.elements import KIND_AND_CAUSE, answers, bulk, extra, needed
-from chelonia.wire.operations import Spec, service
+from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     BOOL,
     INT,

@@ -1,7 +1,7 @@
 """What an operation and a service are on the wire, before any particular one.
 
 An `Operation` joins a row of `core.operations` with the descriptions of its request and answer. The four tables
-(`operations_ahash`, ...) are the only place where a SOAP form is written down: codec and WSDL both come from them. What
+(`ahash`, ...) are the only place where a SOAP form is written down: codec and WSDL both come from them. What
 has none is asked in the compact encoding alone.
 """
 
