@@ -1,13 +1,15 @@
-"""What a figure was measured on: the machine, versions, the commit, the load; and CPU time of other processes."""
+"""What a figure was measured on: the machine, versions, the commit, the load; CPU time of other processes; medians."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import ssl
+import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -102,6 +104,28 @@ def meter(pids: Callable[[], Iterable[int]]) -> Callable[[float], Cost]:
         return Cost(operations, wall, cpu_s(servers) - server, time.process_time() - client)
 
     return stop
+
+
+def medians(seen: Sequence[Cost]) -> dict[str, float]:
+    """Of several blocks: operations a second, and CPU seconds of servers and client for 1000."""
+    fields: dict[str, Callable[[Cost], float]] = {
+        "per_s": lambda cost: cost.per_s,
+        "server_cpu": lambda cost: cost.server_cpu,
+        "client_cpu": lambda cost: cost.client_cpu,
+    }
+    return {name: statistics.median(of(cost) for cost in seen) for name, of in fields.items()}
+
+
+async def side_by_side(names: Sequence[str], how_many: int, act: Callable[[str], Awaitable[Any]]) -> int:
+    """Carry the act out for every name, so many at once; returns how often."""
+    waiting = iter(names)
+
+    async def worker() -> None:
+        for name in waiting:
+            await act(name)
+
+    await asyncio.gather(*(worker() for _ in range(how_many)))
+    return len(names)
 
 
 def added(costs: Iterable[Cost]) -> Cost:

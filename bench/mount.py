@@ -27,8 +27,7 @@ from typing import Any
 
 import cluster
 from experiment import Outcome, Setup
-from intervals import median_interval
-from machine import Cost, meter
+from machine import Cost, medians, meter
 from scp import NoScp, Sshd, sshd
 
 from chelonia.core.names import parse_ln
@@ -256,17 +255,8 @@ def _read(path: Path) -> int:
 
 
 def _told(setup: Setup, costs: dict[str, Costs]) -> dict[str, Any]:
-    fields: dict[str, Callable[[Cost], float]] = {
-        "per_s": lambda cost: cost.per_s,
-        "server_cpu": lambda cost: cost.server_cpu,
-        "client_cpu": lambda cost: cost.client_cpu,
-    }
     told: dict[str, Any] = {
-        name: {
-            work: {field: median_interval([of(cost) for cost in seen]).median for field, of in fields.items()}
-            for work, seen in works.items()
-        }
-        for name, works in costs.items()
+        name: {work: medians(seen) for work, seen in works.items()} for name, works in costs.items()
     }
     for work, own in told["chelonia"].items():
         beside = told.get("sshfs", {}).get(work)

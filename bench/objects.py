@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +32,7 @@ import cluster
 from cluster import Running
 from experiment import Outcome, Setup
 from intervals import median_interval
-from machine import Cost, meter
+from machine import Cost, medians, meter, side_by_side
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
@@ -83,30 +83,7 @@ def _count(at_once: int) -> int:
 
 def _figures(costs: Costs) -> dict[str, Any]:
     """The medians over the blocks."""
-    fields: dict[str, Callable[[Cost], float]] = {
-        "per_s": lambda cost: cost.per_s,
-        "server_cpu": lambda cost: cost.server_cpu,
-        "client_cpu": lambda cost: cost.client_cpu,
-    }
-    return {
-        at_once: {
-            name: {field: median_interval([of(cost) for cost in seen]).median for field, of in fields.items()}
-            for name, seen in told.items()
-        }
-        for at_once, told in costs.items()
-    }
-
-
-async def _at_once(names: Sequence[str], at_once: int, act: Callable[[str], Awaitable[Any]]) -> int:
-    """Carry the act out for every name, so many at once."""
-    waiting = iter(names)
-
-    async def worker() -> None:
-        for name in waiting:
-            await act(name)
-
-    await asyncio.gather(*(worker() for _ in range(at_once)))
-    return len(names)
+    return {at_once: {name: medians(seen) for name, seen in told.items()} for at_once, told in costs.items()}
 
 
 # --- the store alone ------------------------------------------------------------------------------------------------
@@ -186,18 +163,18 @@ async def _block(running: Running, client: Client, asking: Administrator, at_onc
     costs: dict[str, Cost] = {}
     copied = meter(running.pids)
     stop = meter(running.pids)
-    costs["put"] = stop(await _at_once(lns, at_once, put))
+    costs["put"] = stop(await side_by_side(lns, at_once, put))
     await _all_copied(asking)
     costs["put_and_copies"] = copied(len(lns))
     for operation, act in (("get", get), ("stat", client.stat)):
         stop = meter(running.pids)
-        costs[operation] = stop(await _at_once(lns, at_once, act))
+        costs[operation] = stop(await side_by_side(lns, at_once, act))
     stop = meter(running.pids)
     listed = [entry.name async for entry in client.list(collection, needed=SHORT)]
     assert len(listed) == len(lns), f"{len(listed)} of {len(lns)} are listed"
     costs["list"] = stop(len(listed))
     stop = meter(running.pids)
-    costs["delete"] = stop(await _at_once(lns, at_once, client.del_file))
+    costs["delete"] = stop(await side_by_side(lns, at_once, client.del_file))
     return costs
 
 
@@ -241,7 +218,7 @@ async def _minio_block(pid: int, s3: Any, pool: ThreadPoolExecutor, at_once: int
     for operation, act in acts.items():
         stop = meter(lambda: (pid,))
         costs[operation] = stop(
-            await _at_once(keys, at_once, lambda key, act=act: loop.run_in_executor(pool, act, key))  # type: ignore[misc]
+            await side_by_side(keys, at_once, lambda key, act=act: loop.run_in_executor(pool, act, key))  # type: ignore[misc]
         )
     return costs
 

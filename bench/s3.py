@@ -10,7 +10,6 @@ size of large objects.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -29,8 +28,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import cluster
 from experiment import Outcome, Setup
-from intervals import median_interval
-from machine import Cost, load, meter
+from machine import Cost, load, medians, meter, side_by_side
 from yarl import URL
 
 from chelonia.wire.s3 import sigv4
@@ -124,7 +122,7 @@ async def run(setup: Setup) -> Outcome:
     results: dict[str, Any] = {"load_average": load(), "again": {each.server.name: each.again for each in sessions}}
     for name, told_of in costs.items():
         setup.say(f"  {name}: {results['again'][name]} requests were sent once more")
-        results[name] = {what: _figures(seen) for what, seen in told_of.items()}
+        results[name] = {what: medians(seen) for what, seen in told_of.items()}
         for what, figures in results[name].items():
             setup.say(f"  {name:10} {what:16} {figures['per_s']:9.1f}/s, CPU s per 1000: servers "
                       f"{figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
@@ -145,28 +143,6 @@ def _count(at_once: int) -> int:
     return int(os.environ.get("CHELONIA_BENCH_OBJECTS", "0")) or max(200, 20 * at_once)
 
 
-def _figures(seen: Sequence[Cost]) -> dict[str, float]:
-    """The medians over the blocks."""
-    fields: dict[str, Callable[[Cost], float]] = {
-        "per_s": lambda cost: cost.per_s,
-        "server_cpu": lambda cost: cost.server_cpu,
-        "client_cpu": lambda cost: cost.client_cpu,
-    }
-    return {name: median_interval([of(cost) for cost in seen]).median for name, of in fields.items()}
-
-
-async def _at_once(names: Sequence[str], at_once: int, act: Callable[[str], Awaitable[Any]]) -> int:
-    """Carry the act out for every name, so many at once."""
-    waiting = iter(names)
-
-    async def worker() -> None:
-        for name in waiting:
-            await act(name)
-
-    await asyncio.gather(*(worker() for _ in range(at_once)))
-    return len(names)
-
-
 async def _small(session: S3Session, seen: dict[str, list[Cost]], at_once: int, name: str) -> None:
     """Put, get, head and delete 4 KiB objects one by one; put as many again and delete them in bulk."""
     keys = [f"/bench-s3/{name}/{n:06d}" for n in range(_count(at_once))]
@@ -184,8 +160,8 @@ async def _small(session: S3Session, seen: dict[str, list[Cost]], at_once: int, 
     )  # fmt: skip
     for what, act in acts:
         stop = meter(session.server.pids)
-        seen.setdefault(f"{what} at {at_once}", []).append(stop(await _at_once(keys, at_once, act)))
-    await _at_once(keys, at_once, put)
+        seen.setdefault(f"{what} at {at_once}", []).append(stop(await side_by_side(keys, at_once, act)))
+    await side_by_side(keys, at_once, put)
     stop = meter(session.server.pids)
     await _bulk(session, keys)
     seen.setdefault(f"bulk after {at_once}", []).append(stop(len(keys)))
@@ -213,7 +189,7 @@ async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) ->
         ("GET MiB", lambda key: session.ask("GET", key)),
     ):
         stop = meter(session.server.pids)
-        await _at_once(keys, LARGE_AT_ONCE, act)
+        await side_by_side(keys, LARGE_AT_ONCE, act)
         seen.setdefault(what, []).append(stop(total))
     for key in keys:
         await session.ask("DELETE", key)
@@ -223,7 +199,7 @@ async def _listed(session: S3Session, seen: dict[str, list[Cost]]) -> None:
     """Pages of 1 000 keys; what is not small is made with empty objects first."""
     count = int(os.environ.get("CHELONIA_BENCH_S3_LISTED", "2000"))
     keys = [f"/bench-s3/listed/{n // 1000:04d}/{n % 1000:04d}" for n in range(count)]
-    await _at_once(keys, 64, lambda key: session.ask("PUT", key, body=b"x"))
+    await side_by_side(keys, 64, lambda key: session.ask("PUT", key, body=b"x"))
     stop, listed, token = meter(session.server.pids), 0, ""
     while True:
         query = f"list-type=2&prefix={quote('listed/', safe='')}"

@@ -1,7 +1,7 @@
 """Every operation of the six ports, described once: name on the wire, who may call it, how it may be repeated.
 
 From these tables come the access guard (`core.rights.access`), the stubs and their retries (`hosting.net.rpc_client`)
-and the compact encoding (`wire.compact`); `wire.operations_*` adds the SOAP form of what is public. A new operation is
+and the compact encoding (`wire.compact`); `wire.operations` adds the SOAP form of what is public. A new operation is
 a row here, a method of the port and its handler.
 
 Invariants: every method of a port has one row; an operation without a row may be called by nobody.

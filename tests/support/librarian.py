@@ -26,6 +26,7 @@ from chelonia.core.ports.librarian import (
 )
 from chelonia.core.timing.clock import Clock
 from chelonia.librarian.metadata.records import LibrarianIdentity
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -203,3 +204,15 @@ async def bench(
         out = Bench(service, ahash, hand, ids, chosen, directory, limits=world.limits)  # type: ignore[arg-type]
         await out.beat_all()
         yield out
+
+
+async def everything(b: Bench) -> NamespaceSnapshot:
+    """All that is stored."""
+    return NamespaceSnapshot(await b.ahash.get(LIBRARIAN, (await b.ahash.objects(LIBRARIAN)).ids))
+
+
+async def sound(b: Bench) -> NamespaceSnapshot:
+    """All that is stored, in which nothing is broken."""
+    seen = await everything(b)
+    assert broken(seen) == ()
+    return seen

@@ -29,8 +29,7 @@ from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
-from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import ADMIN, BARTENDER, HOUR, Bench, bench, pieced, spliced
+from tests.support.librarian import ADMIN, BARTENDER, HOUR, bench, everything, pieced, sound, spliced
 from tests.support.paper import paper
 
 GUID = Guid("00000000-0000-4000-8000-00000000000f")
@@ -185,18 +184,6 @@ def test_too_many_extents_are_refused_with_a_cure() -> None:
 # --- the Librarian --------------------------------------------------------------------------------------------------
 
 
-async def sound(b: Bench) -> NamespaceSnapshot:
-    """All that is stored, in which nothing is broken."""
-    seen = await whole(b)
-    assert broken(seen) == ()
-    return seen
-
-
-async def whole(b: Bench) -> NamespaceSnapshot:
-    ids = (await b.ahash.objects(LIBRARIAN)).ids
-    return NamespaceSnapshot(await b.ahash.get(LIBRARIAN, ids))
-
-
 async def test_a_splice_takes_the_first_blob_over_and_lets_go_of_what_is_covered() -> None:
     async with bench() as b:
         file, first = await b.file("f")
@@ -299,12 +286,12 @@ def test_a_content_goes_with_its_file_page_by_page(keep_ms: int, monkeypatch: py
             await asyncio.sleep(keep_ms / 1000)
 
             async def gone() -> bool:
-                seen = await whole(p.b)
+                seen = await everything(p.b)
                 assert broken(seen) == ()
                 return not [key for key in seen.objects if key.startswith(("content:", "blob:"))]
 
             await p.until(gone, 120_000)
-            assert not (await whole(p.b)).section(PENDING_OBJECT, "due")
+            assert not (await everything(p.b)).section(PENDING_OBJECT, "due")
 
     run_virtual(scenario())
 

@@ -21,10 +21,9 @@ from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import Delete
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
+from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.virtual_loop import run_virtual
-from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import BARTENDER, JOE, Bench, bench
+from tests.support.librarian import BARTENDER, JOE, Bench, bench, sound
 from tests.support.paper import paper
 
 NAME = parse_ln("/f")
@@ -58,12 +57,6 @@ async def filled(b: Bench, *numbers: int) -> tuple[UploadId, Order]:
 
 async def seal(b: Bench, upload: UploadId, order: Order, **facts: Any) -> Guid:
     return await b.service.seal_upload(BARTENDER, SealUpload(upload, begin(b, **facts), order))
-
-
-async def sound(b: Bench) -> NamespaceSnapshot:
-    seen = NamespaceSnapshot(await b.ahash.get(LIBRARIAN, (await b.ahash.objects(LIBRARIAN)).ids))
-    assert broken(seen) == ()
-    return seen
 
 
 def ends(seen: NamespaceSnapshot, file: Guid) -> list[int]:

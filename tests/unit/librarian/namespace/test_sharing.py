@@ -18,21 +18,8 @@ from chelonia.librarian.namespace.sharing import decide
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
-from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import ADMIN, BARTENDER, HOUR, Bench, bench, keyed, spliced
+from tests.support.librarian import ADMIN, BARTENDER, HOUR, Bench, bench, everything, keyed, sound, spliced
 from tests.support.paper import paper
-
-
-async def sound(b: Bench) -> NamespaceSnapshot:
-    """All that is stored, in which nothing is broken."""
-    seen = await whole(b)
-    assert broken(seen) == ()
-    return seen
-
-
-async def whole(b: Bench) -> NamespaceSnapshot:
-    ids = (await b.ahash.objects(LIBRARIAN)).ids
-    return NamespaceSnapshot(await b.ahash.get(LIBRARIAN, ids))
 
 
 async def copied(b: Bench, source: Guid, name: str, over: str = "", key: str = "", **facts: object) -> Guid:
@@ -47,7 +34,7 @@ async def owners(b: Bench, blob: BlobId) -> list[str]:
 
 async def erased(b: Bench) -> list[str]:
     """Blobs whose erasure is ordered."""
-    orders = [shepherd.sections.get("erase", {}) for shepherd in (await whole(b)).shepherds()]
+    orders = [shepherd.sections.get("erase", {}) for shepherd in (await everything(b)).shepherds()]
     return sorted({value.split(" ")[0] for each in orders for value in each.values()})
 
 
@@ -249,16 +236,16 @@ def test_what_a_copy_that_broke_off_has_goes_and_nothing_else(monkeypatch: pytes
                 with pytest.raises(asyncio.CancelledError):
                     await copied(p.b, source, "g")
             await sound(p.b)
-            assert _copying(await whole(p.b))
+            assert _copying(await everything(p.b))
             await asyncio.sleep(bounds.COPY_OPEN_MS / 1000)
 
             async def gone() -> bool:
-                seen = await whole(p.b)
+                seen = await everything(p.b)
                 assert broken(seen) == ()
                 return len([key for key in seen.objects if key.startswith("content:")]) == 1
 
             await p.until(gone, 120_000)
-            assert len((await whole(p.b)).blobs()) == 4
+            assert len((await everything(p.b)).blobs()) == 4
 
     run_virtual(scenario())
 
