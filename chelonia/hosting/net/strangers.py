@@ -1,9 +1,9 @@
 """Requests to servers of others that a user names: as he or as nobody, and never into networks not meant for it.
 
 The client shows what the user has delegated, or no certificate: with the node's own, a user could reach what only the
-node may. Addresses that are not
-public (loopback, private, link-local, ...) are refused, also behind a name or a redirect, unless they are in the
-networks that the operator has named. The address that was looked at is the one that is used.
+node may. What it shows and says is for the host that the user has named, and goes no further than that. Addresses that
+are not public (loopback, private, link-local, ...) are refused, also behind a name or a redirect, unless they are in
+the networks that the operator has named. The address that was looked at is the one that is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Strangers:
             raise CheloniaError(Kind.BAD_CONFIG, "start", subject, cause) from error
         self._allowed, self._networks, self._trusting = allowed, networks, trusting
         limits = ClientLimits(connections_max=64, keepalive_ms=1000)
-        self._client = HttpClient(tls, limits, _Public(allowed))
+        self._client = self._beyond = HttpClient(tls, limits, _Public(allowed))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -63,6 +63,7 @@ class Strangers:
         assert self._trusting is not None, "whoever takes delegations can show them"
         context = await asyncio.to_thread(_showing, credential, self._trusting)
         other = Strangers(lambda: context, self._networks)
+        other._beyond = self._client
         try:
             yield other
         finally:
@@ -74,15 +75,16 @@ class Strangers:
     ) -> AsyncIterator[Streaming]:
         """Send, follow redirects, and give the answer; `body` begins anew at each server.
 
-        What was said in `sending.headers` beyond the first host stays there: a token is for who it was given to.
+        Beyond the first host nothing of `sending.headers` is said and no certificate shown: else that host could have
+        others read and written with the user's rights.
         Raises: INVALID_TARGET (an address that is not public), NETWORK, TIMEOUT, UNTRUSTED, what the body raised.
         """
-        first = urlsplit(sending.url).netloc
+        client, first = self._client, urlsplit(sending.url).netloc
         for left in range(REDIRECTS_MAX, -1, -1):
             _check_literal(sending.url, self._allowed)
             async with AsyncExitStack() as stack:
                 one = replace(sending, body=body()) if body is not None else sending
-                answer = await stack.enter_async_context(self._client.stream(one))
+                answer = await stack.enter_async_context(client.stream(one))
                 location = answer.headers.get("Location", "")
                 if answer.status not in _REDIRECTS or not location or not left:
                     yield answer
@@ -90,8 +92,9 @@ class Strangers:
             url = urljoin(sending.url, location).replace("davs://", "https://", 1)
             if not url.startswith("https://"):
                 raise CheloniaError(Kind.INVALID_TARGET, cause=f"{target_of(sending.url)} redirects to no https URL")
-            elsewhere = urlsplit(url).netloc != first
-            sending = replace(sending, url=url, headers={} if elsewhere else sending.headers)
+            sending = replace(sending, url=url)
+            if urlsplit(url).netloc != first:
+                client, sending = self._beyond, replace(sending, headers={})
 
 
 def _showing(credential: bytes, trusting: TlsStore) -> ssl.SSLContext:

@@ -20,8 +20,10 @@ from chelonia.hosting.net.http_messages import HttpResponse
 
 REDIRECTED_BYTES_MIN: Final = 256 * 1024
 """A file this large is worth a second connection."""
-STAY_HERE: Final = ("curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
-"""Clients (`User-Agent`) that do not follow a redirect unless told to."""
+COPIER: Final = "Chelonia-copy"
+"""Another cluster that fetches a file for a user: it does not show his proxy to a Shepherd."""
+STAY_HERE: Final = (COPIER, "curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
+"""Clients (`User-Agent`) that do not follow a redirect unless told to, or follow it without a certificate."""
 FOLLOW_PUT: Final = ("ARC", "libdavix/", "davix/", "gfal2")
 """Clients that send a PUT again where they are sent to."""
 _CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")

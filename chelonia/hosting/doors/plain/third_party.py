@@ -24,6 +24,7 @@ from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.delegation import DELEGATION
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen
+from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.net.delegations import Delegations
 from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status
 from chelonia.hosting.net.http_messages import HttpResponse, text_answer
@@ -81,7 +82,7 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     moved = _Moved()
 
     async def run() -> None:
-        asked = {**dict(other.headers), "Want-Digest": "adler32,md5,sha-256"}
+        asked = {**dict(other.headers), "Want-Digest": "adler32,md5,sha-256", "User-Agent": COPIER}
         async with (
             third.strangers.showing(shown) as strangers,
             strangers.stream(Sending("GET", other.url, asked)) as answer,
@@ -161,7 +162,8 @@ def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
     if asked:
         cause = f"nothing that you have delegated is kept here; delegate a proxy at /?{DELEGATION}, or send a token"
         raise CheloniaError(Kind.DENIED, "COPY", cause=cause)
-    headers = (("Location", f"{quote(exchange.request.path)}?{query}"), ("X-Delegate-To", f"/?{DELEGATION}"))
+    here = "/" + exchange.request.path.lstrip("/")  # two slashes would name another host
+    headers = (("Location", f"{quote(here)}?{query}"), ("X-Delegate-To", f"/?{DELEGATION}"))
     return text_answer(302, f"delegate a proxy at /?{DELEGATION} first\n", headers)
 
 

@@ -73,6 +73,7 @@ def test_a_copy_is_sent_to_delegate_and_then_shows_the_proxy(asker: Asker) -> No
     assert (first.status, first.headers["X-Delegate-To"]) == (302, "/?delegation")
     again = first.headers["Location"]
     assert again.startswith("/a%253F%20b?x=1&asked-to-delegate")
+    assert asker.copy("//evil.example.org/x", Source=OTHER).headers["Location"].startswith("/evil.example.org/x?")
     refused = asker.copy(again, Source=OTHER)
     assert (refused.status, "delegate a proxy" in refused.text) == (403, True)
     asker.delegate()

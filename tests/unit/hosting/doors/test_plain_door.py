@@ -24,6 +24,7 @@ from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain import properties
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
+from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
@@ -239,6 +240,7 @@ def test_large_files_go_straight_to_who_shows_a_certificate_and_follows(bench: B
     bench.files.nodes[next(g for g, n in bench.files.nodes.items() if n.data)].policy["ANONYMOUS"] = "+read"
     assert bench.ask("GET", "/big").status == 307
     assert bench.ask("GET", "/big", User_Agent="curl/8").status == 200
+    assert bench.ask("GET", "/big", User_Agent=COPIER).status == 200
     assert bench.ask("GET", "/big?proxy").status == 200
     assert bench.ask("GET", "/big", dn=ANONYMOUS).status == 200
 

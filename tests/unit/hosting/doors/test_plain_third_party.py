@@ -13,6 +13,7 @@ import pytest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.hosting.doors.plain import third_party
+from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.net.http_client import Sending
 from chelonia.hosting.net.strangers import Strangers
@@ -77,13 +78,14 @@ def bench(other: Other) -> Bench:
 
 
 def test_a_file_is_fetched_from_another_server(bench: Bench, other: Other) -> None:
-    told = bench.ask("COPY", "/f", Source=OTHER, TransferHeaderAuthorization="Bearer x", TransferHeaderHost="evil")
-    assert told.status == 202
-    assert f"Stripe Bytes Transferred: {len(BYTES)}\n" in told.text
-    assert told.text.endswith("success: Created\n")
+    answer = bench.ask("COPY", "/f", Source=OTHER, TransferHeaderAuthorization="Bearer x", TransferHeaderHost="evil")
+    assert answer.status == 202
+    assert f"Stripe Bytes Transferred: {len(BYTES)}\n" in answer.text
+    assert answer.text.endswith("success: Created\n")
     assert bench.ask("GET", "/f").body == BYTES
     (asked,) = other.asked
-    assert dict(asked.headers or {}) == {"Authorization": "Bearer x", "Want-Digest": "adler32,md5,sha-256"}
+    told = {"Authorization": "Bearer x", "Want-Digest": "adler32,md5,sha-256", "User-Agent": COPIER}
+    assert dict(asked.headers or {}) == told
     assert bench.ask("COPY", "/f", Source=OTHER, Overwrite="F").status == 412
 
 

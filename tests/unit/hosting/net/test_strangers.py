@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.http_client import Sending
-from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
+from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, text_answer
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.unit.hosting.grid import JANE, Grid
@@ -106,6 +106,31 @@ async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> 
                 assert caught.value.kind is Kind.INVALID_TARGET
             await client.close()
     assert told == [("PUT", "", b"bytes")]
+
+
+async def test_what_is_delegated_stays_at_home(grid: Grid) -> None:
+    told: list[tuple[str, str]] = []
+
+    def door_of(name: str, where: list[str]) -> Door:
+        async def door(request: HttpRequest) -> HttpResponse:
+            told.append((name, request.peer.dn))
+            return HttpResponse(307, (("Location", where.pop(0)),), b"", 0) if where else text_answer(200, "ok")
+
+        return door
+
+    onward: dict[str, list[str]] = {"first": [], "second": []}
+    async with (
+        secure(door_of("first", onward["first"]), grid.server(), ClientCertificate.OPTIONAL) as first,
+        secure(door_of("second", onward["second"]), grid.server(), ClientCertificate.OPTIONAL) as second,
+    ):
+        home, there = (f"https://localhost:{server.port}/" for server in (first, second))
+        onward["first"].extend((f"{home}again", there))
+        onward["second"].append(home)  # nor is it shown at home to whoever is sent there from elsewhere
+        client = strangers(grid, *LOOPBACK)
+        async with client.showing(grid.proxy(grid.user()).proxy_pem) as one, one.stream(Sending("GET", home)) as answer:
+            assert answer.status == 200
+        await client.close()
+    assert told == [("first", JANE), ("first", JANE), ("second", "ANONYMOUS"), ("first", "ANONYMOUS")]
 
 
 def test_a_network_that_is_none_is_told_at_the_start(grid: Grid) -> None:
