@@ -180,16 +180,17 @@ class FileCommitter:
                 return
             plan, sent = copy.staged.plan(anew=anew), len(tried)
             try:
-                for start, end in plan.ranges:
-                    await self._reader.ensure(inode, start, end)
-                with _saving(copy):
-                    try:
+                try:
+                    for start, end in plan.ranges:  # not under `_saving`, which reading waits for
+                        await self._reader.ensure(inode, start, end)
+                    with _saving(copy):
                         saving = self._saving(inode, copy, plan, etag, by_guid=by_guid)
                         self._done(inode, copy, plan, await self._cluster.save(saving, tried))
                         return
-                    except CheloniaError as error:
-                        if error.kind not in _REFUSED:
-                            raise
+                except CheloniaError as error:
+                    if error.kind not in _REFUSED:
+                        raise
+                    with _saving(copy):
                         by_guid = await self._judge(inode, copy, plan, [*tried, BlobId(etag)])
                 continue
             except CheloniaError as error:

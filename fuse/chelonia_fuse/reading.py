@@ -148,6 +148,7 @@ class CopyReader:
         known = copy.source
         if known is not None and now_ms - copy.source_ms < SOURCE_MS:
             return known
+        again = False
         while True:
             there = await self._cluster.look(LogicalName(inode.guid, ()), READABLE, ByteRange(start, end - start))
             if there.attributes.etag == copy.staged.etag:
@@ -155,7 +156,12 @@ class CopyReader:
             if copy.saving is not None:
                 await asyncio.wait([copy.saving])  # it may be the version that is being committed here
             elif there.attributes.version >= inode.attributes.version:
-                break  # else something was committed here since it was asked for
+                break
+            elif again:
+                cause = "the cluster tells of an older version than this mount has seen; if that stays, mount anew"
+                raise CheloniaError(Kind.UNAVAILABLE, "read", inode.guid, cause)
+            else:
+                again = True  # something may have been committed here since it was asked for
         if there.attributes.etag != copy.staged.etag:
             self.changed(inode, copy, there)
         if there.sources or there.data is not None:

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Named, Over, Setting
 from chelonia_fuse import committing, copies, inodes, reading
 from chelonia_fuse.directories import OpenDirectory
+from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.options import Options
-from chelonia_fuse.staging import Staged
+from chelonia_fuse.staging import PIECES_MAX, Staged
 from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
 from tests.support.files import MemoryFiles
@@ -127,6 +129,32 @@ async def test_what_others_removed_while_it_was_written_is_kept_beside_it(mount:
     (kept,) = await names(other)
     assert kept.startswith("f.conflict-")
     assert await other.read(kept) == b"precious"
+
+
+@pytest.mark.expect_log("is kept as")
+@pytest.mark.parametrize("removed", [False, True])
+async def test_what_was_written_in_many_places_is_kept_when_the_bytes_between_are_gone(
+    mount: Trial, other: Trial, removed: bool
+) -> None:
+    """A commit has fewer pieces than that: the bytes between some of them are to be fetched, of a version that is no
+    more."""
+    await other.write("f", LARGE)
+    handle, spots = await mount.open("f"), range(0, len(LARGE), 8192)
+    for at in spots:
+        await mount.system.write(handle, at, b"!")
+    assert len(spots) > PIECES_MAX
+    if removed:
+        await other.system.remove(other.root, "f", directory=False)
+    else:
+        await other.write("f", LARGE[::-1], flags=os.O_WRONLY | os.O_TRUNC)
+    assert handle.inode.copy is not None
+    handle.inode.copy.source = None  # its tickets have expired
+    await mount.close(handle)
+    (kept,) = [name for name in await names(other) if name.startswith("f.conflict-")]
+    data = await other.read(kept)
+    assert len(data) == len(LARGE)
+    assert {data[at] for at in spots} == set(b"!")
+    assert removed or await mount.read("f") == LARGE[::-1]
 
 
 async def test_a_file_that_others_renamed_is_still_the_same_file(mount: Trial, other: Trial) -> None:
@@ -475,6 +503,26 @@ async def test_an_answer_that_was_overtaken_by_a_commit_is_no_change_by_others(m
         assert await names(other) == ["f"]
         assert await other.read("f", size=20) == LARGE[:5] + b"mine too" + LARGE[13:20]
         first.inode.copy.restart(Staged.of(first.inode.attributes.etag, first.inode.attributes.size))
+
+
+async def test_answers_that_stay_behind_what_is_known_are_asked_for_a_few_times(mount: Trial, other: Trial) -> None:
+    """As after a restore of the metadata from an older snapshot."""
+    await other.write("f", LARGE)
+    handle = await mount.open("f", os.O_RDONLY)
+    assert handle.inode.copy is not None
+    known = structs.replace(handle.inode.attributes, version=1 << 40)
+    handle.inode.attributes, handle.inode.copy.staged, handle.inode.copy.source = known, Staged.of("newer", 9), None
+    look, left = mount.network.twin.look, iter(range(2 * reading.TRIES))
+
+    async def a_few_times(*args: Any) -> Any:
+        next(left)
+        return await look(*args)
+
+    mount.network.twin.look = a_few_times  # type: ignore[method-assign]
+    with pytest.raises(CheloniaError) as caught:
+        await mount.system.read(handle, 0, 9)
+    assert caught.value.kind in AGAIN
+    assert "older" in caught.value.cause
 
 
 async def test_who_sees_the_version_that_is_being_committed_waits_for_it(mount: Trial, other: Trial) -> None:
