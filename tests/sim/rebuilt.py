@@ -215,7 +215,7 @@ class Judging:
                 yield f"{entry.id} has the policy {entry.sections.get('policy')}, its collection's is {default}"
 
     def _sheltered(self, used: Taken) -> Iterator[str]:
-        """In `/lost+found` is only what the snapshot does not know, for administrators."""
+        """In `/lost+found` is only what the snapshot does not know, or newer bytes replaced; for administrators."""
         for entry in self._now.entries():
             if not self._in_lost_found(entry) or entry.id in used.objects:
                 continue
@@ -223,7 +223,8 @@ class Judging:
                 yield f"{entry.id} in /lost+found is {entry.sections.get('entry')}, {entry.sections.get('policy')}"
             for blob in blobs_of(entry):
                 file = ObjectId(used.objects.get(blob_object(blob), _NOTHING).value("blob", "file"))
-                if type_of(used.objects.get(file, _NOTHING)) == TYPE_FILE:
+                replaced = self._newest(file) > facts_of(used.objects.get(blob_object(blob), _NOTHING)).created_ms
+                if type_of(used.objects.get(file, _NOTHING)) == TYPE_FILE and not replaced:
                     yield f"{blob} is in /lost+found, and the snapshot knows it as the bytes of {file}"
 
     def _in_lost_found(self, entry: StoredObject) -> bool:

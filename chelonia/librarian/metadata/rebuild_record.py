@@ -37,7 +37,7 @@ AWAY: Final = "away"
 KEPT: Final = "kept"
 """Set while there may be a record of what has been deleted since it was begun."""
 DELETED_FOR_GOOD: Final = "deleted"
-"""The value of such a record; it is the GUID of its file where the blob was overwritten."""
+"""The value of such a record."""
 
 
 def under_way(stored: StoredObject) -> bool:

@@ -110,7 +110,7 @@ class Records:
 
     def patiently(self, patience: RetryContext) -> Records:
         """The same A-Hash, asked again while it does not answer; who listens here hears of that, too. It keeps no
-        record of what is deleted: a rebuild, whose own it is, notes by itself what newer bytes have replaced."""
+        record of what is deleted: it is a rebuild's own."""
         patient = Records(self._ahash, self._identity, patience)
         patient._listeners, patient.written = self._listeners, self.written
         return patient

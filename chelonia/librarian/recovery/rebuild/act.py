@@ -44,8 +44,7 @@ from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record
-from chelonia.librarian.metadata.blobs import OWNERS
-from chelonia.librarian.metadata.elements import drop, empty, erase, is_, put
+from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.tree import type_of
@@ -138,8 +137,7 @@ class Rebuilding:
         self._task: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
         self._total = 0
-        self._again = False
-        self._holes = self._shares = False
+        self._holes = False
         self._late = NOBODY
         self._recounts = Recounts(context, self._note)
         self._readmitted: set[ServiceId] = set()
@@ -199,7 +197,7 @@ class Rebuilding:
         if inside.items and not rebuild_record.under_way(marker):
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
-        self._again, self._holes, self._shares = rebuild_record.under_way(marker), False, False
+        self._holes = False
         self._recounts.begin()
         self._readmitted.clear()
         self._aside.clear()
@@ -313,7 +311,7 @@ class Rebuilding:
         begun = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
             await self._restore(manifest, found, known)
-        basis = Basis(self._record_key, begun, holes=self._holes, shares=self._shares)
+        basis = Basis(self._record_key, begun, holes=self._holes)
         for late in (False, True):
             await self._read_records(replace(basis, late=late))
         await self._have_compared()
@@ -445,20 +443,17 @@ class Rebuilding:
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, SnapshotBlob], known: Manifests) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        pages, over = _Pages(self._read_manifest, self._read, found, manifest, known), list[StoredObject]()
+        pages = _Pages(self._read_manifest, self._read, found, manifest, known)
         left: Sequence[PageLocation] = manifest.pages
         for last in (False, True):
-            left = await self._restore_pages(pages, left, over, last=last)
+            left = await self._restore_pages(pages, left, last=last)
             pages.ask_again()
-        for file in over:
-            for blob in rebuild.blobs_known(file):  # one that broke off may have given it to a file in `/lost+found`
-                await self._attempt([erase(blob, is_("blob", "file", file.id), empty(OWNERS))])
 
     async def _restore_pages(
-        self, pages: _Pages, places: Sequence[PageLocation], over: list[StoredObject], *, last: bool
+        self, pages: _Pages, places: Sequence[PageLocation], *, last: bool
     ) -> Sequence[PageLocation]:
         """Restore what can be read, segment by segment: in order of id, as they come, each would be fetched again and
-        again. Returns the others; the `last` time they are lost. `over`: is told what is not to come back."""
+        again. Returns the others; the `last` time they are lost."""
         left = list[PageLocation]()
         for place in sorted(places, key=lambda page: (page.segment, page.offset)):
             try:
@@ -468,10 +463,7 @@ class Rebuilding:
                 if last:
                     self._lose_page(error)
                 continue
-            self._shares |= any(OWNERS in obj.sections for obj in objects)
-            over += [obj for obj in objects if rebuild.is_over(obj, self._on.wall)]
-            kept = [obj for obj in objects if not rebuild.is_over(obj, self._on.wall)]
-            await self._restore_page(await self._due(kept))
+            await self._restore_page([obj for obj in objects if not rebuild.is_over(obj, self._on.wall)])
             self._progress.done += len(objects)
         return left
 
@@ -480,14 +472,6 @@ class Rebuilding:
         self._holes = True
         self._progress.count("pages of the snapshot lost")
         self._pass_over(f"a page of the snapshot is lost, and all names in it: {error.cause}")
-
-    async def _due(self, objects: Sequence[StoredObject]) -> Sequence[StoredObject]:
-        """What of a page is to come back: when the rebuild was begun before, not what has given way since."""
-        if not self._again:
-            return objects
-        ids = [ObjectId(obj.value("blob", "file") or "-") for obj in objects]
-        files = await self._on.records.get(self._on.call, ids, (Needed("entry", "type"), Needed("blobs")))
-        return [obj for obj, file in zip(objects, files, strict=True) if not rebuild.gave_way(obj, file)]
 
     async def _restore_page(self, objects: Sequence[StoredObject]) -> None:
         batch: list[tuple[list[Element], list[Element]]] = []
@@ -567,7 +551,7 @@ class Rebuilding:
 
     async def _list(self, some: Sequence[tuple[ReplicaRecord, Location, list[Element]]], basis: Basis) -> None:
         """List replicas of blobs that were known when their page was read, all at once; one by one when one of these
-        blobs has given way since, to newer bytes that the same page told."""
+        blobs has gone since."""
         if await self._attempt([element for _, _, elements in some for element in elements]):
             self._progress.count(RecordVerdict.LISTED.value, len(some))
             return
@@ -585,7 +569,7 @@ class Rebuilding:
                 case RecordVerdict.FILE:
                     verdict = await self._file(facts, at)
                 case RecordVerdict.VERSION:
-                    verdict = await self._version(facts, at, known, basis)
+                    verdict = await self._version(facts, at, known)
                 case RecordVerdict.SNAPSHOT:
                     await self._attempt(rebuild.snapshot_blob(facts, (at,)))
                 case RecordVerdict.SHELTERED:
@@ -620,9 +604,8 @@ class Rebuilding:
         formerly = (Needed("formerly", item.facts.blob), Needed("formerly", file_gone))
         passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, formerly)
         gone = rebuild_record.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
-        overwritten = bool(passed.value("formerly", item.facts.blob)) and not gone
         deleted = gone or (at is not None and await self._has_record(at))
-        return RecordContext(blob, file, current, overwritten=overwritten, deleted=deleted)
+        return RecordContext(blob, file, current, deleted=deleted)
 
     async def _has_record(self, at: Location) -> bool:
         """Whether it is written down that a Shepherd has a replica: until it has confirmed its erasure."""
@@ -637,10 +620,10 @@ class Rebuilding:
         await self._attempt(rebuild.unowned(facts, at))
         return RecordVerdict.SHELTERED
 
-    async def _version(self, facts: ReplicaFacts, at: Location, known: RecordContext, basis: Basis) -> RecordVerdict:
-        """Newer bytes of a file. In a namespace that is in use those it has go to `/lost+found`, and where the file
-        changes meanwhile it keeps them."""
-        if await self._attempt(rebuild.new_version(facts, at, known, keep=basis.keeps_replaced)):
+    async def _version(self, facts: ReplicaFacts, at: Location, known: RecordContext) -> RecordVerdict:
+        """Newer bytes of a file. Those it has go to `/lost+found`, and where the file changes meanwhile it keeps
+        them."""
+        if await self._attempt(rebuild.new_version(facts, at, known)):
             return RecordVerdict.VERSION
         await self._attempt(rebuild.unowned(facts, at))
         return RecordVerdict.SHELTERED

@@ -20,7 +20,6 @@ from chelonia.core.cluster.replicas import Location, ReplicaFacts, ReplicaState
 from chelonia.core.contents.uploads import PIECE_OF
 from chelonia.core.ids import (
     BLOB_PREFIX,
-    OVERWRITTEN_OBJECT,
     REBUILD_OBJECT,
     SERVICES_OBJECT,
     SNAPSHOTS_OBJECT,
@@ -31,7 +30,6 @@ from chelonia.core.ids import (
     ServiceId,
     blob_object,
     is_guid,
-    shepherd_object,
 )
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
@@ -39,14 +37,11 @@ from chelonia.core.ports.librarian import TYPE_FILE, TYPE_TRASHED
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
-    OWNERS,
     NewBlob,
-    blob_of,
     facts_of,
     file_states,
     known_checksum_type,
     leave_blob,
-    locations_of,
     make_blob,
     owners_of,
 )
@@ -54,7 +49,6 @@ from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import (
     check,
     drop,
-    erase,
     file_record,
     is_,
     isset,
@@ -85,8 +79,7 @@ def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) 
     noted = {"snapshot_ms": str(basis.begun_ms)} if basis.begun_ms is not None else {}
     holes = {"holes": "1"} if basis.holes else {}
     words: dict[str, str] = {**dict.fromkeys(told, TOLD), **dict.fromkeys(away, AWAY)}
-    shares = {"shares": "1"} if basis.shares else {}
-    return put_all(REBUILD_OBJECT, {"rebuild": {**noted, **holes, **shares}, SHEPHERDS: words})
+    return put_all(REBUILD_OBJECT, {"rebuild": {**noted, **holes}, SHEPHERDS: words})
 
 
 def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Basis:
@@ -96,7 +89,6 @@ def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Ba
         record_key,
         Ms(int(begun)) if begun else None,
         holes=bool(stored.value("rebuild", "holes")),
-        shares=bool(stored.value("rebuild", "shares")),
         rebuilt_ms=Ms(int(stored.value("rebuild", "begun_ms", "0"))),
         sure=sure,
     )
@@ -150,12 +142,6 @@ def _names(entry: StoredObject) -> Iterator[Element]:
 def _index(trashed: StoredObject) -> Iterator[Element]:
     for element in trash.forget(trashed):  # the very keys under which it was found
         yield put(TRASH_OBJECT, element.section, element.property, trashed.id)
-
-
-def gave_way(blob: StoredObject, file: StoredObject) -> bool:
-    """Whether a blob of the snapshot is the bytes of a file no more: a rebuild that broke off has found newer ones."""
-    others = blob.value("blob", "content") or blob.sections.get(OWNERS)
-    return bool(type_of(file)) and blob.id not in blobs_known(file) and not others
 
 
 def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
@@ -213,7 +199,7 @@ class Basis:
     moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
     `holes`: pages of the snapshot are lost, so what it does not know need not have been deleted.
     `rebuilt_ms`: the rebuild is through since then, and the namespace in use (None: it is at work). `sure`: what has
-    been deleted since is known. `shares`: the snapshot has copies by reference, so there may be some that it lacks.
+    been deleted since is known.
     """
 
     record_key: str
@@ -222,12 +208,6 @@ class Basis:
     holes: bool = False
     rebuilt_ms: Ms | None = None
     sure: bool = True
-    shares: bool = False
-
-    @property
-    def keeps_replaced(self) -> bool:
-        """Whether bytes that newer ones replaced may be another file's, whose name is lost, or are used meanwhile."""
-        return self.in_use or self.shares or self.begun_ms is None
 
     @property
     def in_use(self) -> bool:
@@ -239,14 +219,12 @@ class Basis:
 class RecordContext:
     """What is known of a record's blob (it exists or not), of its file, and of the blobs that this file has.
 
-    `overwritten`: the blob was the bytes of a file until newer ones were found, of whatever file its record tells.
     `deleted`: it or its file has been deleted since the rebuild was begun, or its erasure on this Shepherd is ordered.
     """
 
     blob: StoredObject
     file: StoredObject
     current: Sequence[StoredObject] = ()
-    overwritten: bool = False
     deleted: bool = False
 
 
@@ -276,8 +254,6 @@ def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordV
         return RecordVerdict.DAMAGED
     if known.blob.exists:
         return RecordVerdict.LISTED if _agree(facts, known.blob) else RecordVerdict.CONFLICT
-    if known.overwritten:
-        return RecordVerdict.OVERWRITTEN
     if known.deleted and not of_snapshot(facts):
         return RecordVerdict.DELETED
     true = genuine(facts, basis.record_key)
@@ -289,8 +265,9 @@ def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordV
     if not true:
         return RecordVerdict.SHELTERED
     verdict = RecordVerdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+    # They may be a copy's, too, whose name is lost. In a namespace in use, users may have overwritten them.
     replaced = verdict is RecordVerdict.OVERWRITTEN and not basis.in_use
-    return RecordVerdict.SHELTERED if replaced and basis.keeps_replaced else verdict
+    return RecordVerdict.SHELTERED if replaced else verdict
 
 
 def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:
@@ -373,10 +350,9 @@ def new_file(facts: ReplicaFacts, location: Location, parent: StoredObject, name
     return [check(obj, unset("entry", "type")), *put_all(obj, sections), named, *make_blob(new)]
 
 
-def new_version(facts: ReplicaFacts, location: Location, known: RecordContext, *, keep: bool = False) -> list[Element]:
-    """A file of the snapshot has other bytes since. The old blob is forgotten, its replicas are nobody's: their
-    Shepherds set them aside. To `keep` it (somebody may have used it meanwhile) is to leave it as one that no file
-    names."""
+def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -> list[Element]:
+    """A file of the snapshot has other bytes since. The old blob stays, as one that no file names: a copy by reference
+    may have it, known to the snapshot or not."""
     file, new = known.file, NewBlob(facts, (location,))
     elements = [check(file.id, version(file.version)), *make_blob(new), *dropped(file)]
     elements += [drop(file.id, "blobs", ordinal) for ordinal in file.sections.get("blobs", {})]
@@ -386,10 +362,6 @@ def new_version(facts: ReplicaFacts, location: Location, known: RecordContext, *
     for blob in known.current:
         if len(owners_of(blob)) > 1:
             elements += leave_blob(blob, Guid(file.id), "replaced", facts.created_ms)
-        elif blob.exists and not keep:
-            elements.append(erase(blob.id, version(blob.version)))
-            elements.append(put(OVERWRITTEN_OBJECT, "formerly", blob_of(blob), file.id))
-            elements += [drop(shepherd_object(at.shepherd), "file", at.reference) for at, _ in locations_of(blob)]
     return elements
 
 
