@@ -49,7 +49,7 @@ SUMS = "sums"
 OWNERS = "owners"
 """Whose a blob is, once it has been more than one's: GUIDs of files and ids of contents."""
 A_FILE, A_CONTENT = "file", "content"
-"""What an owner is."""
+"""What an owner is, and the property of a blob that names its only one."""
 
 Owner = Guid | ContentId
 
@@ -160,8 +160,7 @@ def share_blob(blob: StoredObject, owner: Owner, other: Owner, kind: str) -> lis
     shared = blob.sections.get(OWNERS, {})
     if other in shared:
         return []
-    still = (isset("blob", "file"), isset(OWNERS, owner)) if shared else (empty(OWNERS), _alone(owner, kind))
-    elements = [put(blob.id, OWNERS, other, kind, *still)]
+    elements = [put(blob.id, OWNERS, other, kind, *still_owner(blob, owner, kind))]
     return elements if shared else [*elements, put(blob.id, OWNERS, owner, kind)]
 
 
@@ -173,16 +172,16 @@ def hand_over(blob: StoredObject, file: Guid, content: ContentId) -> list[Elemen
 
 
 def want_copies(blob: StoredObject, owner: Owner, kind: str, wanted: int) -> list[Element]:
-    """Have a blob want as many copies as its owner; one that is not his alone, as many as any has ever asked for."""
-    if not blob.sections.get(OWNERS):
-        return [put(blob.id, "blob", "wanted", str(wanted), _alone(owner, kind))]
-    if wanted <= facts_of(blob).wanted:
+    """Have a blob want as many copies as its owner; one that is not his alone, as many as any has asked for."""
+    if len(owners_of(blob)) > 1 and wanted <= facts_of(blob).wanted:
         return []
-    return [put(blob.id, "blob", "wanted", str(wanted), isset(OWNERS, owner), version(blob.version))]
+    as_it_was = [version(blob.version)] if blob.sections.get(OWNERS) else []
+    return [put(blob.id, "blob", "wanted", str(wanted), *still_owner(blob, owner, kind), *as_it_was)]
 
 
-def _alone(owner: Owner, kind: str) -> Condition:
-    return is_("blob", A_CONTENT if kind == A_CONTENT else A_FILE, owner)
+def still_owner(blob: StoredObject, owner: Owner, kind: str) -> tuple[Condition, ...]:
+    """That a blob still is this owner's; and his alone, if it was that of one only, who had never shared it."""
+    return (isset(OWNERS, owner),) if blob.sections.get(OWNERS) else (empty(OWNERS), is_("blob", kind, owner))
 
 
 def discard_blob(blob: StoredObject, reason: str, now: Ms) -> list[Element]:

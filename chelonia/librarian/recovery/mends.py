@@ -45,8 +45,10 @@ from chelonia.librarian.metadata.blobs import (
     CHECKSUM_TYPES,
     FIRST_ORDINAL,
     OWNERS,
+    Owner,
     known_checksum_type,
     owners_of,
+    still_owner,
 )
 from chelonia.librarian.metadata.contents import COPYING, OPEN, SEALED
 from chelonia.librarian.metadata.elements import (
@@ -351,16 +353,13 @@ def _epoch(bench: Bench) -> Element:
 
 def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
     """The larger number counts: too many copies are given up later, too few are lost at once."""
-    blob, file, owned = blob_object(BlobId(finding.subject)), finding.object, is_("blob", "file", finding.object)
-    if file.startswith(CONTENT_PREFIX):
-        owned = is_("blob", "content", content_id(file))
-    if bench.look.section(blob, OWNERS):
-        owned = isset(OWNERS, file.removeprefix(CONTENT_PREFIX))
+    blob, file = blob_object(BlobId(finding.subject)), finding.object
+    owned = still_owner(invariants.owned(bench.look, BlobId(finding.subject)), *_owner(file))
     if file.startswith(CONTENT_PREFIX):
         header = bench.look.section(file, "content")
         if header.get("state") in (OPEN, COPYING):
             wants = is_("content", "wanted", header.get("wanted", ""))
-            told = put(blob, "blob", "wanted", header.get("wanted", ""), owned)
+            told = put(blob, "blob", "wanted", header.get("wanted", ""), *owned)
             return Mend((told, check(file, wants)), "its upload says how many replicas are wanted")
         file = ObjectId(bench.look.section(file, "content").get("file", ""))
     ours = bench.look.section(file, "states").get("neededReplicas", "")
@@ -371,7 +370,7 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
     wanted = str(max(numbers))
     elements = (
         put(file, "states", "neededReplicas", wanted, as_read("states", "neededReplicas", ours)),
-        put(blob, "blob", "wanted", wanted, as_read("blob", "wanted", theirs), owned),
+        put(blob, "blob", "wanted", wanted, as_read("blob", "wanted", theirs), *owned),
     )
     return Mend(elements, f"{wanted} replicas are wanted")
 
@@ -433,8 +432,7 @@ def _owners_wrong(finding: Finding, bench: Bench) -> Mend | None:
 def _owner_missing(finding: Finding, bench: Bench) -> Mend | None:
     """What names a blob becomes an owner of it, beside whose it is."""
     obj, blob = blob_object(BlobId(finding.subject)), BlobId(finding.subject)
-    kind = A_CONTENT if finding.object.startswith(CONTENT_PREFIX) else A_FILE
-    owner = finding.object.removeprefix(CONTENT_PREFIX)
+    owner, kind = _owner(finding.object)
     found = invariants.owned(bench.look, blob)
     if "blob" not in found.sections or not invariants.names_it(bench.look, owner, kind, blob):
         return None
@@ -450,6 +448,11 @@ def _owner_missing(finding: Finding, bench: Bench) -> Mend | None:
         ordinals = bench.look.section(finding.object, "blobs")
         still = check(finding.object, *(is_("blobs", key, blob) for key, held in ordinals.items() if held == blob))
     return Mend((*elements, still), "it is among its owners now")
+
+
+def _owner(obj: ObjectId) -> tuple[Owner, str]:
+    """An owner of blobs by its object, and what it is."""
+    return (content_id(obj), A_CONTENT) if obj.startswith(CONTENT_PREFIX) else (Guid(obj), A_FILE)
 
 
 def _names_not(bench: Bench, owner: str, kind: str, blob: BlobId) -> Element:

@@ -10,15 +10,27 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, Dn, Guid, ObjectId
+from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, Dn, Guid, ObjectId, RequestKey
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
+from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.sharing import decide
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import ADMIN, BARTENDER, HOUR, Bench, bench, everything, keyed, sound, spliced
+from tests.support.librarian import (
+    ADMIN,
+    BARTENDER,
+    HOUR,
+    LIBRARIAN,
+    Bench,
+    bench,
+    everything,
+    keyed,
+    sound,
+    spliced,
+)
 from tests.support.paper import paper
 
 
@@ -145,6 +157,28 @@ async def test_a_shared_blob_wants_as_many_copies_as_any_of_its_owners() -> None
         await b.service.set_wanted(BARTENDER, SetWanted(source, 1))
         await sound(b)
         assert (await b.stored(f"blob:{blob}")).value("blob", "wanted") == "3"
+
+
+async def test_the_last_owner_of_a_blob_may_want_fewer_copies() -> None:
+    async with bench() as b:
+        source, blob = await b.file("f")
+        copy = await copied(b, source, "g")
+        await b.service.set_wanted(BARTENDER, SetWanted(copy, 3))
+        await b.service.delete(BARTENDER, Delete(copy))
+        await sound(b)
+        assert await owners(b, blob) == [source]
+        await b.service.set_wanted(BARTENDER, SetWanted(source, 1))
+        await sound(b)
+        assert (await b.stored(f"blob:{blob}")).value("blob", "wanted") == "1"
+
+
+async def test_a_copy_made_meanwhile_keeps_the_copies_that_it_wants() -> None:
+    async with bench() as b:
+        source, blob = await b.file("f")
+        read = await b.stored(f"blob:{blob}")
+        await copied(b, source, "g")
+        fewer = want_copies(read, source, A_FILE, 1)
+        assert not (await b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(fewer))).applied
 
 
 async def test_a_deleted_source_comes_back_while_its_copy_was_written_anew() -> None:
