@@ -23,7 +23,8 @@ _NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class SegmentFile:
-    """An open segment; closed when nobody holds it any more. Raises: OSError from every call."""
+    """An open segment; closed when nobody holds it any more: `fd` alone is not to be kept. Raises: OSError from all
+    calls."""
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
@@ -43,15 +44,19 @@ class SegmentFile:
     def key(self) -> bytes | None:
         """The segment's key; that of its first header when its first block is damaged, None when there is no other.
         Raises: NOT_SUPPORTED for a newer version."""
-        key = layout.decode_segment(os.pread(self.fd, BLOCK_BYTES, 0))
+        key = layout.decode_segment(self.read(BLOCK_BYTES, 0))
         if key is None:
             first = next((block for block, header in self.walk(None) if header is not None), 0)
-            key = layout.key_of(os.pread(self.fd, layout.HEADER_BYTES, first * BLOCK_BYTES)) if first else None
+            key = layout.key_of(self.read(layout.HEADER_BYTES, first * BLOCK_BYTES)) if first else None
         return key
 
     def is_sound(self) -> bool:
         """Whether its first block is as it was written."""
-        return layout.decode_segment(os.pread(self.fd, BLOCK_BYTES, 0)) is not None
+        return layout.decode_segment(self.read(BLOCK_BYTES, 0)) is not None
+
+    def read(self, length: int, at: int) -> bytes:
+        """Bytes as they are there, fewer at the end."""
+        return os.pread(self.fd, length, at)
 
     def size(self) -> int:
         """Its length, bytes."""
@@ -105,7 +110,7 @@ class SegmentFile:
         """(block, header) of every entry in order, None for a block that is neither an entry's nor empty."""
         at, size = BLOCK_BYTES, self.size()
         while at < size:
-            front = os.pread(self.fd, layout.HEADER_BYTES, at)
+            front = self.read(layout.HEADER_BYTES, at)
             if not any(front):
                 at = self._next_data(at)
                 continue

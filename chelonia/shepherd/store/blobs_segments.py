@@ -382,8 +382,8 @@ class BlobSegments:
         """Raises: NOT_ALIVE when the bytes are rotten or their segment is gone."""
         try:
             with contextlib.suppress(OSError), self._reopening(place.segment):
-                return os.pread(self._file(place.segment).fd, length, at)
-            return os.pread(self._file(place.segment).fd, length, at)
+                return self._file(place.segment).read(length, at)
+            return self._file(place.segment).read(length, at)
         except OSError as error:
             if error.errno not in DAMAGE:
                 raise
@@ -487,7 +487,7 @@ class BlobSegments:
                     record, data, committed = self.raw(header.reference)
                 except CheloniaError:
                     continue  # it cannot be read: it stays
-                if len(record) + len(data) == header.record_bytes + header.data_bytes:
+                if layout.is_whole(header, record + data):  # what is rotten stays, too
                     moved.append(Entry(start.as_committed(header, committed), record + data))
                     size += len(data) + BLOCK_BYTES
         return moved

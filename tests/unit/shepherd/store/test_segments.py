@@ -424,9 +424,50 @@ def test_few_segments_are_open_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     segments = BlobSegments(tmp_path, segment_bytes=2 * BLOCK_BYTES)
     for number in range(20):
         segments.store(replicas(number))
-    before = len(os.listdir("/proc/self/fd"))
-    assert held(segments) == list(range(20))
+    before, found = len(os.listdir("/proc/self/fd")), list[list[int]]()
+    readers = [threading.Thread(target=lambda: found.append(held(segments))) for _ in range(8)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(60)
+    assert found == [list(range(20))] * 8
     assert len(os.listdir("/proc/self/fd")) <= before + 4
+
+
+def test_a_segment_stays_open_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its descriptor is another file's by then, and so are the bytes."""
+    segments, pread = BlobSegments(tmp_path), os.pread
+    segments.store(replicas(1))
+    (tmp_path / "foreign").write_bytes(bytes(100_000))
+    opened = []
+
+    def late(fd: int, length: int, at: int) -> bytes:
+        segments._opened.clear()
+        segments._current = None
+        opened.append((tmp_path / "foreign").open("rb"))
+        return pread(fd, length, at)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", late)
+        assert segments.read(named(1), ByteRange(0, 3000)) == data_of(1)
+    for file in opened:
+        file.close()
+
+
+def test_what_is_rotten_is_not_moved_as_if_it_were_whole(tmp_path: Path, expect_log: Callable[..., None]) -> None:
+    expect_log("segment 1 stays")
+    segments = BlobSegments(tmp_path, segment_bytes=20 * BLOCK_BYTES)
+    segments.store(replicas(*range(1, 20)))
+    segments.store(replicas(20))
+    for number in range(3, 20):
+        segments.erase(named(number))
+    with first(tmp_path).open("r+b") as file:
+        file.seek(segments.place(named(2)).data_at)
+        file.write(b"rot")
+    assert segments.compact()
+    assert segments.compact()
+    assert not segments.compact()
+    assert [segments.place(named(number)).segment for number in (1, 2)] == [2, 1]
 
 
 # --- the engine -----------------------------------------------------------------------------------------------------
