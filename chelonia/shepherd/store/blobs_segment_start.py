@@ -137,18 +137,18 @@ def _take_notes(folder: Path, found: Found) -> bool:
 
 def _take_headers(folder: Path, known: Known, found: Found) -> None:
     file, damaged, torn = SegmentFile(folder / name_of(known.number)), 0, 0
+    file.sync(added=False)  # what is read may be in memory alone, and from now on is relied on
     for block, header in file.walk(known.key or None):
         if header is None:
             damaged += 1
             continue
         place = header.place(known.number, block)
-        body = b"" if header.committed else os.pread(file.fd, place.size, place.at)[layout.HEADER_BYTES :]
+        body = b"" if header.committed else file.read(place.size, place.at)[layout.HEADER_BYTES :]
         if not header.committed and not layout.is_whole(header, body):
             file.wipe(place.at, place.end)
             torn += 1
             continue
         _keep_one(folder, header.reference, place, found.places)
-    file.sync(added=False)  # what was read may be in memory alone, and is relied on from now on
     if torn:
         log.info("segment %d: %d replicas that were being written at the last end are wiped", known.number, torn)
     if damaged:
@@ -176,7 +176,7 @@ def _keep_one(folder: Path, reference: ReferenceId, place: Place, places: Places
 
 def _is_whole(folder: Path, place: Place) -> bool:
     file = SegmentFile(folder / name_of(place.segment))
-    raw = os.pread(file.fd, place.size, place.at)
+    raw = file.read(place.size, place.at)
     header = layout.decode_header(raw, None)
     return header is not None and layout.is_whole(header, raw[layout.HEADER_BYTES :])
 

@@ -15,6 +15,7 @@ from chelonia.core.ports.shepherd import MARK, ByteRange, ShepherdState, SmallRe
 from chelonia.shepherd.store import blobs_files, blobs_segment_file, store_state
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.blobs_local import LocalBlobs
+from chelonia.shepherd.store.blobs_segments import BlobSegments
 from chelonia.shepherd.store.store_state import StateFile
 from tests.support.forgetful import Loss
 from tests.support.power import PowerDisk, powered
@@ -317,6 +318,43 @@ async def test_a_sync_that_fails_leaves_no_replica_of_its_batch(
         assert await read(store) == BYTES
 
     await after.each(there, Loss.ALL, engine=LocalBlobs)
+
+
+def test_a_move_that_was_killed_before_its_sync_loses_nothing_in_a_power_cut_after_it(
+    disk: PowerDisk, after: After, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start reads what nobody has synced: it may not wipe the other entry on its word."""
+    images: list[Path] = []
+
+    class Killed(BaseException):
+        pass
+
+    def killed(file: blobs_segment_file.SegmentFile, change: int = 0, *, added: bool) -> None:
+        if file.path.name == "00000002.segment":
+            raise Killed
+
+    def before(call: Callable[..., object]) -> Callable[..., object]:
+        def called(*arguments: object) -> object:
+            images.extend(after.images(Loss.ALL))
+            return call(*arguments)
+
+        return called
+
+    (disk.point / "store").mkdir()
+    blobs_segment_file.sync_directory(disk.point)
+    segments = BlobSegments(disk.point / "store", segment_bytes=10 * 4096)
+    segments.store([SmallReplica(REF, facts(), BYTES)])
+    with monkeypatch.context() as patched:
+        patched.setattr(blobs_segment_file.SegmentFile, "sync", killed)
+        with pytest.raises(Killed):
+            segments.trim(REF, len(BYTES))
+    with monkeypatch.context() as patched:
+        for name in ("fdatasync", "pwrite"):
+            patched.setattr(blobs_segment_file.os, name, before(getattr(os, name)))
+        assert BlobSegments(disk.point / "store").read(REF, ByteRange(0, len(BYTES))) == BYTES
+    images.extend(after.images(Loss.ALL))
+    for image in images:
+        assert BlobSegments(image / "store").read(REF, ByteRange(0, len(BYTES))) == BYTES
 
 
 # --- state and identity -----------------------------------------------------------------------------------------------
