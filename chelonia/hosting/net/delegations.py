@@ -56,14 +56,15 @@ class Delegations:
 
     async def request(self, peer: Peer) -> str:
         """A certificate request (PEM) for `peer` to sign: the same one until it is signed. Raises: BUSY."""
-        held = self._place(_who(peer))
         async with self._making:  # an RSA key costs 100 ms of a core: nobody gets more than one core of them
-            now_ms = self._now_ms()
-            if held.asked is None or now_ms >= held.asked_until_ms:
-                held.asked = await asyncio.to_thread(make_key, KeyKind.RSA)
-            held.asked_until_ms = Ms(now_ms + ANSWER_MS_MAX)
+            held = self._place(_who(peer))
+            key = held.asked if self._now_ms() < held.asked_until_ms else None
+            if key is None:
+                key = await asyncio.to_thread(make_key, KeyKind.RSA)
+                held = self._place(_who(peer))  # it may have been forgotten meanwhile
+            held.asked, held.asked_until_ms = key, Ms(self._now_ms() + ANSWER_MS_MAX)
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "proxy")])  # its signer names it
-        request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(held.asked, hashes.SHA256())
+        request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
         return request.public_bytes(serialization.Encoding.PEM).decode()
 
     def put(self, peer: Peer, pem: str) -> None:
@@ -86,7 +87,9 @@ class Delegations:
         if identity.dn != who[0]:
             raise CheloniaError(Kind.UNTRUSTED, "putProxy", cause=f"it is a proxy of {identity.dn}, you are {who[0]}")
         check_validity(chain, self._now_ms())
-        self._held[who] = _Held(Issued(chain, key), identity.not_after_ms)
+        held.issued, held.until_ms = Issued(chain, key), identity.not_after_ms
+        if key is held.asked:  # else another client of this user signs what was asked last
+            held.asked, held.asked_until_ms = None, Ms(0)
         log.info('event=delegated dn="%s" until_ms=%d limited=%s', who[0], identity.not_after_ms, identity.limited)
 
     def until_ms(self, peer: Peer) -> Ms:

@@ -12,8 +12,9 @@ from lxml import etree
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.net import delegations
-from chelonia.hosting.net.certificates import Issued, chain_pem, make_proxy
+from chelonia.hosting.net.certificates import Issued, KeyKind, PrivateKey, chain_pem, make_proxy
 from chelonia.hosting.net.delegations import Delegations
+from chelonia.hosting.net.http_messages import Peer
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.wire.soap import ENVELOPE
 from tests.unit.hosting.doors.test_plain_door import JOE, Bench, Seen
@@ -119,6 +120,29 @@ def test_a_request_is_the_same_until_it_is_signed_and_a_new_one_after(asker: Ask
     renewed = asker.call("renewProxyReq")["renewProxyReqReturn"]
     assert x509.load_pem_x509_csr(renewed.encode()).public_key() != keys[0]
     assert asker.copy("/f", Source=OTHER).status == 202  # by the one that is kept meanwhile
+
+
+def test_a_request_outlives_a_proxy_for_the_one_before(asker: Asker) -> None:
+    first = asker.call("getProxyReq")["getProxyReqReturn"]
+    assert not asker.call("putProxy", proxy=asker.sign(first, asker.joe()))
+    second = asker.call("getProxyReq")["getProxyReqReturn"]
+    for request in (first, second):  # the client of the first tries again, or there are two
+        assert not asker.call("putProxy", proxy=asker.sign(request, asker.joe()))
+
+
+async def test_what_is_forgotten_while_a_key_is_made_can_be_signed(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, peer = Delegations(asker.grid.clock.now_ms), Peer(JOE)
+    made = delegations.make_key(KeyKind.RSA)
+
+    def make(kind: KeyKind) -> PrivateKey:
+        kept.drop(peer)
+        return made
+
+    monkeypatch.setattr(delegations, "make_key", make)
+    kept.put(peer, asker.sign(await kept.request(peer), asker.joe()))
+    assert kept.until_ms(peer)
 
 
 def test_what_is_no_proxy_of_the_caller_is_refused(asker: Asker) -> None:
