@@ -261,10 +261,25 @@ def removals(bucket: LogicalName, key: str) -> tuple[Remove, ...]:
 
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer PUT with `x-amz-copy-source`."""
+    """Answer PUT with `x-amz-copy-source`: bytes and facts are of one state of the source, whoever overwrites it."""
     source, there = await found(parts, source_of(parts, ask), Want.USER)
-    check_source(ask, there)
-    anew = _anew(ask, there)
+    for left in range(AGAIN_MAX, -1, -1):
+        check_source(ask, there)
+        try:
+            return await _copied(parts, ask, source, there)
+        except CheloniaError as error:
+            if error.kind is not Kind.PRECONDITION or not left:
+                raise
+            etag = there.attributes.etag
+            source, there = await found(parts, source_of(parts, ask), Want.USER)
+            if there.attributes.etag == etag:
+                raise  # it is the object's own condition that does not hold
+    raise AssertionError("the last try returns or raises")
+
+
+async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpResponse:
+    """Copy the state that was seen. Raises: PRECONDITION, also where the source is not in it any more."""
+    anew = _anew(ask)
     kept = replace_facts(ask, there, anew=anew)
     ready_to = await ready(parts, ask)
     ask, when = ready_to.ask, ready_to.when
@@ -299,6 +314,7 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
         if error.kind not in UNSHARED:
             raise
     source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
+    clone.of.require(source.place, there.attributes)
     size, etag = there.attributes.size, there.attributes.etag
     placing = Placing(clone.place, size, wanted=copies, parents=True)
     arrived = await carried(parts, source, there, ByteRange(0, size), placing)
@@ -319,7 +335,7 @@ def source_of(parts: S3Parts, ask: Ask) -> Ask:
     return replace(ask, target=Target(bucket, keys.check_key(key)), bucket=place, query=query)
 
 
-def _anew(ask: Ask, there: Looked) -> bool:
+def _anew(ask: Ask) -> bool:
     directive = ask.header("x-amz-metadata-directive").upper() or "COPY"
     if directive not in ("COPY", "REPLACE"):
         raise S3Error("InvalidArgument", "Unknown metadata directive: COPY or REPLACE")

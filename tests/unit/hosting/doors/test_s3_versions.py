@@ -16,7 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Look, Looked, Set
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Set
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
 from chelonia.hosting.doors.s3 import multipart
@@ -339,6 +339,32 @@ def test_an_empty_copy_of_a_mark_is_a_mark(door: Door) -> None:
     (there,) = asyncio.run(door.files.look(Call(dn=JOE), (Look(LogicalName(ROOT, ("lab", "to"))),)))
     assert isinstance(there, Looked)
     assert there.attributes.type == "collection"
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["by reference", "by its bytes"])
+def test_a_copy_is_of_one_state_of_what_is_overwritten(
+    door: Door, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    door.ask("PUT", "/lab/from", b"old", x_amz_meta_of="old")
+    inner, overwrites = door.files.apply, [1]
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Clone):
+            for _ in range(overwrites.pop() if overwrites else 0):
+                await door._ask("PUT", "/lab/from", b"new", JOE, {"x-amz-meta-of": "new"})
+            if not shared:
+                return (Failure(Kind.NOT_SUPPORTED),)
+        return await inner(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", apply)
+    assert door.ask("PUT", "/lab/to", x_amz_copy_source="lab/from").status == 200
+    made = door.ask("GET", "/lab/to")
+    assert (made.body, made.headers["x-amz-meta-of"]) == (b"new", "new")
+    only = {"x_amz_copy_source_if_match": made.headers["ETag"]}
+    overwrites.append(1)
+    assert door.ask("PUT", "/lab/to", x_amz_copy_source="lab/from", **only).status == 200
+    door.put("from", b"newer")
+    assert door.ask("PUT", "/lab/to", x_amz_copy_source="lab/from", **only).status == 412
 
 
 def test_a_bucket_tells_the_location_that_its_maker_said(door: Door) -> None:
