@@ -50,6 +50,8 @@ class Tally:
     """When each request had begun, how long it took with its retry, and which it was."""
     retried: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    """What was answered and is not so; where a worker itself broke, how."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stalls(self, since: float) -> dict[str, float]:
@@ -76,10 +78,18 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """One request after the other."""
-        while not self.stopping:
-            self._turn += 1
-            kind = self._chance.choices(("put", "get", "list", "delete", "large", "parts"), (40, 30, 8, 12, 7, 3))[0]
-            getattr(self, f"_{kind}")()
+        try:
+            while not self.stopping:
+                self._turn += 1
+                kinds = ("put", "get", "list", "delete", "large", "parts")
+                getattr(self, f"_{self._chance.choices(kinds, (40, 30, 8, 12, 7, 3))[0]}")()
+        except Exception as error:
+            self._wrong(f"worker {self._number} broke: {error!r}")
+            raise
+
+    def _wrong(self, text: str) -> None:
+        with self._tally.lock:
+            self._tally.wrong.append(text)
 
     def _asked(self, what: str, request: Callable[[Any], Any]) -> Any:
         """One request, and once more at the other front end. Returns: the answer; None: refused twice."""
@@ -120,15 +130,16 @@ class Worker(threading.Thread):
         if not self._mine.get(key):
             return
         answer = self._asked("get", lambda front: front.get_object(Bucket=BUCKET, Key=key)["Body"].read())
-        if answer is not None:
-            assert hashlib.md5(answer).hexdigest() == self._mine[key], f"{key} is not what was acknowledged"
+        if answer is not None and hashlib.md5(answer).hexdigest() != self._mine[key]:
+            self._wrong(f"{key} is not what was acknowledged")
 
     def _list(self) -> None:
         answer = self._asked("list", lambda front: front.list_objects_v2(Bucket=BUCKET, Prefix=f"w{self._number}/"))
         if answer is not None and not answer["IsTruncated"]:
             named = {each["Key"] for each in answer.get("Contents", ())}
             missing = {key for key, digest in self._mine.items() if digest} - named
-            assert not missing, f"a listing lacks {sorted(missing)[:5]}"
+            if missing:
+                self._wrong(f"a listing lacks {sorted(missing)[:5]}")
 
     def _delete(self) -> None:
         key = self._chance.choice(list(self._mine) or [""])
@@ -265,8 +276,9 @@ async def run(root: Path, rounds: int, threads: int) -> int:
             worker.stopping = True
         for worker in trial.workers:
             await asyncio.to_thread(worker.join, 120)
+            assert not worker.is_alive(), f"{worker.name} does not end"
         await trial.until_whole()
-        wrong = await asyncio.to_thread(trial.judge)
+        wrong = [*trial.tally.wrong, *await asyncio.to_thread(trial.judge)]
     finally:
         await asyncio.to_thread(cluster.stop)
     tally = trial.tally
@@ -274,8 +286,8 @@ async def run(root: Path, rounds: int, threads: int) -> int:
         for text, count in seen.most_common(12):
             print(f"{name}, {count} times: {text}")
     again, failed = sum(tally.retried.values()), sum(tally.failed.values())
-    print(f"{len(tally.done)} requests, {again} asked again, {failed} failed; of {len(tally.acknowledged)} keys "
-          f"{len(wrong)} are not as acknowledged; load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(f"{len(tally.done)} requests, {again} asked again, {failed} failed, {len(wrong)} answers were "
+          f"wrong; {len(tally.acknowledged)} keys are acknowledged; load {os.getloadavg()[0]:.1f}")  # fmt: skip
     return 0 if all(good) and not wrong and not tally.failed else 1
 
 
