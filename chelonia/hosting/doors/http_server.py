@@ -44,8 +44,6 @@ _OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRE
 """What another connection may be rid of: a client that has a new certificate shows it on the next one."""
 _BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
 """What a body ends with that does not come whole."""
-_CLOSED = "Connection closed."
-"""What aiohttp's RuntimeError says when the rest of a refused body is read and the client has gone."""
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
 Observe = Callable[[HttpRequest, int, int, int], None]
@@ -198,18 +196,22 @@ class HttpServer:
 
     async def _leave_out(self, raw: web.BaseRequest) -> None:
         """Read the rest of a body that was refused, so that its sender gets to see the answer: a piece at a time, and
-        all connections in turn. Nothing of it is read in full speed: 8 MB would hold the event loop for 50 ms."""
-        owner = owner_of(ANONYMOUS, raw.remote or "")
+        all connections in turn. Nothing of it is read in full speed: 8 MB would hold the event loop for 50 ms. Who
+        expects 100 Continue is waited for as well: some send without it, and a reset would take the answer away."""
+        owner, come = owner_of(ANONYMOUS, raw.remote or ""), 0
         try:
             async with asyncio.timeout(self._limits.linger_ms / 1000):
                 while not raw.content.is_eof():
                     await self._refused.through(owner)
-                    await raw.content.read(bounds.REFUSED_PIECE_BYTES)
+                    come += len(await raw.content.read(bounds.REFUSED_PIECE_BYTES))
         except TimeoutError:
-            self._parts.notes.met("bytes of a refused body", owner, "the connection was closed")
+            if come:
+                self._parts.notes.met("bytes of a refused body", owner, "the connection was closed")
             if isinstance(raw.protocol, _Connection):
                 raw.protocol.cut()
         except (*_BREAKS, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and raw.transport is not None:
+                raise  # not aiohttp's way to say that the connection is closed
             log.debug("a refused body ended before its end error=%s", error)
 
     def _mind_idle(self) -> None:
@@ -569,7 +571,7 @@ class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
         if isinstance(fault, HttpProcessingError):
             # Its text quotes the request, which may hold a ticket.
             self.logger.info("malformed request: %s", type(fault).__name__)
-        elif isinstance(fault, ConnectionError) or (isinstance(fault, RuntimeError) and str(fault) == _CLOSED):
+        elif isinstance(fault, ConnectionError):
             self.logger.debug("connection lost: %s", fault)
         else:
             super().log(level, msg, *args, **kwargs)

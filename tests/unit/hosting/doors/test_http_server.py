@@ -23,7 +23,7 @@ from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole,
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from tests.support.polling import poll_async
 from tests.unit.hosting.grid import JANE, Grid
-from tests.unit.hosting.listening import client_of, plain, secure, talk
+from tests.unit.hosting.listening import PLAIN, client_of, plain, secure, talk
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
@@ -75,7 +75,9 @@ async def test_a_target_may_be_absolute_and_has_no_fragment(target: str, says: b
         assert says in await talk(server, raw)
 
 
-async def test_continue_is_sent_when_the_body_is_wanted_only() -> None:
+async def test_continue_is_sent_when_the_body_is_wanted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[str] = []
+    monkeypatch.setattr(PLAIN.notes, "met", lambda limit, who, did: met.append(limit))
     head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
     async with plain(echo) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -88,6 +90,9 @@ async def test_continue_is_sent_when_the_body_is_wanted_only() -> None:
         answer = await talk(server, head)
         assert answer.startswith(b"HTTP/1.1 403")
         assert b"100 Continue" not in answer
+        assert not met, "no byte came of which there could be too many"
+        assert (await talk(server, head, b"hel")).startswith(b"HTTP/1.1 403"), "who does not wait is told as well"
+        assert met == ["bytes of a refused body"]
 
 
 async def test_every_answer_names_its_request() -> None:
