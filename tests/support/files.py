@@ -419,7 +419,7 @@ class MemoryFiles:
         if len(numbers) > bounds.PARTS_MAX:
             raise CheloniaError(Kind.TOO_LARGE)
         if not numbers or numbers != sorted(set(numbers)) or not 1 <= numbers[0] <= numbers[-1] <= bounds.PARTS_MAX:
-            raise CheloniaError(Kind.BAD_REQUEST)
+            raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {numbers}")
         if change.upload not in self._uploads:
             raise CheloniaError(Kind.NOT_FOUND)
         found = self._upload(call, change.upload, self._uploads[change.upload].change.place, None)
@@ -428,7 +428,7 @@ class MemoryFiles:
                 raise CheloniaError(Kind.INCOMPLETE)
         chosen = [found.parts[number] for number in numbers]
         if any(len(data) < change.least for _, data in chosen[:-1]):
-            raise CheloniaError(Kind.BAD_REQUEST)
+            raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {numbers}")
         extents, at = [], 0
         for put, data in chosen:
             extents += [Extent(at, len(data), BlobId(put))] if data else []

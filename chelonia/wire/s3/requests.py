@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote_plus
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.wire import xml
 from chelonia.wire.s3 import versions
@@ -63,6 +64,8 @@ def completion(body: bytes) -> tuple[CompletedPart, ...]:
         number, etag = _text(part, "PartNumber"), _text(part, "ETag").strip('"')
         if not (number.isascii() and number.isdigit() and len(number) <= 5 and etag):
             raise S3Error("MalformedXML", "a Part has a PartNumber and an ETag")
+        if not 1 <= int(number) <= bounds.PARTS_MAX:
+            raise S3Error("InvalidPart", f"parts have the numbers 1 to {bounds.PARTS_MAX}, not {number}")
         said = {name: _text(part, f"Checksum{name.upper()}") for name in ALGORITHMS}
         order.append(CompletedPart(int(number), etag, {name: value for name, value in said.items() if value}))
     if not order:

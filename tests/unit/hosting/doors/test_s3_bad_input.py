@@ -47,13 +47,12 @@ def test_parts_come_in_order_each_once_and_are_those_that_arrived(door: Door) ->
         TWO.format(1, two, 2, one): (400, "InvalidPart"),
         TWO.format(1, one, 3, two): (400, "InvalidPart"),
         TWO.format(1, one, 10_001, two): (400, "InvalidPart"),
+        TWO.format(0, one, 1, one): (400, "InvalidPart"),
         "<Part><PartNumber>1</PartNumber></Part>": (400, "MalformedXML"),
         "": (400, "MalformedXML"),
     }
     for parts, expected in refusals.items():
-        got = completed(door, "k", upload, parts)
-        assert got[0] == expected[0], (parts, got)
-        assert got[1] in (expected[1], "InvalidArgument", "InvalidRequest", "InvalidPartOrder"), (parts, got)
+        assert completed(door, "k", upload, parts) == expected, parts
     assert door.ask("GET", "/lab/k").status == 404
     assert completed(door, "k", upload, TWO.format(1, one, 2, two)) == (200, "")
 
@@ -108,7 +107,7 @@ NONSENSE: dict[str, Callable[[Door], object]] = {
     "a deletion of 1001": lambda door: door.ask(
         "POST", "/lab?delete", f"<Delete>{'<Object><Key>k</Key></Object>' * 1001}</Delete>"
     ),
-    "a range of a copy": lambda door: door.ask("GET", "/lab/k?versionId="),
+    "a version without a name": lambda door: door.ask("GET", "/lab/k?versionId="),
 }
 
 
