@@ -55,6 +55,7 @@ class ListeningSockets:
 
     @property
     def port(self) -> int:
+        """The port listened on, also where the system has chosen it."""
         assert self._sockets, "start() first"
         return int(self._sockets[0].getsockname()[1])
 

@@ -23,11 +23,10 @@ BODY_BYTES_MAX: Final = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DelegationCall:
-    """One request: its operation and namespace, the id of the delegation and the proxy (PEM), "" where it has none."""
+    """One request: its operation and namespace, and the proxy (PEM), "" where it has none."""
 
     operation: str
     namespace: str
-    delegation: str = ""
     proxy: str = ""
 
 
@@ -38,7 +37,7 @@ def read(body: bytes) -> DelegationCall:
         cause = f"wrong namespace; here is delegation: {' or '.join(NAMESPACES)}"
         raise CheloniaError(Kind.UNKNOWN_OPERATION, "delegation", cause=cause)
     texts = {local_name(child): text_of(child) for child in node}
-    return DelegationCall(local_name(node), namespace(node), texts.get("delegationID", ""), texts.get("proxy", ""))
+    return DelegationCall(local_name(node), namespace(node), texts.get("proxy", ""))
 
 
 def returned(asked: DelegationCall, value: str | None = None) -> bytes:
