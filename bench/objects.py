@@ -1,11 +1,9 @@
 """Small objects through the SDK: put, get, stat, delete and list of 4 KiB files, at 1, 16 and 64 at once.
 
 Three Shepherds, three copies wanted, two of them durable before the answer, mutual TLS, syncs and intervals as in
-production. What a
-put still owes when it is answered, the third copy, is waited for after each block and counted in `put_and_copies`.
-A MinIO (`minio` on the PATH, four directories, plain HTTP, signed requests of boto3) is measured beside it; without one
-that is said. The client of MinIO is another one: compare the servers' CPU, and rates with care.
-Before them the store alone, in this process: batches of 16 replicas as files and in segments, settled and erased, in
+production. What a put still owes when it is answered, the third copy, is waited for after each block and counted in
+`put_and_copies`. (Peers are measured beside the S3 door: `s3`.)
+Before that the store alone, in this process: batches of 16 replicas as files and in segments, settled and erased, in
 turn on one disk.
 
 CHELONIA_BENCH_OBJECTS: how many objects a block (by default as many as are at once, times 20, at least 100).
@@ -16,16 +14,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import shutil
-import socket
-import subprocess
-import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import cluster
@@ -50,31 +41,24 @@ AT_ONCE = (1, 16, 64)
 BATCH, BATCHES = 16, 4
 BLOCKS_MAX = 5
 COPIED_S = 120.0
-MINIO_READY_S = 30.0
 Costs = dict[str, dict[str, list[Cost]]]
 """By how many are at once, then by operation."""
 
 
 async def run(setup: Setup) -> Outcome:
-    """Measure this cluster, then MinIO."""
+    """Measure the store alone, then this cluster."""
     blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
     results: dict[str, Any] = {"size": SIZE, "stores": await _stores(setup, 10 if setup.quick else 40)}
     for way, told in results["stores"].items():
         setup.say(f"  {way:8} " + ", ".join(f"{what} {ms:.3f} ms" for what, ms in told.items()) + " a replica")
     results["chelonia"] = _figures(await _measured(setup, blocks))
-    skipped = []
-    if shutil.which("minio") is None:
-        skipped.append("MinIO: no `minio` on the PATH")
-    else:
-        results["minio"] = _figures(await _measured_minio(setup, blocks))
-    for whose in ("chelonia", "minio"):
-        for at_once, told in results.get(whose, {}).items():
-            for name, figures in told.items():
-                setup.say(
-                    f"  {whose:8} {name:14} {at_once:>2} at once: {figures['per_s']:8.0f}/s, CPU s per 1000: "
-                    f"servers {figures['server_cpu']:.2f}, client {figures['client_cpu']:.2f}"
-                )
-    return Outcome(results, skipped=skipped)
+    for at_once, told in results["chelonia"].items():
+        for name, figures in told.items():
+            setup.say(
+                f"  {name:14} {at_once:>2} at once: {figures['per_s']:8.0f}/s, CPU s per 1000: "
+                f"servers {figures['server_cpu']:.2f}, client {figures['client_cpu']:.2f}"
+            )
+    return Outcome(results)
 
 
 def _count(at_once: int) -> int:
@@ -188,74 +172,3 @@ async def _all_copied(asking: Administrator) -> None:
         if time.monotonic() > give_up:
             raise SystemExit(f"copies are still missing: {status.copies_to_go} to go")
         await asyncio.sleep(0.25)
-
-
-# --- MinIO ----------------------------------------------------------------------------------------------------------
-
-
-async def _measured_minio(setup: Setup, blocks: int) -> Costs:
-    costs: Costs = {}
-    with _minio(setup.scratch) as (pid, s3), ThreadPoolExecutor(max(AT_ONCE)) as pool:
-        await asyncio.to_thread(s3.create_bucket, Bucket="objects")
-        for block in range(blocks):
-            for at_once in AT_ONCE:
-                told = await _minio_block(pid, s3, pool, at_once, f"{at_once}-{block}")
-                for name, cost in told.items():
-                    costs.setdefault(str(at_once), {}).setdefault(name, []).append(cost)
-    return costs
-
-
-async def _minio_block(pid: int, s3: Any, pool: ThreadPoolExecutor, at_once: int, name: str) -> dict[str, Cost]:
-    keys = [f"{name}/{n:06d}" for n in range(_count(at_once))]
-    data, loop = os.urandom(SIZE), asyncio.get_running_loop()
-    acts: dict[str, Callable[[str], Any]] = {
-        "put": lambda key: s3.put_object(Bucket="objects", Key=key, Body=data),
-        "get": lambda key: s3.get_object(Bucket="objects", Key=key)["Body"].read(),
-        "stat": lambda key: s3.head_object(Bucket="objects", Key=key),
-        "delete": lambda key: s3.delete_object(Bucket="objects", Key=key),
-    }
-    costs = {}
-    for operation, act in acts.items():
-        stop = meter(lambda: (pid,))
-        costs[operation] = stop(
-            await side_by_side(keys, at_once, lambda key, act=act: loop.run_in_executor(pool, act, key))  # type: ignore[misc]
-        )
-    return costs
-
-
-@contextmanager
-def _minio(scratch: Path) -> Iterator[tuple[int, Any]]:
-    """A MinIO on four directories, as its erasure coding wants, and a client of it."""
-    import boto3
-    from botocore.config import Config
-
-    user, secret = "bench", "bench-bench-bench"
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="minio-") as name, socket.create_server(("127.0.0.1", 0)) as s:
-        address = f"127.0.0.1:{s.getsockname()[1]}"
-        s.close()
-        directories = [str(Path(name) / f"d{n}") for n in range(4)]
-        # MINIO_CI_CD: directories on the disk of the root are taken.
-        environment = {**os.environ, "MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": secret, "MINIO_CI_CD": "1"}
-        command = ("minio", "server", "--quiet", "--address", address, *directories)
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            _until_listening(address)
-            config = Config(max_pool_connections=max(AT_ONCE), s3={"addressing_style": "path"})
-            keys = {"aws_access_key_id": user, "aws_secret_access_key": secret, "region_name": "us-east-1"}
-            yield process.pid, boto3.client("s3", endpoint_url=f"http://{address}", config=config, **keys)
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def _until_listening(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    give_up = time.monotonic() + MINIO_READY_S
-    while True:
-        try:
-            socket.create_connection((host, int(port)), 1).close()
-            return
-        except OSError as error:
-            if time.monotonic() > give_up:
-                raise SystemExit("minio did not start") from error
-            time.sleep(0.1)

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import ssl
 import subprocess
 import sys
 import time
@@ -58,7 +57,6 @@ class S3Session:
 
     server: S3Server
     http: aiohttp.ClientSession
-    tls: ssl.SSLContext | bool = False
     again: int = 0
     """Requests that were sent once more, because the answer was 503."""
 
@@ -81,7 +79,8 @@ class S3Session:
         url = f"{self.server.url}{path}{'?' if query else ''}{query}"
         target = URL(url, encoded=True)
         for left in range(AGAIN_MAX, -1, -1):
-            async with self.http.request(method, target, data=body or None, headers=fields, ssl=self.tls) as answer:
+            # unverified: the servers are the bench's own or named by whoever runs it, and all bytes are random
+            async with self.http.request(method, target, data=body or None, headers=fields, ssl=False) as answer:
                 got = await answer.read()
                 if answer.status < 300:
                     return got
@@ -184,10 +183,14 @@ async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) ->
     keys = [f"/bench-s3/large-{block}-{n}" for n in range(LARGE_AT_ONCE)]
     data = os.urandom(LARGE)
     total = LARGE * len(keys) // 2**20
-    for what, act in (
-        ("PUT MiB", lambda key: session.ask("PUT", key, body=data)),
-        ("GET MiB", lambda key: session.ask("GET", key)),
-    ):
+
+    async def get(key: str) -> None:
+        assert await session.ask("GET", key) == data, f"{key} is not what was put"
+
+    acts: tuple[tuple[str, Callable[[str], Awaitable[Any]]], ...] = (
+        ("PUT MiB", lambda key: session.ask("PUT", key, body=data)), ("GET MiB", get),
+    )  # fmt: skip
+    for what, act in acts:
         stop = meter(session.server.pids)
         await side_by_side(keys, LARGE_AT_ONCE, act)
         seen.setdefault(what, []).append(stop(total))
@@ -196,7 +199,7 @@ async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) ->
 
 
 async def _listed(session: S3Session, seen: dict[str, list[Cost]]) -> None:
-    """Pages of 1 000 keys; what is not small is made with empty objects first."""
+    """Pages of 1 000 keys; objects of one byte are made for it first."""
     count = int(os.environ.get("CHELONIA_BENCH_S3_LISTED", "2000"))
     keys = [f"/bench-s3/listed/{n // 1000:04d}/{n % 1000:04d}" for n in range(count)]
     await side_by_side(keys, 64, lambda key: session.ask("PUT", key, body=b"x"))
