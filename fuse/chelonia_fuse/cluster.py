@@ -94,9 +94,11 @@ class MountedCluster:
     wanted: int
     away_until_s: float = 0.0
     _changes: WriteBatches = field(init=False)
+    _commits: WriteBatches = field(init=False)
 
     def __post_init__(self) -> None:
         self._changes = WriteBatches(self.files, SystemClock())
+        self._commits = WriteBatches(self.files, SystemClock(), again_ms=0)  # who commits tries again himself
 
     @property
     def is_away(self) -> bool:
@@ -131,6 +133,10 @@ class MountedCluster:
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
         return _good(await _in_time(self._changes.write(new_call(), change), "apply", place), "apply")
 
+    async def _commit(self, change: Write | Splice) -> Attributes:
+        answer = await _in_time(self._commits.write(new_call(), change), "apply", change.place)
+        return _told(_good(answer, "apply"), change.place)
+
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
         content = Content(size=0, whole=True)
@@ -149,18 +155,18 @@ class MountedCluster:
         place, plan = saving.place, saving.plan
         if not plan.ranges:
             content = Content(size=plan.size, whole=plan.whole)
-            return _told(await self.change(Splice(place, content, saving.setting, when=saving.when)), place)
+            return await self._commit(Splice(place, content, saving.setting, when=saving.when))
         if plan.plain and plan.length <= bounds.INLINE_BYTES_MAX:
-            return _told(await self.change(await _inline(saving)), place)
+            return await self._commit(await _inline(saving))
         placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
         (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
         placed = _good(answer, "place")
         tried.append(placed.blob)
         arrived = await self.send(placed, saving.body, plan.length, len(tried) - 1)
         if plan.plain:
-            return _told(await self.change(Write(place, arrived, saving.setting, when=saving.when)), place)
+            return await self._commit(Write(place, arrived, saving.setting, when=saving.when))
         content = Content(_extents(plan, placed.blob), (arrived,), plan.size, plan.whole)
-        return _told(await self.change(Splice(place, content, saving.setting, when=saving.when)), place)
+        return await self._commit(Splice(place, content, saving.setting, when=saving.when))
 
 
 async def _inline(saving: Saving) -> Write:

@@ -35,9 +35,11 @@ _Waiting = tuple[Change, "asyncio.Future[Done | Failure]"]
 class WriteBatches:
     """The changes of one client."""
 
-    def __init__(self, files: Files, clock: Clock) -> None:
+    def __init__(self, files: Files, clock: Clock, *, again_ms: int = AGAIN_MS) -> None:
+        """`again_ms`: for how long a passing trouble of a change is tried again; 0: its owner tries."""
         self._files = files
         self._clock = clock
+        self._again_ms = again_ms
         self._waiting: list[_Waiting] = []
         self._sending = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,22 +67,15 @@ class WriteBatches:
 
     async def _send(self, call: Call, batch: list[_Waiting]) -> None:
         try:
-            answers = await self._settled(call, batch)
+            await self._settle(call, batch)
         except BaseException:
             for _, answer in (*batch, *self._waiting):
                 answer.cancel()
             raise
-        for (_, answer), told in zip(batch, answers, strict=True):
-            if answer.done():
-                continue
-            if isinstance(told, CheloniaError):
-                answer.set_exception(told)
-            else:
-                answer.set_result(told)
 
     def _next(self) -> list[_Waiting]:
         """As many of those that wait as one call takes, in their order; who has gone away sends nothing."""
-        self._waiting = [each for each in self._waiting if not each[1].done()]
+        self._waiting = _open(self._waiting)
         count = size = 0
         for change, _ in self._waiting[:CALL_FILES_MAX]:
             size += len(change.inline.data) if isinstance(change, Write) and change.inline is not None else 0
@@ -90,23 +85,29 @@ class WriteBatches:
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    async def _settled(self, call: Call, batch: list[_Waiting]) -> list[Done | Failure | CheloniaError]:
-        """The answers, asked for again while some are of a passing trouble; the first lasting one of each counts, and a
-        call that fails later fails only those that have none yet."""
+    async def _settle(self, call: Call, batch: list[_Waiting]) -> None:
+        """Give each its first lasting answer when it comes, and ask again while some have none; a call that fails later
+        fails only those."""
         changes = tuple(change for change, _ in batch)
-        answers: list[Done | Failure | CheloniaError] = []
-        give_up_ms, backoff = self._clock.monotonic_ms() + AGAIN_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
+        give_up_ms, backoff = self._clock.monotonic_ms() + self._again_ms, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while True:
             try:
-                told: tuple[Done | Failure | CheloniaError, ...] = await self._files.apply(call, changes)
+                answers = await self._files.apply(call, changes)
             except CheloniaError as error:
-                return [error if _passing(each) else each for each in answers] or [error] * len(batch)
-            answers = [new if _passing(old) else old for old, new in zip(answers or told, told, strict=True)]
+                for _, waiting in _open(batch):
+                    waiting.set_exception(error)
+                return
             pause_ms = backoff.failed()
-            if not any(map(_passing, answers)) or self._clock.monotonic_ms() + pause_ms > give_up_ms:
-                return answers
+            over = self._clock.monotonic_ms() + pause_ms > give_up_ms
+            for (_, waiting), told in zip(batch, answers, strict=True):
+                passing = isinstance(told, Failure) and told.kind in AGAIN
+                if not waiting.done() and (over or not passing):
+                    waiting.set_result(told)
+            if not _open(batch):
+                return
             await self._clock.sleep(pause_ms)
 
 
-def _passing(answer: Done | Failure | CheloniaError) -> bool:
-    return isinstance(answer, Failure) and answer.kind in AGAIN
+def _open(batch: list[_Waiting]) -> list[_Waiting]:
+    """Those that somebody still waits for."""
+    return [each for each in batch if not each[1].done()]

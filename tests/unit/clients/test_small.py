@@ -14,9 +14,12 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
-from chelonia.core.ports.files import Change, Done, Failure, Files
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Change, Done, Failure, Files, Make
+from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
+from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia_clients.client import Client
 from tests.support.bartender import FakeBartender
 from tests.support.files import MemoryFiles
@@ -28,15 +31,19 @@ DATA = b"small bytes"
 
 class AsJoe:
     """The port as joe's connection has it. `applied`: how many changes each call had; `trouble`: changes that meet a
-    passing trouble first; `fails`: the number of the call that fails as a whole."""
+    passing trouble first; `fails`: the number of the call that fails as a whole; `calm`: only then is a call made
+    again."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self.applied: list[tuple[RequestKey, int]] = []
         self.trouble = 0
         self.fails = 0
+        self.calm: asyncio.Event | None = None
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if self.applied and self.calm is not None:
+            await self.calm.wait()
         self.applied.append((call.request_key, len(changes)))
         if len(self.applied) == self.fails:
             raise CheloniaError(Kind.UNAVAILABLE, "apply", cause="nobody answers")
@@ -122,6 +129,26 @@ async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(c
     await asyncio.gather(*(upload(client, bytes_source(DATA), f"/f{n}", wish) for n in range(3)))
     assert len(files.applied) == 2
     assert files.applied[0] == files.applied[1]
+
+
+async def test_the_trouble_of_one_holds_back_nobody_else(client: Client) -> None:
+    files = cast(AsJoe, client.files)
+    files.trouble, files.calm = 1, asyncio.Event()
+    wish = UploadOptions(replace=True)
+    uploads = [asyncio.create_task(upload(client, bytes_source(DATA), f"/f{n}", wish)) for n in range(3)]
+    await asyncio.wait_for(asyncio.gather(*uploads[1:]), 20)
+    assert not uploads[0].done()
+    files.calm.set()
+    await uploads[0]
+
+
+async def test_who_tries_again_himself_is_told_of_the_trouble_at_once(client: Client) -> None:
+    files = cast(AsJoe, client.files)
+    files.trouble = 1
+    batches = WriteBatches(client.files, client.clock, again_ms=0)
+    change = Make(parse_ln("/c"), TYPE_COLLECTION)
+    assert await batches.write(client.new_call(), change) == Failure(Kind.OUTCOME_UNKNOWN)
+    assert len(files.applied) == 1
 
 
 async def test_large_calls_are_cut(client: Client) -> None:

@@ -16,8 +16,9 @@ import pytest
 from msgspec import structs
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Named, Over, Setting
+from chelonia.core.ports.files import Change, Done, Failure, Named, Over, Setting, Write
 from chelonia_fuse import committing, copies, inodes, reading
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
@@ -481,6 +482,28 @@ async def test_changes_that_come_together_share_calls(mount: Trial) -> None:
     await asyncio.gather(*(mount.system.remove(mount.root, name, directory=False) for name in names_))
     assert await names(mount) == []
     assert mount.network.asked.count("apply") < 10
+
+
+async def test_a_commit_that_met_a_passing_trouble_is_tried_again_without_its_neighbours(
+    mount: Trial, other: Trial
+) -> None:
+    twin, names_ = mount.network.twin, [f"f{n}" for n in range(10)]
+    apply, written = twin.apply, list[str]()
+
+    async def troubled(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        answers = list(await apply(call, changes))
+        for n, change in enumerate(changes):
+            if isinstance(change, Write):
+                written.append(change.place.name)
+                if change.place.name == "f7" and written.count("f7") == 1:
+                    answers[n] = Failure(Kind.UNAVAILABLE)
+        return tuple(answers)
+
+    twin.apply = troubled  # type: ignore[method-assign]
+    await asyncio.gather(*(mount.write(name, name.encode()) for name in names_))
+    assert sorted(written) == sorted([*names_, "f7"])
+    assert await other.read("f7") == b"f7"
+    assert sorted(await names(other)) == sorted(names_)
 
 
 async def test_an_answer_that_was_overtaken_by_a_commit_is_no_change_by_others(mount: Trial, other: Trial) -> None:
