@@ -230,6 +230,8 @@ class FileCommitter:
             inode.gone = True
         elif there.attributes.etag in tried or any(extent.blob in tried for extent in there.extents):
             self._done(inode, copy, plan, there.attributes)  # an earlier try has applied
+        elif there.attributes.size == plan.size == 0:
+            self._done(inode, copy, plan, there.attributes)  # the same, or somebody else has emptied it
         elif there.attributes.etag == staged.etag:
             return True  # it has another name
         elif there.attributes.size == staged.base == 0:

@@ -114,7 +114,8 @@ class FileSystem:
 
     async def refresh(self, inode: Inode) -> float:
         """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change, also of what
-        is in a directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND."""
+        is in a directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND,
+        DENIED."""
         age_s = (time.monotonic_ns() - inode.learned_ns) / 1e9
         if inode.gone or age_s < VALID_S:
             return 0.0 if inode.gone else age_s

@@ -169,10 +169,12 @@ async def test_a_file_that_others_renamed_is_still_the_same_file(mount: Trial, o
     assert (await other.read("g"), await other.read("f")) == (b"2", b"another")
 
 
-async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other: Trial) -> None:
+@pytest.mark.parametrize("data", [b"once", b""])
+async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other: Trial, data: bytes) -> None:
     await mount.write("f", b"base")
-    handle = await mount.open("f")
-    await mount.system.write(handle, 0, b"once")
+    handle = await mount.open("f", os.O_RDWR | os.O_TRUNC)
+    if data:
+        await mount.system.write(handle, 0, data)
     apply = mount.network.twin.apply
 
     async def lost(*args: object) -> object:
@@ -183,7 +185,7 @@ async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other
     mount.network.twin.apply = lost  # type: ignore[assignment, method-assign]
     await mount.close(handle)
     assert await names(other) == ["f"]
-    assert await other.read("f") == b"once"
+    assert await other.read("f") == data
 
 
 async def test_a_read_waits_until_shepherds_that_died_are_back(
