@@ -89,9 +89,10 @@ class FileBlobs:
         self._moving = threading.Lock()
         """Held by whoever takes a replica from one folder to another or away: one of two comes first."""
 
-    def close(self) -> None:
-        """Wait for running calls and let another process have the directory."""
+    def close(self, last: Callable[[], None] = lambda: None) -> None:
+        """Wait for running calls, do what is `last`, and let another process have the directory."""
         self._pool.shutdown(wait=True)
+        last()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -196,6 +197,12 @@ class FileBlobs:
         place = self._aside(reference)
         _write_all_durably([(place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record)])
         _fsync_directory(place.parent)
+
+    def aside(self, reference: ReferenceId) -> tuple[bytes, bytes]:
+        """Record and bytes of what is set aside, whole or not. Raises: OSError. Blocks."""
+        place = self._aside(reference)
+        record = next((path for suffix in (COMMITTED, UNCOMMITTED) if (path := _with(place, suffix)).exists()), place)
+        return record.read_bytes(), place.read_bytes()
 
     async def discard(self, reference: ReferenceId) -> bool:
         """Remove durably what was set aside, and only that; False when it was not there."""

@@ -8,6 +8,7 @@ Layout: docs/formats/replica-store.md. Reasoning: docs/design/017-small-replicas
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -81,11 +82,10 @@ class LocalBlobs:
 
     def close(self) -> None:
         """Wait for running calls, note where everything is, and let another process have the directory."""
-        self._segments.close()
-        self._files.close()
+        self._files.close(self._segments.close)
 
     def job(self) -> Job:
-        """BlobSegments of which little is left are given up, a little at a time."""
+        """Segments of which little is left are given up, a little at a time."""
 
         async def step() -> Next:
             return Wait(MOVE_MS if await self._files.run(self._segments.compact) else LOOK_MS)
@@ -269,11 +269,17 @@ class LocalBlobs:
         """Of what is in a segment and in quarantine too, keep what is whole: a crash came in between."""
         for stored in await self._files.quarantined():
             if stored.reference in self._segments:
-                facts = await self.facts(stored.reference)
-                if stored.facts == facts and stored.size == (await self.sizes((stored.reference,)))[0]:
+                if await self._files.run(lambda stored=stored: self._is_aside(stored.reference)):  # type: ignore[misc]
                     await self._files.run(lambda stored=stored: self._segments.erase(stored.reference))  # type: ignore[misc]
                 else:
                     await self._files.discard(stored.reference)
+
+    def _is_aside(self, reference: ReferenceId) -> bool:
+        """Whether all that is in a segment of a replica is in quarantine too: after a power cut that may be zeros."""
+        with contextlib.suppress(OSError, CheloniaError):
+            record, data, _ = self._segments.raw(reference)
+            return self._files.aside(reference) == (record, data)
+        return False
 
     # --- for the writer ---------------------------------------------------------------------------------------------
 
