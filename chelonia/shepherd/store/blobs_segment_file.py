@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader
 _KEEP_SIZE_PUNCH_HOLE: Final = 1 | 2
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+UNREADABLE: Final = (errno.EIO, errno.EUCLEAN, errno.ENODATA)
+"""What says that some bytes of a file are rotten."""
 
 
 class SegmentFile:
@@ -33,6 +36,8 @@ class SegmentFile:
         self.path = path
         self.broken = False
         """A sync of it has failed."""
+        self.unreadable = False
+        """Some of what was looked at cannot be read."""
         self._counting, self._syncing = threading.Lock(), threading.Lock()
         self._changes = self._safe = 0
 
@@ -42,21 +47,35 @@ class SegmentFile:
             os.close(self.fd)
 
     def key(self) -> bytes | None:
-        """The segment's key; that of its first header when its first block is damaged, None when there is no other.
-        Raises: NOT_SUPPORTED for a newer version."""
-        key = layout.decode_segment(self.read(BLOCK_BYTES, 0))
+        """The segment's key; that of most headers when its first block is damaged, None when there are none. Raises:
+        NOT_SUPPORTED for a newer version."""
+        key = layout.decode_segment(self.look(BLOCK_BYTES, 0))
         if key is None:
-            first = next((block for block, header in self.walk(None) if header is not None), 0)
-            key = layout.key_of(self.read(layout.HEADER_BYTES, first * BLOCK_BYTES)) if first else None
+            blocks = [block for block, header in self.walk(None) if header is not None]
+            keys = Counter(layout.key_of(self.look(layout.HEADER_BYTES, block * BLOCK_BYTES)) for block in blocks)
+            key = next((each for each, _ in keys.most_common(1)), None)
         return key
 
     def is_sound(self) -> bool:
         """Whether its first block is as it was written."""
-        return layout.decode_segment(self.read(BLOCK_BYTES, 0)) is not None
+        return layout.decode_segment(self.look(BLOCK_BYTES, 0)) is not None
 
     def read(self, length: int, at: int) -> bytes:
         """Bytes as they are there, fewer at the end."""
-        return os.pread(self.fd, length, at)
+        data = os.pread(self.fd, length, at)
+        while len(data) < length and (more := os.pread(self.fd, length - len(data), at + len(data))):
+            data += more
+        return data
+
+    def look(self, length: int, at: int) -> bytes:
+        """The same, none where some cannot be read."""
+        try:
+            return self.read(length, at)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            self.unreadable = True
+            return b""
 
     def size(self) -> int:
         """Its length, bytes."""
@@ -110,8 +129,8 @@ class SegmentFile:
         """(block, header) of every entry in order, None for a block that is neither an entry's nor empty."""
         at, size = BLOCK_BYTES, self.size()
         while at < size:
-            front = self.read(layout.HEADER_BYTES, at)
-            if not any(front):
+            front = self.look(layout.HEADER_BYTES, at)
+            if front and not any(front):
                 at = self._next_data(at)
                 continue
             header = layout.decode_header(front, key)

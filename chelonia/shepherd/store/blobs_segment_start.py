@@ -1,12 +1,13 @@
 """What a start finds in the segments: where each replica is, from what was noted at an orderly end or from the headers.
 
-After any other end the headers say it. What was being written then is cut off or wiped: nobody was promised anything of
-an entry that is not whole and not committed. A damaged entry costs only itself: the next one is found behind it.
-Calls block. Layout: docs/formats/replica-store.md.
+After any other end the headers say it. What was being written then is cut off or wiped, in the newest segment alone:
+all others were synced. A damaged entry costs only itself: the next one is found behind it. What cannot be read is
+passed over and kept, and nothing is noted at the next end. Calls block. Layout: docs/formats/replica-store.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from typing import Final
 import msgspec
 
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import MARK, PREFIX_CHARS
+from chelonia.core.ports.shepherd import MARK, NO_NOTES, PREFIX_CHARS
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_segment_file import SegmentFile, sync_directory
@@ -41,6 +42,7 @@ class Known:
         live: blocks in use.
         pending: additions of which nobody knows yet whether they are durable.
         appendable: whether more is added to it.
+        unreadable: some of its blocks could not be read at the start: it is kept, for they may be at the next one.
     """
 
     number: int
@@ -49,6 +51,7 @@ class Known:
     live: int = 0
     pending: int = 0
     appendable: bool = True
+    unreadable: bool = False
 
 
 @dataclass(slots=True)
@@ -124,7 +127,9 @@ def as_committed(header: EntryHeader, committed: bool) -> EntryHeader:
 
 def _take_notes(folder: Path, found: Found) -> bool:
     """Whether what was noted is of these segments; it holds until something is changed, so it is removed."""
-    notes = blobs_notes.read(folder)
+    notes = NO_NOTES
+    with contextlib.suppress(OSError):  # else the headers say it
+        notes = blobs_notes.read(folder)
     lengths = {number: (folder / name_of(number)).stat().st_size for number in found.known}
     holds = bool(notes.mark) and notes.mark == msgspec.msgpack.encode(lengths)
     if holds:
@@ -143,17 +148,25 @@ def _take_headers(folder: Path, known: Known, found: Found) -> None:
             damaged += 1
             continue
         place = header.place(known.number, block)
-        body = b"" if header.committed else file.read(place.size, place.at)[layout.HEADER_BYTES :]
-        if not header.committed and not layout.is_whole(header, body):
+        if known.number == max(found.known) and _is_torn(file, header, place):
             file.wipe(place.at, place.end)
             torn += 1
             continue
         _keep_one(folder, header.reference, place, found.places)
+    if file.unreadable:
+        known.unreadable, known.appendable = True, False
+        log.warning("segment %d: what cannot be read in it is passed over until the next start", known.number)
     if torn:
         log.info("segment %d: %d replicas that were being written at the last end are wiped", known.number, torn)
     if damaged:
         text = "segment %d: %d damaged blocks of %d bytes are passed over; what was in them is lost"
         (log.info if known.number == max(found.known) else log.warning)(text, known.number, damaged, BLOCK_BYTES)
+
+
+def _is_torn(file: SegmentFile, header: EntryHeader, place: Place) -> bool:
+    """Whether an entry of the newest segment was being written: all others were synced before it was begun."""
+    raw = b"" if header.committed else file.look(place.size, place.at)
+    return bool(raw) and not layout.is_whole(header, raw[layout.HEADER_BYTES :])
 
 
 def _keep_one(folder: Path, reference: ReferenceId, place: Place, places: Places) -> None:
@@ -176,13 +189,15 @@ def _keep_one(folder: Path, reference: ReferenceId, place: Place, places: Places
 
 def _is_whole(folder: Path, place: Place) -> bool:
     file = SegmentFile(folder / name_of(place.segment))
-    raw = file.read(place.size, place.at)
+    raw = file.look(place.size, place.at)
     header = layout.decode_header(raw, None)
     return header is not None and layout.is_whole(header, raw[layout.HEADER_BYTES :])
 
 
 def _cut_tail(folder: Path, newest: Known, places: Places) -> None:
-    """Cut off what stands behind the last entry of the newest segment: it was being written."""
+    """Cut off what stands behind the last entry of the newest segment, if more is added to it: it was being written."""
+    if not newest.appendable:
+        return
     own = (layout.unpack(packed) for part in places.values() for packed in part.values())
     newest.end = max((place.end for place in own if place.segment == newest.number), default=BLOCK_BYTES)
     file = SegmentFile(folder / name_of(newest.number))

@@ -26,14 +26,14 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import PREFIX_CHARS, ByteRange, SmallReplica, StoredReplica
 from chelonia.shepherd.store import blobs_segment_start as start
 from chelonia.shepherd.store import segment_format as layout
-from chelonia.shepherd.store.blobs_segment_file import SegmentFile, make_segment, sync_directory
+from chelonia.shepherd.store.blobs_segment_file import UNREADABLE, SegmentFile, make_segment, sync_directory
 from chelonia.shepherd.store.blobs_segment_start import FOLDER, Found, Known, name_of
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader, Place
 from chelonia.wire import records
 
 log = logging.getLogger(__name__)
 
-DAMAGE: Final = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.ESTALE)
+DAMAGE: Final = (*UNREADABLE, errno.ENOENT, errno.ESTALE)
 """What says that the bytes are gone or rotten."""
 
 
@@ -102,7 +102,8 @@ class BlobSegments:
     def close(self) -> None:
         """Note where everything is, for the next start; nothing can be changed from now on."""
         with self._moving, self._adding:
-            if self._found and not self._closed and self._known and not self._stale and self.is_here():
+            unsure = any(known.pending or known.unreadable for known in self._known.values()) if self._found else True
+            if not (unsure or self._closed or self._stale) and self._known and self.is_here():
                 with contextlib.suppress(OSError):
                     start.note(self._folder, self._known, self.places)
             self._closed = True
@@ -469,7 +470,7 @@ class BlobSegments:
                 known
                 for known in self._known.values()
                 if known.number != newest
-                and not known.pending
+                and not (known.pending or known.unreadable)
                 and known.live * BLOCK_BYTES * bounds.SEGMENT_LIVE_SHARE <= known.end
                 and known.number not in self._given_up | stale
             ]

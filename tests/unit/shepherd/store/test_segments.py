@@ -1,5 +1,6 @@
 """Small replicas in segments: what a crash, rot and an erasure leave, and what becomes of mostly dead segments."""
 
+import asyncio
 import errno
 import json
 import os
@@ -198,6 +199,61 @@ def test_the_front_of_a_segment_may_be_lost(tmp_path: Path) -> None:
     assert found.place(named(3)).segment == 2, "nothing is added to it"
     found.erase(named(1))
     assert held(after_crash(tmp_path / "b", tmp_path / "c")) == [2, 3]
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_a_block_that_cannot_be_read_costs_only_its_entry(
+    tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch, expect_log: Callable[..., None]
+) -> None:
+    """Nothing is concluded of it: where it can be read at a later start it is as it was."""
+    expect_log("what cannot be read in it is passed over", optional=True)
+    expect_log("damaged blocks", optional=True)
+    pread, bad = os.pread, block * BLOCK_BYTES
+
+    def failing(fd: int, length: int, at: int) -> bytes:
+        if at <= bad < at + length or bad < at < bad + BLOCK_BYTES:
+            if at < bad:
+                return pread(fd, bad - at, at)
+            raise OSError(errno.EIO, "no")
+        return pread(fd, length, at)
+
+    root = tmp_path / "a"
+    root.mkdir()
+    segments = BlobSegments(root)
+    segments.store([*replicas(1), *replicas(2, size=6000), *replicas(3)])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", failing)
+        found = after_crash(root, tmp_path / "b")
+        there = {int(reference[:8], 16) for part in found.places.values() for reference in part}
+        assert there == {1, 2, 3} - {{1: 1, 2: 2, 4: 3}.get(block, 0)}
+        if block == 3:
+            with pytest.raises(CheloniaError) as caught:
+                found.read(named(2), ByteRange(0, 6000))
+            assert caught.value.kind is Kind.NOT_ALIVE
+        found.store(replicas(4))
+        for number in there:
+            found.erase(named(number))
+        assert found.compact() is (block == 0)
+        found.close()
+    assert held(BlobSegments(tmp_path / "b")) == sorted({1, 2, 3, 4} - there)
+
+
+def test_rot_of_what_nobody_has_settled_yet_is_no_crash(tmp_path: Path) -> None:
+    """Somebody has its receipt; only the newest segment can have an entry that was being written."""
+    root = tmp_path / "a"
+    root.mkdir()
+    segments = BlobSegments(root, segment_bytes=2 * BLOCK_BYTES)
+    for number in (1, 2):
+        segments.store(replicas(number))
+    at = segments.place(named(1)).data_at
+
+    def rot(folder: Path) -> None:
+        with (folder / "00000001.segment").open("r+b") as file:
+            file.seek(at)
+            file.write(b"rot")
+
+    found = after_crash(root, tmp_path / "b", rot)
+    assert found.read(named(1), ByteRange(0, 3000))[:3] == b"rot", "the scrub tells it"
 
 
 def test_bytes_that_look_like_a_header_are_none(tmp_path: Path, expect_log: Callable[..., None]) -> None:
@@ -536,16 +592,39 @@ async def test_what_is_in_segments_is_served_when_no_more_are_made(tmp_path: Pat
 
 async def test_a_crash_while_a_replica_is_set_aside_leaves_one_of_it(tmp_path: Path) -> None:
     store = LocalBlobs(tmp_path)
-    await store.store_whole(replicas(1, 2))
-    for number, whole in ((1, True), (2, False)):
-        record, data, committed = store._segments.raw(named(number))
-        store._files.put_aside(named(number), record, data if whole else data[:10], committed=committed)
+    await store.store_whole(replicas(1, 2, 3))
+    for number, left in ((1, data_of(1)), (2, data_of(2)[:10]), (3, bytes(3000))):
+        record, _, committed = store._segments.raw(named(number))
+        store._files.put_aside(named(number), record, left, committed=committed)
     store.close()
     (tmp_path / "segments/notes").unlink()
     store = LocalBlobs(tmp_path)
-    assert [each.reference async for page in store.scan() for each in page.read] == [named(2)]
+    assert [each.reference async for page in store.scan() for each in page.read] == [named(2), named(3)]
     assert [each.reference for each in await store.quarantined()] == [named(1)]
     store.close()
+
+
+async def test_what_is_stored_while_the_store_is_closed_is_in_its_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, begun, go, sync = LocalBlobs(tmp_path), threading.Event(), threading.Event(), os.fdatasync
+    await store.store_whole(replicas(1))
+
+    def slow(fd: int) -> None:
+        begun.set()
+        assert go.wait(60)
+        sync(fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", slow)
+        storing = asyncio.create_task(store.store_whole(replicas(2)))
+        await asyncio.to_thread(begun.wait, 60)
+        closing = asyncio.create_task(asyncio.to_thread(store.close))
+        await asyncio.wait([closing], timeout=0.05)
+        go.set()
+        await closing
+        await storing
+    assert held(BlobSegments(tmp_path)) == [1, 2]
 
 
 def test_committed_replicas_in_segments_are_counted(tmp_path: Path) -> None:
