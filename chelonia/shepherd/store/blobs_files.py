@@ -163,18 +163,15 @@ class FileBlobs:
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record again; None when it is missing or damaged."""
-        path = self.replica(reference)
-        return await self.run(lambda: _read_record(path)[0])
+        return await self.run(lambda: _read_record(self.replica(reference))[0])
 
     async def spoil(self, reference: ReferenceId) -> bool:
         """Change one byte in the middle of a replica, durably; False when it has none."""
-        path = self.replica(reference)
-        return await self.run(lambda: _spoil(path))
+        return await self.run(lambda: _spoil(self.replica(reference)))
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
         """Cut off durably what lies behind the first `size` bytes of a replica."""
-        path = self.replica(reference)
-        await self.run(lambda: _trim(path, size))
+        await self.run(lambda: _trim(self.replica(reference), size))
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note that these replicas are committed. Nothing is synced: a crash that takes the note back is harmless."""
@@ -184,34 +181,28 @@ class FileBlobs:
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record durably, wherever they are; False when there was nothing."""
         kept = self.incoming(reference, ".kept")
-        places = (self.replica(reference), self._aside(reference))
+        places = (self.replica(reference), self.aside(reference))
         return await self._move(lambda: _erase(kept, places))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside."""
-        source, target = self.replica(reference), self._aside(reference)
+        source, target = self.replica(reference), self.aside(reference)
         await self._move(lambda: _move_aside(source, target))
 
     def put_aside(self, reference: ReferenceId, record: bytes, data: bytes, *, committed: bool) -> None:
         """Put bytes and record durably where what is set aside is. Blocks."""
-        place = self._aside(reference)
+        place = self.aside(reference)
         _write_all_durably([(place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record)])
         _fsync_directory(place.parent)
 
-    def aside(self, reference: ReferenceId) -> tuple[bytes, bytes]:
-        """Record and bytes of what is set aside, whole or not. Raises: OSError. Blocks."""
-        place = self._aside(reference)
-        record = next((path for suffix in (COMMITTED, UNCOMMITTED) if (path := _with(place, suffix)).exists()), place)
-        return record.read_bytes(), place.read_bytes()
-
     async def discard(self, reference: ReferenceId) -> bool:
         """Remove durably what was set aside, and only that; False when it was not there."""
-        place = self._aside(reference)
+        place = self.aside(reference)
         return await self._move(lambda: _erase_at(place))
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back, as committed, what was set aside; None when its bytes are not there."""
-        source, target = self._aside(reference), self.replica(reference)
+        source, target = self.aside(reference), self.replica(reference)
         return await self._move(lambda: _bring_back(source, target))
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:
@@ -267,7 +258,7 @@ class FileBlobs:
 
     async def _follows_aside(self, reference: ReferenceId) -> bool:
         """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
-        source, target = self.replica(reference), self._aside(reference)
+        source, target = self.replica(reference), self.aside(reference)
         if not await self.run(target.exists):
             return False
         await self.run(lambda: _move_aside(source, target))
@@ -307,7 +298,8 @@ class FileBlobs:
         """Where a replica is. Raises: BAD_REQUEST unless `reference` is a UUID."""
         return self._root / "replicas" / parse_reference(reference)[:2] / reference
 
-    def _aside(self, reference: ReferenceId) -> Path:
+    def aside(self, reference: ReferenceId) -> Path:
+        """Where what is set aside is. Raises: BAD_REQUEST unless `reference` is a UUID."""
         return self._root / "quarantine" / parse_reference(reference)
 
     def free_bytes(self) -> int:

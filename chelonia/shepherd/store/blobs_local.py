@@ -32,7 +32,7 @@ from chelonia.core.ports.shepherd import (
 from chelonia.core.timing.jobs import Job, Next, Wait
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store import store_state
-from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs
 from chelonia.shepherd.store.blobs_segments import BlobSegments
 
 MOVE_MS: Final = 100
@@ -222,8 +222,7 @@ class LocalBlobs:
 
     def _is_beside(self, reference: ReferenceId) -> bool:
         """Whether something of it is kept or set aside."""
-        places = (self._files.incoming(reference, ".kept"), self._root / "quarantine" / reference)
-        return any(map(os.path.lexists, places))
+        return any(map(os.path.lexists, (self._files.incoming(reference, ".kept"), self._files.aside(reference))))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside, as files."""
@@ -276,9 +275,11 @@ class LocalBlobs:
 
     def _is_aside(self, reference: ReferenceId) -> bool:
         """Whether all that is in a segment of a replica is in quarantine too: after a power cut that may be zeros."""
+        place = self._files.aside(reference)
+        records = (Path(f"{place}{suffix}") for suffix in (COMMITTED, UNCOMMITTED))
         with contextlib.suppress(OSError, CheloniaError):
             record, data, _ = self._segments.raw(reference)
-            return self._files.aside(reference) == (record, data)
+            return place.read_bytes() == data and any(each.exists() and each.read_bytes() == record for each in records)
         return False
 
     # --- for the writer ---------------------------------------------------------------------------------------------
