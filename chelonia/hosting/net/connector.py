@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
-from chelonia.hosting.net.quick_aiohttp import aiohttp
-
-# isort: split
+import aiohttp
 from aiohttp.client_proto import ResponseHandler
+
+from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 
 
 class _Handler(ResponseHandler):
@@ -25,9 +24,6 @@ class _Handler(ResponseHandler):
 
 class Connector(aiohttp.TCPConnector):
     """aiohttp's connector, with every connection read through one `Buffered`."""
-
-    ours = True
-    """Tells it from those of the program that uses this."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

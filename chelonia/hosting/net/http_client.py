@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from yarl import URL
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.hosting.net import quick_aiohttp
 from chelonia.hosting.net.tls import handshake_error
 from chelonia.wire.web.headers import ERROR_HEADER
 
@@ -95,13 +95,15 @@ class Streaming:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes. Raises: NETWORK, TIMEOUT, INCOMPLETE when it ends early."""
+        import aiohttp
+
         while True:
             try:
                 chunk = await self._response.content.readany()
-            except quick_aiohttp.aiohttp.ClientPayloadError as error:
+            except aiohttp.ClientPayloadError as error:
                 cause = f"{self._target} closed the connection in mid-body; ask again from where it broke off"
                 raise CheloniaError(Kind.INCOMPLETE, cause=cause) from error
-            except (quick_aiohttp.aiohttp.ClientError, TimeoutError, OSError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise explain(error, self._target) from error
             if not chunk:
                 return
@@ -172,11 +174,13 @@ class HttpClient:
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Streaming]:
         """Send and give the answer with its body still to be read. Raises: as `request`; what the body raised."""
+        import aiohttp  # not above: it takes long to load, and many a command needs none
+
         target = target_of(sending.url)
         body = _Body(sending.body) if sending.body is not None and not isinstance(sending.body, bytes) else None
         try:
             response = await self._open(sending, body)
-        except (quick_aiohttp.aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if body is not None and body.failure is not None:
                 raise body.failure from error
             raise explain(error, target) from error
@@ -215,10 +219,12 @@ class HttpClient:
         if self._closed:
             raise CheloniaError(Kind.NETWORK, cause="this process closes its connections: it is ending")
         if self._session is None:
+            import aiohttp
+
+            from chelonia.hosting.net.connector import Connector
+
             keep_trouble_quiet(asyncio.get_running_loop())
             limits = self._limits
-            from chelonia.hosting.net.connector import Connector  # aiohttp: many a command needs none
-
             connector = Connector(
                 limit=limits.connections_max,
                 limit_per_host=limits.connections_per_target_max,
@@ -226,11 +232,11 @@ class HttpClient:
                 enable_cleanup_closed=False,
                 resolver=self._resolver,
             )
-            self._session = quick_aiohttp.aiohttp.ClientSession(
+            self._session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=self._timeout(limits.read_idle_ms),
                 auto_decompress=False,
-                cookie_jar=quick_aiohttp.aiohttp.DummyCookieJar(),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
                 read_bufsize=256 * 1024,
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
@@ -238,10 +244,10 @@ class HttpClient:
         return self._session
 
     def _timeout(self, read_idle_ms: int) -> aiohttp.ClientTimeout:
+        import aiohttp
+
         connect = self._limits.connect_ms / 1000
-        return quick_aiohttp.aiohttp.ClientTimeout(
-            total=None, connect=None, sock_connect=connect, sock_read=read_idle_ms / 1000
-        )
+        return aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect, sock_read=read_idle_ms / 1000)
 
 
 class _Body:
@@ -299,9 +305,7 @@ def of_a_broken_connection(context: Mapping[str, Any]) -> bool:
     if text.startswith("Fatal error on"):
         return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "handler is closed" in str(error))
     # aiohttp's task that sends an upload has nobody who waits for it when it fails before the first byte of the body
-    return text.startswith("Task exception was never") and isinstance(
-        error, quick_aiohttp.aiohttp.ClientConnectionError
-    )
+    return text.startswith("Task exception was never") and _is_a(error, "aiohttp", "ClientConnectionError")
 
 
 def keep_trouble_quiet(loop: asyncio.AbstractEventLoop) -> None:
@@ -314,7 +318,8 @@ def keep_trouble_quiet(loop: asyncio.AbstractEventLoop) -> None:
 def _pass_over(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     session = context.get("client_session")
     connector = context.get("connector") or getattr(session, "connector", None)
-    if not getattr(connector, "ours", False) and not of_a_broken_connection(context):
+    ours = _is_a(connector, "chelonia.hosting.net.connector", "Connector")
+    if not ours and not of_a_broken_connection(context):
         loop.default_exception_handler(context)
 
 
@@ -329,20 +334,26 @@ def explain(error: BaseException, target: str, *, connecting: bool = False) -> C
     refused = handshake_error(getattr(error, "certificate_error", error), target)
     if refused.kind is not Kind.NETWORK:
         return refused
-    if isinstance(error, quick_aiohttp.aiohttp.ClientSSLError) or (connecting and isinstance(error, ssl.SSLError)):
+    connecting = connecting or _is_a(error, "aiohttp", "ClientConnectorError")
+    if connecting and isinstance(error, ssl.SSLError):
         reason = getattr(getattr(error, "os_error", error), "reason", None) or "no common version or cipher"
         cause = f"TLS with {target} failed: {reason}; is this the right port?"
         return CheloniaError(Kind.UNTRUSTED, cause=cause)
-    if isinstance(error, quick_aiohttp.aiohttp.InvalidURL | ValueError):
+    if isinstance(error, ValueError):
         return CheloniaError(Kind.BAD_REQUEST, cause="not a URL that can be reached over https")
     if isinstance(error, TimeoutError):
         return CheloniaError(Kind.TIMEOUT, cause=f"{target} did not answer in time; is it overloaded or cut off?")
     if _is_unknown_host(error):
         cause = f"cannot connect to {target}: there is no host of that name; is it spelled right?"
         return Unreachable(Kind.NETWORK, cause=cause)
-    if connecting or isinstance(error, quick_aiohttp.aiohttp.ClientConnectorError):
+    if connecting:
         return CheloniaError(Kind.NETWORK, cause=f"cannot connect to {target}: {_reason(error)}; is it running?")
     return CheloniaError(Kind.NETWORK, cause=f"the connection to {target} broke: {_reason(error)}")
+
+
+def _is_a(thing: object, module: str, name: str) -> bool:
+    """Whether a thing is of a class of a module that may not be loaded: then nothing is."""
+    return isinstance(thing, getattr(sys.modules.get(module), name, ()))
 
 
 def _is_unknown_host(error: BaseException) -> bool:
@@ -355,8 +366,7 @@ def _reason(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or error
     if isinstance(inner, ConnectionRefusedError):
         return "connection refused"  # the event loops word it each in their way
-    if inner is error and isinstance(
-        error, quick_aiohttp.aiohttp.ClientOSError
-    ):  # its own text may quote the URL, with the ticket
-        return os.strerror(error.errno) if error.errno else "it was closed"
+    if inner is error and _is_a(error, "aiohttp", "ClientOSError"):  # its own text may quote the URL, with the ticket
+        number = getattr(error, "errno", None)
+        return os.strerror(number) if number else "it was closed"
     return getattr(inner, "strerror", None) or type(inner).__name__

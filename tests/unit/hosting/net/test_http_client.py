@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,36 @@ def test_an_upload_that_breaks_off_is_explained_without_its_ticket(number: int |
     quoting = "Can not write request body for https://host:1/turl/x?ticket=secret"
     error = explain(aiohttp.ClientOSError(number, quoting), "https://host:1")
     assert (error.kind, error.cause) == (Kind.NETWORK, f"the connection to https://host:1 broke: {says}")
+
+
+def test_a_users_program_keeps_its_cas_while_aiohttp_is_loaded_and_a_failed_call_does_not_load_it() -> None:
+    """Other threads of it may make contexts, or begin processes, meanwhile."""
+    program = """
+import asyncio, os, sys
+from chelonia.hosting.net.http_client import HttpClient, Sending, explain
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "aiohttp.connector":
+            print(os.environ["SSL_CERT_FILE"])
+
+async def ask():
+    async with HttpClient(lambda: None) as client:
+        await client.request(Sending("GET", "http://127.0.0.1:1/"))
+
+explain(ConnectionRefusedError(), "https://a", connecting=True)
+print("aiohttp" in sys.modules)
+sys.meta_path.insert(0, Finder())
+try:
+    asyncio.run(ask())
+except Exception as error:
+    print(error.kind.value)
+"""
+    environment = {**os.environ, "SSL_CERT_FILE": "/their/cas"}
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert ended.stdout.split() == ["False", "/their/cas", "network"]
 
 
 async def test_a_peer_without_tls_is_asked_for_its_port(tmp_path: Path) -> None:
