@@ -232,6 +232,8 @@ class LocalBlobs:
 
         def work() -> None:
             with self._segments.still():
+                if reference not in self._segments:
+                    return  # erased meanwhile
                 record, data, committed = self._segments.raw(reference)
                 self._files.put_aside(reference, record, data, committed=committed)
                 self._segments.erase(reference)

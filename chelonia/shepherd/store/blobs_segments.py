@@ -192,13 +192,10 @@ class BlobSegments:
         return place.data_bytes if there >= place.data_bytes else there if there > 0 else -1
 
     def raw(self, reference: ReferenceId) -> tuple[bytes, bytes, bool]:
-        """(record, data, committed) as they are, whole or not. Raises: KeyError when it is not here."""
+        """(record, data, committed) as they are, whole or not. Raises: as `place`, NOT_ALIVE."""
         place = self.place(reference)
-        return (
-            self._read_at(place, place.at + layout.HEADER_BYTES, place.record_bytes),
-            self._read_at(place, place.data_at, place.data_bytes),
-            place.committed,
-        )
+        body = self._read_at(place, place.at + layout.HEADER_BYTES, place.record_bytes + place.data_bytes)
+        return body[: place.record_bytes], body[place.record_bytes :], place.committed
 
     def name_alike(self, prefix: str, noted: Iterable[ReferenceId]) -> None:
         """Use these very strings for the names of replicas: they are in memory once."""
@@ -244,7 +241,7 @@ class BlobSegments:
             if not file.is_named():  # nothing is promised of a file that nobody can find
                 raise OSError(errno.ENOENT, "a segment is gone", str(file.path))
         except OSError:
-            self._known[places[0].segment].appendable = not file.broken
+            self._known[places[0].segment].appendable &= not file.broken
             with contextlib.suppress(OSError):
                 file.wipe(places[0].at, places[-1].end)
             raise
@@ -303,21 +300,30 @@ class BlobSegments:
             known = self._dying()
             if known is None or self._closed:
                 return False
-            moved = self._living(known)
+            moved = list[Entry]()
+            try:
+                if not known.live:
+                    self._drop(known)
+                    return True
+                moved = self._living(known)
+            except OSError as error:
+                if error.errno not in DAMAGE or not known.live or not self.is_here():
+                    raise
             if moved:
                 self.add(moved)
-            elif known.live:
+            else:
                 log.warning("segment %d stays: what is left in it cannot be read; the scrub will tell", known.number)
                 self._given_up.add(known.number)
-            else:
-                self._drop(known)
             return True
 
     # --- pieces -----------------------------------------------------------------------------------------------------
 
     def place(self, reference: ReferenceId) -> Place:
-        """Where a replica is. Raises: KeyError."""
-        return layout.unpack(self._part(reference)[reference])
+        """Where a replica is. Raises: OSError when it is not here, as where it would be a file."""
+        packed = self._packed(reference)
+        if packed is None:
+            raise FileNotFoundError(errno.ENOENT, "it is not here", reference)
+        return layout.unpack(packed)
 
     def _part(self, reference: ReferenceId) -> dict[ReferenceId, int]:
         return self.places[reference[:PREFIX_CHARS]]
@@ -438,7 +444,8 @@ class BlobSegments:
         if known is not None and known.appendable and known.end + length <= max(self._segment_bytes, length):
             with contextlib.suppress(FileNotFoundError):
                 self._current = file = file or self._file(newest)
-                return known, file
+                if not file.broken:
+                    return known, file
             if not self.is_here():
                 raise OSError(errno.ENOENT, "the segments are gone", str(self._folder))
         if file is not None:
@@ -472,7 +479,8 @@ class BlobSegments:
                 if known.number != newest
                 and not (known.pending or known.unreadable)
                 and known.live * BLOCK_BYTES * bounds.SEGMENT_LIVE_SHARE <= known.end
-                and known.number not in self._given_up | stale
+                and known.number not in stale
+                and not (known.live and known.number in self._given_up)
             ]
         return min(found, key=lambda known: known.live, default=None)
 
@@ -480,7 +488,9 @@ class BlobSegments:
         """Some of what lives in a segment, as it is."""
         file, moved, size = self._file(known.number), list[Entry](), 0
         for block, header in file.walk(known.key):
-            if header is None or size >= bounds.SEGMENT_MOVED_BYTES:
+            if size >= bounds.SEGMENT_MOVED_BYTES:
+                break
+            if header is None:
                 continue
             packed = self._packed(header.reference)
             if packed is not None and _same(packed, layout.pack(header.place(known.number, block))):

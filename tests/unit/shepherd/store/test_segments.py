@@ -398,6 +398,40 @@ def test_a_segment_that_is_mostly_dead_is_given_up(tmp_path: Path) -> None:
     assert held(BlobSegments(root)) == [*living, *range(39, 45)]
 
 
+def test_a_segment_that_is_gone_keeps_no_other_from_being_given_up(
+    tmp_path: Path, expect_log: Callable[..., None]
+) -> None:
+    expect_log("segment 1 stays")
+    segments = BlobSegments(tmp_path, segment_bytes=10 * BLOCK_BYTES)
+    for start in (0, 10, 20):
+        segments.store(replicas(*range(start, start + 10)))
+    for number in (*range(1, 10), *range(11, 20)):
+        segments.erase(named(number))
+    first(tmp_path).unlink()
+    segments._opened.clear()
+    while segments.compact():
+        pass
+    assert [segments.place(named(number)).segment for number in (0, 10)] == [1, 4]
+    assert segments.erase(named(0))
+    assert segments.compact(), "nothing is left of it: it need not be read"
+    assert not segments.compact()
+
+
+def test_a_store_after_a_spoiling_whose_sync_failed_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = BlobSegments(tmp_path)
+    segments.store(replicas(1))
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="no"):
+            segments.spoil(named(1))
+    segments.store(replicas(2))
+    assert segments.place(named(2)).segment == 2
+
+
 def test_a_crash_while_a_replica_is_moved_leaves_one_of_it_and_an_erasure_both_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,3 +667,26 @@ def test_committed_replicas_in_segments_are_counted(tmp_path: Path) -> None:
     segments.store(replicas(1, 2, 3))
     segments.settle([named(1), named(3)])
     assert blobs_segment_start.count_committed(tmp_path) == 2
+
+
+@pytest.mark.parametrize("change", ["quarantine", "spoil", "trim"])
+async def test_an_erasure_that_comes_between_is_answered_as_for_a_file(
+    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalBlobs(tmp_path)
+    await store.store_whole(replicas(1))
+    run = store._files.run
+
+    async def late(work: Callable[[], object]) -> object:
+        store._segments.erase(named(1))
+        return await run(work)
+
+    monkeypatch.setattr(store._files, "run", late)
+    if change == "quarantine":
+        await store.quarantine(named(1))
+        assert await store.count_quarantined() == 0
+    else:
+        with pytest.raises(CheloniaError) as caught:
+            await (store.spoil(named(1)) if change == "spoil" else store.trim(named(1), 1))
+        assert caught.value.kind is Kind.UNAVAILABLE
+    store.close()
