@@ -8,6 +8,7 @@ Invariants: paths order as keys do, then by age; `named` undoes `path_of`.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from chelonia.wire.s3 import apart
@@ -20,12 +21,18 @@ CUT: Final = 56
 """Characters of the key in one name: at most 224 bytes, and 27 of marks and order."""
 ORDER: Final = 24
 """Characters of an order."""
+_ORDER: Final = re.compile(f"[0-9a-f]{{{ORDER}}}")
 _LAST_NS: Final = (1 << 63) - 1
 
 
 def order_of(ns: int, random: str) -> str:
     """The order of an instant (ns since the epoch), with 8 random digits, so that no two are the same."""
-    return f"{_LAST_NS - ns:016x}{random[:8]:0>8}"
+    return f"{max(_LAST_NS - ns, 0):016x}{random[:8]:0>8}"
+
+
+def instant_of(version: str) -> int:
+    """The instant that the order of a version was made of, in ns since the epoch; 0 of what is no order."""
+    return _LAST_NS - int(version[:16], 16) if _ORDER.fullmatch(version) else 0
 
 
 def path_of(key: str, order: str) -> tuple[str, ...]:

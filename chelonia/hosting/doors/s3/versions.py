@@ -229,7 +229,7 @@ def version_fields(ask: Ask, there: Looked) -> Headers:
 
 def _order(parts: S3Parts, there: Looked | None, tag: str = "") -> str:
     """The order of what comes now: before all that the key has had, whatever clocks say."""
-    least = there.attributes.modified_ns + MS_NS if there else 0
+    least = max(there.attributes.modified_ns, versions.instant_of(version_of(there.user))) + MS_NS if there else 0
     return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), tag or secrets.token_hex(4))
 
 

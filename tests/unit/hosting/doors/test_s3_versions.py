@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, Dn
+from chelonia.core.ids import ROOT, Dn, Ms
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Set
@@ -176,6 +176,17 @@ def test_when_the_newest_version_goes_the_one_before_has_the_key(kept: Door) -> 
     assert kept.ask("DELETE", f"/lab/k?versionId={versions[1]}").status == 204
     assert kept.ask("DELETE", f"/lab/k?versionId={versions[1]}").status == 204
     assert kept.ask("DELETE", "/lab").status == 204, "nothing is left in it"
+
+
+def test_versions_come_in_the_order_of_their_writes_whatever_clocks_say(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, versions = SystemClock().now_ms(), list[str]()
+    for ahead_ms in (0, 3_600_000, 0, 0, -3_600_000):  # of the front end that is asked
+        told = Ms(now + ahead_ms)
+        monkeypatch.setattr(SystemClock, "now_ms", lambda clock, told=told: told)
+        versions.append(kept.put("k", b"x"))
+    assert [version for _, version, _ in kept.history()] == versions[::-1]
 
 
 @pytest.mark.parametrize("key", ["k", "k" * 200, "a//k"])
