@@ -382,10 +382,9 @@ async def test_a_damaged_record_is_no_record_and_counts_as_committed(engine: Eng
 
 async def test_a_full_disk_refuses_and_leaks_nothing(engine: Engine) -> None:
     await write(engine.store, REF, b"abc")
-    writer = await engine.store.create(OTHER)
     engine.flood()
     with pytest.raises(CheloniaError) as caught:
-        await writer.write(b"x" * 100)
+        await write(engine.store, OTHER, b"x" * 100)
     assert caught.value.kind is Kind.NO_SPACE
     assert await engine.store.leftovers() == ()
     assert await engine.store.suspended(OTHER) == 0

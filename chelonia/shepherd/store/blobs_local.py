@@ -128,15 +128,15 @@ class LocalBlobs:
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
-        kept = self._files.incoming(reference, ".kept")
+        parse_reference(reference)
         if not self._small_bytes_max or (resume and await self.suspended(reference)):
             return await self._files.create(reference, resume=resume)
-        await self._files.run(lambda: kept.unlink(missing_ok=True))
         self._writers[reference] = SmallWriter(self, reference)
         return self._writers[reference]
 
-    async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
-        """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
+    async def store_whole(self, replicas: Sequence[SmallReplica], *, again: bool = False) -> None:
+        """Put whole new replicas on stable storage; `again`: in the place of what was kept of them. Raises: NO_SPACE,
+        UNAVAILABLE; then none is there."""
         largest = max((len(each.data) for each in replicas), default=0)
         if not self._small_bytes_max or largest > self._small_bytes_max:
             await self._files.store_whole(replicas)
@@ -145,7 +145,10 @@ class LocalBlobs:
             parse_reference(each.reference)
 
         def work() -> None:
-            self.check_free(sum(len(each.data) for each in replicas))
+            if self._files.free_bytes() < sum(len(each.data) for each in replicas):
+                raise OSError(errno.ENOSPC, "the reserve of free space is reached")
+            for each in replicas if again else ():
+                self._files.incoming(each.reference, ".kept").unlink(missing_ok=True)
             self._segments.store(replicas)
 
         await self._files.run(work)
@@ -286,23 +289,16 @@ class LocalBlobs:
 
     # --- for the writer ---------------------------------------------------------------------------------------------
 
-    def check_free(self, length: int) -> None:
-        """Raises: OSError when so many bytes would leave less than the reserve. Blocks."""
-        if self._files.free_bytes() < length:
-            raise OSError(errno.ENOSPC, "the reserve of free space is reached")
-
     async def hold(self, writer: SmallWriter, length: int) -> BlobWriter | None:
         """Where an upload goes on that takes so many bytes more: in a file when it is not small any more."""
-        if len(writer.held) + length > self._small_bytes_max:
-            return await self.spill(writer)
-        await self._files.run(lambda: self.check_free(len(writer.held) + length))
-        return None
+        return await self.spill(writer) if len(writer.held) + length > self._small_bytes_max else None
 
     async def spill(self, writer: SmallWriter) -> BlobWriter:
         """Go on with an upload in a file. Raises: as `create` and `write`."""
         file = await self._files.create(writer.reference)
         try:
-            await file.write(bytes(writer.held))
+            if writer.held:
+                await file.write(bytes(writer.held))
         except BaseException:
             await file.abort()
             raise
@@ -350,7 +346,7 @@ class SmallWriter:
             return
         assert facts.size == len(self.held), f"record says {facts.size} bytes, {len(self.held)} were written"
         try:
-            await self._store.store_whole([SmallReplica(self.reference, facts, bytes(self.held))])
+            await self._store.store_whole([SmallReplica(self.reference, facts, bytes(self.held))], again=True)
         finally:
             self._store.release(self)
 
