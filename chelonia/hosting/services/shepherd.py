@@ -34,8 +34,8 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
         service_id=own_id, base_url=section.data_url, dn=node.dn, version=version("chelonia"), **section.tuning
     )
     worker = ThreadWorker(node.config.node.worker_threads, "hash")
-    limits = {"min_free_bytes": settings.min_free_bytes, "small_bytes_max": settings.segment_replica_bytes_max}
-    blobs = await asyncio.to_thread(lambda: LocalBlobs(root, **limits))
+    small, reserve = settings.segment_replica_bytes_max, settings.min_free_bytes
+    blobs = await asyncio.to_thread(LocalBlobs, root, min_free_bytes=reserve, small_bytes_max=small)
     librarians = node.librarian or node.remote_librarians(section.librarians, own_id)
     ports = ShepherdPorts(
         blobs=blobs,

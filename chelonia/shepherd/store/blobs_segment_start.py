@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -118,11 +118,6 @@ def count_committed(root: Path) -> int:
         file = SegmentFile(root / FOLDER / name_of(number))
         count += sum(header is not None and header.committed for _, header in file.walk(file.key()))
     return count
-
-
-def as_committed(header: EntryHeader, committed: bool) -> EntryHeader:
-    """The header of the same entry in that state."""
-    return replace(header, committed=committed)
 
 
 def _take_notes(folder: Path, found: Found) -> bool:

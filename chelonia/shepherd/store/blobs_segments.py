@@ -15,7 +15,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -499,7 +499,7 @@ class BlobSegments:
                 except CheloniaError:
                     continue  # it cannot be read: it stays
                 if layout.is_whole(header, record + data):  # what is rotten stays, too
-                    moved.append(Entry(start.as_committed(header, committed), record + data))
+                    moved.append(Entry(replace(header, committed=committed), record + data))
                     size += len(data) + BLOCK_BYTES
         return moved
 
