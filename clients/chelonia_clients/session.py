@@ -183,10 +183,12 @@ def wish_of(options: Arguments) -> Wish:
     )
 
 
-def replicas_of(session: Session, arguments: Arguments, operand: str = "") -> int:
-    """How many copies to ask for: option, then operand, then settings. Raises: BAD_CONFIG."""
-    said = arguments.value("--replicas") or operand
-    return parse_replicas(said, "--replicas") if said else session.settings().replicas
+def replicas_of(session: Session, arguments: Arguments, operand: str = "") -> int | None:
+    """How many copies to ask for: option, then operand, then settings; None: nobody has said. Raises: BAD_CONFIG."""
+    said, settings = arguments.value("--replicas") or operand, session.settings()
+    if said:
+        return parse_replicas(said, "--replicas")
+    return settings.replicas if "replicas" in settings.origins else None
 
 
 def parallel_of(arguments: Arguments, default: int) -> int:

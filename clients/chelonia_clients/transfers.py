@@ -24,7 +24,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import LEAVE, Clone, Done, Setting, When
+from chelonia.core.ports.files import LEAVE, UNSHARED, Clone, Done, Setting, When
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, stream_source, upload
@@ -46,7 +46,7 @@ class TreeOptions:
 
     Args:
         parallel: files at a time; of an upload small ones beside them.
-        replicas: copies to ask for of an upload.
+        replicas: copies to ask for; None: as many as usual, of a copy inside the cluster as many as its source.
         replace: overwrite what is there and differs.
         progress: as for one file, called for all of them.
         choice: what of a tree is meant.
@@ -55,12 +55,17 @@ class TreeOptions:
     """
 
     parallel: int = PARALLEL
-    replicas: int = bounds.REPLICAS_DEFAULT
+    replicas: int | None = None
     replace: bool = False
     progress: Progress | None = None
     choice: Choice = EVERYTHING
     checksum: bool = False
     dry_run: bool = False
+
+    @property
+    def wanted(self) -> int:
+        """Copies to ask for of an upload."""
+        return bounds.REPLICAS_DEFAULT if self.replicas is None else self.replicas
 
 
 PLAIN: Final = TreeOptions()
@@ -71,7 +76,7 @@ async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) 
     """Upload one local file; failures are in the result."""
     try:
         found = await asyncio.to_thread(os.stat, source)
-        wish = UploadOptions(options.replicas, options.replace, found.st_mtime, progress=options.progress)
+        wish = UploadOptions(options.wanted, options.replace, found.st_mtime, progress=options.progress)
         stored = await _stored(client, source, found, ln, wish)
         return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except OSError as error:
@@ -109,14 +114,17 @@ async def get_file(
 async def copy_file(
     client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None
 ) -> TransferResult:
-    """Copy one file inside the cluster: by reference, or where that cannot be, or other copies are wanted than usual,
-    through this machine; failures are in the result."""
-    wish = UploadOptions(options.replicas, options.replace, mtime_s)
+    """Copy one file inside the cluster, with what users wrote about it: by reference, or where that cannot be, through
+    this machine; failures are in the result."""
     try:
         size = await _cloned(client, source, target, options, mtime_s)
         if size is not None:
             _counted(size, options)
             return TransferResult("file", source, target, size)
+        there = await client.stat(source)
+        wanted = options.replicas or int(there.get("states", {}).get("neededReplicas", options.wanted))
+        user = [Triple("metadata", name, value) for name, value in there.get("metadata", {}).items()]
+        wish = UploadOptions(wanted, options.replace, mtime_s, user)
         stored = await upload(client, stream_source(read(client, source, options.progress)), target, wish)
         return TransferResult("file", source, target, stored.size, remark=stored.note)
     except CheloniaError as error:
@@ -125,7 +133,7 @@ async def copy_file(
 
 async def _cloned(client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None) -> int | None:
     """Copy a file by reference: its size, None where its bytes have to be copied. Raises: as it fails."""
-    if client.files is None or options.replicas != bounds.REPLICAS_DEFAULT:
+    if client.files is None:
         return None
     setting = LEAVE if mtime_s is None else Setting(modified_ns=round(mtime_s * 1e9))
     clone = Clone(parse_ln(target), parse_ln(source), setting, when=When(absent=not options.replace))
@@ -136,8 +144,13 @@ async def _cloned(client: Client, source: str, target: str, options: TreeOptions
             raise
         return None
     if isinstance(answer, Done):
-        return answer.attributes.size if answer.attributes else 0
-    if answer.kind in (Kind.TOO_LARGE, Kind.NOT_SUPPORTED):
+        size, wanted = (
+            (answer.attributes.size, answer.attributes.wanted) if answer.attributes else (0, options.replicas)
+        )
+        if options.replicas not in (None, wanted):
+            await client.modify(target, "set", Triple("states", "neededReplicas", str(options.replicas)))
+        return size
+    if answer.kind in UNSHARED:
         return None
     if answer.kind is Kind.PRECONDITION:
         raise CheloniaError(Kind.EXISTS, "cp", target, "it is there already; -f overwrites it")

@@ -383,6 +383,10 @@ class Clone:
     of: When = ANY
 
 
+UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)
+"""What a copy by reference fails with where a copy of the bytes need not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """Open an upload in parts for a file: `Done.upload` names it. Nothing of it is seen under the file's name.

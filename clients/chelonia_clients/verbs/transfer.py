@@ -155,7 +155,7 @@ async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
     if ln.endswith("/"):
         raise UsageError("what comes from stdin needs a whole name, not a collection")
     with Bar("stdin", enabled=_bars(session)) as bar:
-        wish = UploadOptions(wishes.tree.replicas, wishes.tree.replace, progress=bar.advance)
+        wish = UploadOptions(wishes.tree.wanted, wishes.tree.replace, progress=bar.advance)
         try:
             stored = await upload(session.client(), pipe_source(_stdin), ln, wish)
             done = TransferResult("file", "-", ln, stored.size, remark=stored.note)

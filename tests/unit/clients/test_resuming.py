@@ -263,3 +263,27 @@ async def test_a_copy_inside_the_cluster_sends_nothing_and_keeps_what_is_there(t
     assert refused.error is not None
     assert (refused.error.kind, "-f" in refused.error.cause) == (Kind.EXISTS, True)
     assert (await copy_file(trial.client(), "/big", "/copy", TreeOptions(replace=True), None)).error is None
+
+
+@pytest.mark.parametrize("said", [None, 3, 2])
+async def test_a_copy_by_reference_has_the_copies_that_were_asked_for_or_those_of_its_source(
+    trial: Trial, said: int | None
+) -> None:
+    await put_file(trial.client(), trial.path, "/big", TreeOptions(replicas=2))
+    trial.fake.store.asked.clear()
+    trial.fake.add_file("/copy", b"")  # the two twins know nothing of each other
+    usual = trial.fake.entries[("copy",)].metadata["states"]["neededReplicas"] = "9"
+    done = await copy_file(trial.client(), "/big", "/copy", TreeOptions(replicas=said), None)
+    assert (done.error, trial.fake.store.asked) == (None, [])
+    asked = trial.fake.entries[("copy",)].metadata["states"]["neededReplicas"]
+    assert asked == ("3" if said == 3 else usual)
+
+
+async def test_a_copy_through_this_machine_has_the_copies_and_the_user_metadata_of_its_source(trial: Trial) -> None:
+    trial.fake.add_file("/f", b"bytes")
+    trial.fake.entries[("f",)].metadata["metadata"] = {"note": "x"}
+    trial.fake.entries[("f",)].metadata["states"]["neededReplicas"] = "2"
+    done = await copy_file(client_on(trial.fake), "/f", "/g", TreeOptions(), None)
+    assert (done.error, trial.fake.data("/g")) == (None, b"bytes")
+    copy = trial.fake.entries[("g",)].metadata
+    assert (copy["metadata"], copy["states"]["neededReplicas"]) == ({"note": "x"}, "2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,7 +24,7 @@ from chelonia.core.ports.bartender import (
     UndeleteRequest,
 )
 from chelonia.core.ports.bytes import Bytes
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Files, Look, Looked, Want, When
+from chelonia.core.ports.files import UNSHARED, Change, Clone, Done, Failure, Files, Look, Looked, Want, When
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.jobs import JobView
 from chelonia.hosting.net.http_messages import HttpRequest
@@ -55,10 +55,6 @@ class Trash(Protocol):
     async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
         """See `core.ports.bartender.Bartender.undelete`."""
         ...
-
-
-UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)
-"""What a copy by reference fails with where a copy of the bytes need not."""
 
 
 class AdminView(Protocol):

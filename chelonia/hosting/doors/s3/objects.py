@@ -18,6 +18,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
+    UNSHARED,
     Arrived,
     Clone,
     Done,
@@ -35,7 +36,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import UNSHARED, apply, carrying, good, reader
+from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3 import object_parts, versions
