@@ -15,18 +15,17 @@ from chelonia.core.contents.uploads import BeginPut, CopyFile
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.metadata import Needed
-from chelonia.core.ports.files import Clone, Content, Done, Splice
+from chelonia.core.ports.files import Clone, Done
 from chelonia.core.rights.policy import Action
 
 
 async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
     """Give a file the bytes of another, if the caller may read that and write this. Both are as they were judged."""
     source, expect = await _readable(ports, turn, change)
-    user = source.section("metadata") if change.user is None else change.user
-    write = Splice(change.place, Content(), change.setting, user, change.parents, change.when)
+    change = replace(change, user=source.section("metadata") if change.user is None else change.user)
     place, owner = change.place, turn.user.dn
     begin = BeginPut(Guid(""), place.name, place, owner, {}, 0, -1, Checksums(), Ms(0), named=False)
-    ready, there = await ready_to_write(ports, turn, write, begin)
+    ready, there = await ready_to_write(ports, turn, change, begin)
     ready = replace(ready, expect=tuple(dict.fromkeys((*ready.expect, *expect))))
     try:
         await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready))

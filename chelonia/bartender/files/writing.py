@@ -157,7 +157,7 @@ def arrived_bytes(
 
 
 async def ready_to_write(
-    ports: Ports, turn: ElementCall, change: Write | Splice, begin: BeginPut
+    ports: Ports, turn: ElementCall, change: Write | Splice | Clone, begin: BeginPut
 ) -> tuple[BeginPut, FoundEntry | None]:
     """What is asked of the Librarian, if the caller may; and the file that is there."""
     own = from_triples(setting_triples(change.setting))
@@ -179,7 +179,7 @@ async def ready_to_write(
 
 
 def _judged(
-    turn: ElementCall, change: Write | Splice, *, walked_parent: FoundEntry | None, there: FoundEntry | None
+    turn: ElementCall, change: Write | Splice | Clone, *, walked_parent: FoundEntry | None, there: FoundEntry | None
 ) -> tuple[Sections, Expect, Guid]:
     """Whether the caller may. Returns: what a new file inherits; versions decided on; the collection of a new file."""
     judge = Judge(turn.user, "write")
