@@ -2,6 +2,7 @@
 
 Each question has an answer of its own; where the call fails, each has that failure as its answer. Whoever waits no
 longer cancels his answer: the call goes on for the others, and the Shepherd is noted to be silent if it had its time.
+The call has no request key, as each of its questions would have its own; its request id is that of the first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId, ServiceId
+from chelonia.core.ids import ReferenceId, RequestKey, ServiceId
 from chelonia.core.ports.shepherd import FetchOutcome, Shepherd, SmallBlob, StoreOutcome
 
 Q = TypeVar("Q")
@@ -56,7 +57,7 @@ class GroupedCalls(Generic[Q, A]):
         """Ask with what else is asked of this Shepherd in this turn; `call` is the Bartender's own."""
         loop, group = asyncio.get_running_loop(), self._leaving.get(shepherd)
         if group is None or not group.has_room(size):
-            group = self._leaving[shepherd] = _Group(call)
+            group = self._leaving[shepherd] = _Group(call.keyed(RequestKey("")))
             loop.call_soon(self._begin, shepherd, group)
         answer: asyncio.Future[A] = loop.create_future()
         group.questions.append(question)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
+from chelonia.core.ids import RequestKey
 from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, Write
+from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from tests.support.files_worlds import at
 from tests.unit.bartender.stage import ADMIN, JOE, Stage, scene
 
@@ -33,6 +36,25 @@ async def test_all_copies_are_stored_at_once(stage: Stage) -> None:
     assert isinstance(await write(stage), Done)
     assert holders(stage) == [0, 1, 1, 1]
     assert len((await stage.stat("/f", ADMIN))["locations"]) == 3
+
+
+@scene
+async def test_what_goes_together_goes_under_no_request_key_of_one_of_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.add_shepherds("s1")
+    shepherd, keys = stage.named("s1"), list[str]()
+    store = shepherd.store
+
+    async def noted(call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
+        keys.append(call.request_key)
+        return await store(call, blobs)
+
+    monkeypatch.setattr(shepherd, "store", noted)
+    writes = [Write(at(name), inline=Inline(DATA, 1)) for name in ("/f", "/g")]
+    answers = await stage.bartender.files.apply(JOE.keyed(RequestKey("k")), tuple(writes))
+    assert all(isinstance(answer, Done) for answer in answers)
+    assert keys == [""]
 
 
 @scene
