@@ -6,19 +6,23 @@ content that nobody can see, and one more transact gives it to the file.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.contents.attributes import is_empty
+from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ContentId, Guid, RequestKey, blob_object, content_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.librarian.metadata.blobs import OWNERS, blob_of
+from chelonia.librarian.metadata.blobs import OWNERS
 from chelonia.librarian.metadata.contents import COPYING, content_of, parse_extent
-from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.sharing import decide
 from chelonia.librarian.namespace.uploads.decide import Overwritten
@@ -89,26 +93,23 @@ class Sharing:
     # --- page by page -----------------------------------------------------------------------------------------------
 
     async def _paged(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
-        """Copy a file of extents. One that changes meanwhile is begun anew."""
-        unkeyed = call.keyed(RequestKey(""))
-        for _ in range(TRIES):
-            source = await self._source(call, request)
-            content = ContentId(self._world.ids.uuid())
-            begun = decide.open_copy(source, content, guid, self._world.clock.now_ms())
-            await self._records.attempt(unkeyed, PlannedTransact(begun))
-            try:
-                extents = await self._laid(unkeyed, source, content)
-                if extents >= 0:
-                    return await self._sealed(call, request, source, content, guid, extents)
-            finally:
-                copied = await self._records.one(unkeyed, content_object(content), _HEADER)
-                if copied.value("content", "state") == COPYING:
-                    gone = decide.break_off(copied, self._world.clock.now_ms())
-                    await self._records.attempt(unkeyed, PlannedTransact(gone))
-        raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), "it keeps changing; try again")
+        """Copy a file of extents. Raises: CONFLICT when it changes meanwhile: all is decided anew."""
+        unkeyed, content = call.keyed(RequestKey("")), ContentId(self._world.ids.uuid())
+        source = await self._source(call, request)
+        begun = decide.open_copy(source, content, guid, self._world.clock.now_ms())
+        await self._records.attempt(unkeyed, PlannedTransact(begun))
+        try:
+            extents = await self._laid(unkeyed, source, content)
+            return await self._sealed(call, request, source, content, guid, extents)
+        except (CheloniaError, asyncio.CancelledError):
+            copied = await self._records.one(unkeyed, content_object(content), _HEADER)
+            if copied.value("content", "state") == COPYING:
+                gone = decide.break_off(copied, self._world.clock.now_ms())
+                await self._records.attempt(unkeyed, PlannedTransact(gone))
+            raise
 
     async def _laid(self, call: Call, source: StoredObject, content: ContentId) -> int:
-        """Lay the extents of a file; how many they are, -1 when it was changed meanwhile."""
+        """Lay the extents of a file; how many they are. Raises: CONFLICT when it is not as it was read any more."""
         obj, after, more, laid = content_object(content_of(source)), "", True, 0
         named = Counter[BlobId]()
         while more:
@@ -116,14 +117,16 @@ class Sharing:
             extents = [parse_extent(*item) for item in page.items]
             for extent in extents:
                 named[extent.blob] += extent.length
-            ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in extents)]
-            blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
-            counts = {blob_of(blob): named[blob_of(blob)] for blob in blobs}
-            elements = decide.copy_page(source, content, extents, blobs, counts)
-            if not (await self._records.attempt(call, PlannedTransact(elements))).applied:
-                return -1
+            await self._records.apply(call, partial(self._page, call, source, content, extents, named))
             laid, after, more = laid + len(extents), page.items[-1][0] if page.items else "", page.more
         return laid
+
+    async def _page(
+        self, call: Call, source: StoredObject, content: ContentId, extents: Sequence[Extent], named: Counter[BlobId]
+    ) -> PlannedTransact:
+        ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in extents)]
+        blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
+        return PlannedTransact(decide.copy_page(source, content, extents, blobs, named))
 
     async def _sealed(
         self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, extents: int

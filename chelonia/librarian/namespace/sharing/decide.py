@@ -20,7 +20,7 @@ from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
 from chelonia.librarian.metadata.blobs import A_CONTENT, A_FILE, Owner, blob_of, owners_of, share_blob
 from chelonia.librarian.metadata.contents import COPYING, DISCARDED, SEALED, content_of, extent_record
-from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version
+from chelonia.librarian.metadata.elements import EXPECT, check, drop, expectations, is_, put, put_all, seconds, version
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.tree import Slot, given_sections, new_sections, take_name, type_of, visible
 from chelonia.librarian.namespace.uploads.decide import Overwritten, left_blobs
@@ -137,14 +137,13 @@ def copy_page(
     blobs: Sequence[StoredObject],
     named: Mapping[BlobId, int],
 ) -> list[Element]:
-    """Lay a page of the extents of another content, which has not been changed since it was begun.
+    """Lay a page of the extents of another content, whose file has not been changed since it was begun.
 
     Args:
-        named: bytes of each blob of this page that the copy names with it.
+        named: bytes of each blob that the copy names with this page.
     """
     theirs, obj = content_of(source), content_object(content)
-    unchanged = is_("content", "splices", source.value("content", "splices"))
-    elements = [check(content_object(theirs), is_("content", "state", SEALED), unchanged)]
+    elements = [check(source.id, version(source.version), change_id=EXPECT)]
     elements += [check(obj, is_("content", "state", COPYING))]
     elements += [put(obj, "extents", *extent_record(extent)) for extent in extents]
     elements += [put(obj, "named", blob, str(named[blob])) for blob in map(blob_of, blobs)]

@@ -238,20 +238,28 @@ async def test_many_extents_are_copied_page_by_page(monkeypatch: pytest.MonkeyPa
         assert await erased(b) == []
 
 
-async def test_a_source_that_changes_is_copied_in_one_of_its_states(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_copy_of_a_source_that_changes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version is what the Bartender rests on: he decides anew."""
     monkeypatch.setattr(bounds, "COPY_PAGE", 1)
     async with bench() as b:
         source = await spliced(b, "f", Guid(""), 0, 7, 14)
-        states = [(await b.service.extents(BARTENDER, source, 0, 99)).extents]
+        copying = asyncio.create_task(copied(b, source, "g"))
+        while not _copying(await everything(b)):
+            await asyncio.sleep(0)
+        await spliced(b, "f", source, 3)
+        with pytest.raises(CheloniaError) as refused:
+            await copying
+        assert refused.value.kind is Kind.CONFLICT
+        assert not _copying(await sound(b))
 
-        async def splices() -> None:
-            for at in (3, 9, 20):
-                await spliced(b, "f", source, at)
-                states.append((await b.service.extents(BARTENDER, source, 0, 99)).extents)
 
-        copy, _ = await asyncio.gather(copied(b, source, "g"), splices())
-        await sound(b)
-        assert (await b.service.extents(BARTENDER, copy, 0, 99)).extents in states
+async def test_copies_of_one_source_at_the_same_time_are_all_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "COPY_PAGE", 1)
+    async with bench() as b:
+        source = await spliced(b, "f", Guid(""), 0, 7, 14)
+        copies = await asyncio.gather(*(copied(b, source, name) for name in "ghijk"))
+        seen = await sound(b)
+        assert len([key for key in seen.objects if key.startswith("content:")]) == 1 + len(copies)
 
 
 def test_what_a_copy_that_broke_off_has_goes_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
