@@ -124,16 +124,13 @@ def sums_of(blob: StoredObject) -> dict[str, str]:
     return dict(word.split(":", 1) for word in blob.value("blob", SUMS).split(" ") if ":" in word)
 
 
-def swap_blobs(file: StoredObject, old: Sequence[StoredObject], new: NewBlob, now: Ms) -> list[Element]:
-    """Give a file another blob in place of those it has; the old replicas go to the outboxes."""
+def swap_blobs(file: StoredObject, new: NewBlob) -> list[Element]:
+    """Give a file another blob in place of those it has."""
     ordinals = file.sections.get("blobs", {})
     elements = [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version)), *make_blob(new)]
     elements += [drop(file.id, "blobs", ordinal) for ordinal in sorted(ordinals) if ordinal != FIRST_ORDINAL]
     elements += [drop(file.id, "content", prop) for prop in sorted(file.sections.get("content", {}))]
-    elements.append(put(file.id, "blobs", FIRST_ORDINAL, new.facts.blob))
-    for blob in old:
-        elements += leave_blob(blob, Guid(file.id), "replaced", now)
-    return elements
+    return [*elements, put(file.id, "blobs", FIRST_ORDINAL, new.facts.blob)]
 
 
 # --- whose a blob is ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ Reasoning: docs/design/012-trash.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_id, content_object
@@ -73,10 +73,7 @@ def forget(trashed: StoredObject) -> list[Element]:
 def expire(trashed: StoredObject, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
     """Let a file go for good: the entry, its place in the trash, and (through the outboxes) every replica."""
     elements = [erase(trashed.id, version(trashed.version), is_("entry", "type", TYPE_TRASHED)), *forget(trashed)]
-    elements += discard_content(trashed, now)
-    for blob in blobs:
-        elements += leave_blob(blob, Guid(trashed.id), "deleted", now)
-    return elements
+    return elements + leave_bytes(trashed, blobs, "deleted", now)
 
 
 def described(trashed: StoredObject, parent: Guid, name: str) -> Trashed:
@@ -97,6 +94,17 @@ def described(trashed: StoredObject, parent: Guid, name: str) -> Trashed:
 def _former_keys(file: StoredObject, deleted: Ms) -> list[str]:
     pairs = (key.partition("/") for key in sorted(file.sections.get("parents", {}))[:NAMES_FOUND])
     return [former_key(parent, name, deleted, file.id) for parent, _, name in pairs]
+
+
+def leave_bytes(
+    file: StoredObject, blobs: Sequence[StoredObject], reason: str, now: Ms, kept: Collection[str] = ()
+) -> list[Element]:
+    """Have a file do without the bytes that it has, but for blobs that are `kept`."""
+    elements = discard_content(file, now)
+    for blob in blobs:
+        if blob_of(blob) not in kept:
+            elements += leave_blob(blob, Guid(file.id), reason, now)
+    return elements
 
 
 def discard_content(file: StoredObject, now: Ms) -> list[Element]:

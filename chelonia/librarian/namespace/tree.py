@@ -36,7 +36,7 @@ from chelonia.core.ports.librarian import (
     Undelete,
     Unlink,
 )
-from chelonia.librarian.metadata.blobs import A_FILE, leave_blob, want_copies
+from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.elements import (
     add,
     as_read,
@@ -263,9 +263,7 @@ def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list
         slot = Slot(doomed.parents.get(parent, StoredObject(ObjectId(parent), 0)), name)
         if slot.child == Guid(entry.id):
             elements += drop_name(slot, kind, Guid(entry.id))
-    elements += [] if kept else trash.discard_content(entry, now)
-    for blob in () if kept else doomed.blobs:
-        elements += leave_blob(blob, Guid(entry.id), reason, now)
+    elements += [] if kept else trash.leave_bytes(entry, doomed.blobs, reason, now)
     if len(elements) > bounds.TRANSACT_ELEMENTS_MAX:
         cause = f"removing it takes {len(elements)} changes; unlink some of its names first"
         raise CheloniaError(Kind.TOO_LARGE, subject=entry.id, cause=cause)

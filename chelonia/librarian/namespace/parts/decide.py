@@ -47,7 +47,7 @@ from chelonia.librarian.namespace.tree import (
     type_of,
     visible,
 )
-from chelonia.librarian.namespace.uploads.decide import Overwritten, left_blobs, taken_blob
+from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
 
 KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
 """Sections that an upload keeps for its file."""
@@ -356,7 +356,7 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
         raise CheloniaError(kind, "seal", str(request.begin.ln), "the file to write is not there any more")
     elements = [*expectations(request.begin.expect)]
     elements += [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
-    elements += left_blobs(over, (), now)
+    elements += trash.leave_bytes(over.file, over.blobs, "replaced", now)
     gone = {"blobs": (), "states": ("checksum", "checksumType"), "metadata": ()}
     for section, names in gone.items():
         stored = file.sections.get(section, {})

@@ -48,14 +48,7 @@ class Sharing:
         source = await self._source(call, request)
         if not begin.replaces:
             await self._names.quotas.check_room(call, begin.owner, begin.ln, int(source.value("states", "size", "0")))
-        try:
-            if not content_of(source):
-                return await self._named(call, request, guid)
-            return await self._paged(call, request, guid)
-        except CheloniaError as error:
-            if error.kind is Kind.TOO_LARGE:
-                self._world.limits.hit("blob_owners")
-            raise
+        return await (self._paged if content_of(source) else self._named)(call, request, guid)
 
     async def _source(self, call: Call, request: CopyFile) -> StoredObject:
         source = await self._records.one(call, entry_id(request.source))
@@ -71,6 +64,7 @@ class Sharing:
             if content_of(source) or not (blobs or is_empty(source)):
                 cause = "it has no bytes yet, or was written to in the middle just now; try again"
                 raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
+            self._note_full(blobs)
             theirs = decide.at_once(source, blobs, guid)
             return await self._given(call, request, source, ContentId(""), guid, theirs)
 
@@ -89,6 +83,10 @@ class Sharing:
         over = Overwritten(file, await self._names.blobs(call, file))
         given = decide.over_file(request, source, content, over, now)
         return await self._names.draft(call, [*given, *theirs], guid, file)
+
+    def _note_full(self, blobs: Sequence[StoredObject]) -> None:
+        if any(map(decide.is_full, blobs)):
+            self._world.limits.hit("blob_owners")
 
     # --- page by page -----------------------------------------------------------------------------------------------
 
@@ -126,6 +124,7 @@ class Sharing:
     ) -> PlannedTransact:
         ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in extents)]
         blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
+        self._note_full(blobs)
         return PlannedTransact(decide.copy_page(source, content, extents, blobs, named))
 
     async def _sealed(

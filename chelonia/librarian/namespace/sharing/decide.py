@@ -23,7 +23,7 @@ from chelonia.librarian.metadata.contents import COPYING, DISCARDED, SEALED, con
 from chelonia.librarian.metadata.elements import EXPECT, check, drop, expectations, is_, put, put_all, seconds, version
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.tree import Slot, given_sections, new_sections, take_name, type_of, visible
-from chelonia.librarian.namespace.uploads.decide import Overwritten, left_blobs
+from chelonia.librarian.namespace.uploads.decide import Overwritten
 
 _TOLD = ("size", "checksum", "checksumType", "neededReplicas")
 """What a file says of its bytes, whichever file has them."""
@@ -39,6 +39,11 @@ def check_source(request: CopyFile, source: StoredObject) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, "copyFile", name, "it is the file itself; copy it to another name")
 
 
+def is_full(blob: StoredObject) -> bool:
+    """Whether nobody else can share a blob."""
+    return len(owners_of(blob)) >= bounds.BLOB_OWNERS_MAX
+
+
 def shared(blobs: Sequence[StoredObject], owner: Owner, other: Owner, kind: str) -> list[Element]:
     """Have blobs be another's, too. Raises: NO_REPLICA, TOO_LARGE."""
     elements: list[Element] = []
@@ -46,7 +51,7 @@ def shared(blobs: Sequence[StoredObject], owner: Owner, other: Owner, kind: str)
         if not blob.exists:
             cause = "bytes of it are not known to the metadata: `chelonia admin fsck` says more"
             raise CheloniaError(Kind.NO_REPLICA, "copyFile", blob.id, cause)
-        if len(owners_of(blob)) >= bounds.BLOB_OWNERS_MAX:
+        if is_full(blob):
             cause = f"{bounds.BLOB_OWNERS_MAX} files have these bytes by reference already; copy the bytes"
             raise CheloniaError(Kind.TOO_LARGE, "copyFile", blob_of(blob), cause)
         elements += share_blob(blob, owner, other, kind)
@@ -83,7 +88,7 @@ def over_file(request: CopyFile, source: StoredObject, content: ContentId, over:
     elements = [*expectations(request.begin.expect)]
     elements += [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
     kept = {} if content else source.sections.get("blobs", {})
-    elements += left_blobs(over, kept.values(), now)
+    elements += trash.leave_bytes(file, over.blobs, "replaced", now, kept.values())
     given = given_sections(request.begin.sections)
     after = {
         **{section: given.get(section, {}) for section in ("metadata", "posix")},

@@ -7,7 +7,7 @@ Conditions and errors work as in `tree`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts
@@ -21,9 +21,7 @@ from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,
     agreed,
-    blob_of,
     file_states,
-    leave_blob,
     make_blob,
     measured,
     swap_blobs,
@@ -42,7 +40,7 @@ from chelonia.librarian.metadata.elements import (
     unset,
     version,
 )
-from chelonia.librarian.namespace.trash import discard_content, drop_reservation, expect_upload
+from chelonia.librarian.namespace.trash import drop_reservation, expect_upload, leave_bytes
 from chelonia.librarian.namespace.tree import (
     Slot,
     check_collection,
@@ -211,7 +209,7 @@ def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, 
     if type_of(over.file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
-    elements = [*countable(new), *swap_blobs(over.file, over.blobs, new, now), *discard_content(over.file, now)]
+    elements = [*countable(new), *swap_blobs(over.file, new), *leave_bytes(over.file, over.blobs, "replaced", now)]
     times = {"modified": seconds(now), **given.get("timestamps", {})}
     states = file_states(given.get("states", {}), new)
     kept = {section: given.get(section, {}) for section in ("metadata", "posix")}
@@ -232,15 +230,6 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
     sections["states"] = file_states(sections.get("states", {}), new)
     sections["blobs"] = {FIRST_ORDINAL: new.facts.blob}
     return [*elements, check(obj, version(0)), *put_all(obj, sections), *taken_blob(new)]
-
-
-def left_blobs(over: Overwritten, kept: Collection[str], now: Ms) -> list[Element]:
-    """Have a file do without the bytes that it has, but for blobs that are `kept`."""
-    elements = discard_content(over.file, now)
-    for blob in over.blobs:
-        if blob_of(blob) not in kept:
-            elements += leave_blob(blob, Guid(over.file.id), "replaced", now)
-    return elements
 
 
 def check_unused(shepherds: Sequence[StoredObject]) -> None:
