@@ -71,12 +71,14 @@ class AccessKeysService:
             raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "you have no such key")
         await self._ports.librarian.drop_access_key(self._own(call), key_id)
         self._known.pop(key_id, None)
+        self._issued.pop(key_id, None)
         audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
 
     async def find(self, key_id: str) -> IssuedKey | None:
         """A key with its secret, None where there is none in force."""
         sealed = await self.kept(key_id)
         if sealed is None:
+            self._issued.pop(key_id, None)  # revoked elsewhere, or expired
             return None
         known = self._issued.get(key_id)
         if known is None or known[0] != sealed:

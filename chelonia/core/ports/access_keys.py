@@ -48,7 +48,7 @@ class NewKey:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class IssuedKey:
     """A key as it was made, with its secret: told now and never again."""
 

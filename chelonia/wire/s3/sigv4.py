@@ -29,7 +29,8 @@ SKEW_MS_MAX: Final = 15 * 60 * 1000
 EXPIRES_S_MAX: Final = 7 * 24 * 3600
 """How long a presigned URL may be good."""
 REMEMBERED: Final = 256
-"""Instants, queries and keys of a day whose reading is remembered: each is asked for several times a request."""
+"""Instants whose reading is remembered: each is asked for several times a request, and requests of a second share it.
+Nothing else is: a query may be a presigned URL, and a key lives no longer than its user lets it."""
 QUERY_FIELDS_MAX: Final = 200
 """Fields of one query: far more than any operation has."""
 
@@ -48,13 +49,17 @@ class Signable:
     fields: tuple[tuple[str, str], ...]
     named: Mapping[str, str] = field(init=False, compare=False)
     """The values of each header field, joined, by its name in lower case."""
+    asked: tuple[tuple[str, str], ...] = field(init=False, compare=False)
+    """The fields of the query, decoded, in order."""
 
     def __post_init__(self) -> None:
+        """Raises: S3Error for too many fields in the query."""
         named: dict[str, str] = {}
         for name, value in self.fields:
             lower, trimmed = name.lower(), _trim(value)
             named[lower] = f"{named[lower]},{trimmed}" if lower in named else trimmed
         object.__setattr__(self, "named", named)
+        object.__setattr__(self, "asked", query_fields(self.query))
 
     def field(self, name: str) -> str:
         """The values of one header field, joined; "" when it is not there."""
@@ -87,7 +92,7 @@ def claim_of(request: Signable) -> Claim | None:
 
     Raises: S3Error when it is malformed, or signed in a way that is not taken.
     """
-    header, query = request.field("authorization"), dict(query_fields(request.query))
+    header, query = request.field("authorization"), dict(request.asked)
     if "Signature" in query and "AWSAccessKeyId" in query:
         raise old()
     if header and "X-Amz-Algorithm" in query:
@@ -114,8 +119,11 @@ def claim_of(request: Signable) -> Claim | None:
     return _complete(request, claim, code)
 
 
-def verify(request: Signable, claim: Claim, secret: str, now_ms: int) -> None:
-    """Check the signature and its time. Raises: S3Error (SignatureDoesNotMatch, RequestTimeTooSkewed, AccessDenied)."""
+def verify(request: Signable, claim: Claim, key: bytes, now_ms: int) -> None:
+    """Check the signature, by the `signing_key` of its scope, and its time.
+
+    Raises: S3Error (SignatureDoesNotMatch, RequestTimeTooSkewed, AccessDenied).
+    """
     then = stamp_ms(claim.stamp)
     if claim.presigned:
         if then - now_ms > SKEW_MS_MAX:
@@ -125,7 +133,6 @@ def verify(request: Signable, claim: Claim, secret: str, now_ms: int) -> None:
     elif abs(then - now_ms) > SKEW_MS_MAX:
         cause = f"The difference between the request time and the server's is more than {SKEW_MS_MAX // 60_000} minutes"
         raise S3Error("RequestTimeTooSkewed", f"{cause}: set the client's clock")
-    key = signing_key(secret, claim.scope)
     # Some sign a path as they send it, some as it is when it is encoded anew.
     paths = dict.fromkeys((encode(unquote_to_bytes(request.path), keep="/"), request.path))
     if not any(hmac.compare_digest(_signature(request, claim, key, path), claim.signature) for path in paths):
@@ -133,7 +140,6 @@ def verify(request: Signable, claim: Claim, secret: str, now_ms: int) -> None:
         raise S3Error("SignatureDoesNotMatch", cause)
 
 
-@lru_cache(maxsize=REMEMBERED)
 def signing_key(secret: str, scope: str) -> bytes:
     """The key that signs for one day, region and service."""
     key = b"AWS4" + secret.encode()
@@ -152,14 +158,13 @@ def canonical_request(request: Signable, claim: Claim, path: str) -> str:
     fields = "".join(f"{name}:{request.field(name)}\n" for name in claim.signed)
     pairs = sorted(
         (encode(name.encode()), encode(value.encode("utf-8", "surrogateescape")))
-        for name, value in query_fields(request.query)
+        for name, value in request.asked
         if not (claim.presigned and name == "X-Amz-Signature")
     )
     query = "&".join(f"{name}={value}" for name, value in pairs)
     return "\n".join((request.method, path or "/", query, fields, ";".join(claim.signed), claim.payload))
 
 
-@lru_cache(maxsize=REMEMBERED)
 def query_fields(query: str) -> tuple[tuple[str, str], ...]:
     """The fields of a raw query, decoded, in order. Raises: S3Error for too many."""
     parts = [part for part in query.split("&") if part]

@@ -19,7 +19,7 @@ from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
 from chelonia.hosting.doors.s3.signing import signable_of, verified
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
-from chelonia.wire.s3 import errors, sigv4
+from chelonia.wire.s3 import errors
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target, check_key, target_of
@@ -86,7 +86,7 @@ class S3Door:
             signable = signable_of(request)
             target = target_of(signable.path, request.headers.get("Host", ""), self._parts.domain)
             check_key(target.key)
-            query = dict(sigv4.query_fields(signable.query))
+            query = dict(signable.asked)
             copies = "x-amz-copy-source" in request.headers
             name, subresource = operation_of(request.method, target, query, copies=copies)
             handler = OPERATIONS.get(name)

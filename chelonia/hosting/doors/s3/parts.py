@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Guid
@@ -15,11 +16,13 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLI
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
 from chelonia.hosting.net.http_messages import HttpResponse
-from chelonia.wire.s3 import answers, facts, keys, versions
+from chelonia.wire.s3 import answers, facts, keys, sigv4, versions
 from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target
 
+SCOPES_KNOWN: Final = 4
+"""Days and regions for which a user's signing key is kept."""
 REGION = "us-east-1"
 """What this door says where it is; any region that a client signs for is taken."""
 
@@ -42,6 +45,17 @@ class S3Parts:
     clock: Clock
     root: LogicalName
     domain: str = ""
+    derived: WeakKeyDictionary[IssuedKey, dict[str, bytes]] = field(default_factory=WeakKeyDictionary)
+    """Keys of a day that users' keys sign with, by scope: they go with the key that they are of."""
+
+    def signing_key(self, issued: IssuedKey, scope: str) -> bytes:
+        """What an access key signs with for a day, region and service."""
+        known = self.derived.setdefault(issued, {})
+        if scope not in known:
+            if len(known) >= SCOPES_KNOWN:
+                known.clear()
+            known[scope] = sigv4.signing_key(issued.secret, scope)
+        return known[scope]
 
 
 @dataclass(frozen=True, slots=True)

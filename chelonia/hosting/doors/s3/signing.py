@@ -45,16 +45,17 @@ async def verified(parts: S3Parts, request: HttpRequest, signable: sigv4.Signabl
     if issued is None:
         cause = "The AWS Access Key Id you provided does not exist in our records."
         raise S3Error("InvalidAccessKeyId", cause, claim.access_key)
-    sigv4.verify(signable, claim, issued.secret, parts.clock.now_ms())
+    key = parts.signing_key(issued, claim.scope)
+    sigv4.verify(signable, claim, key, parts.clock.now_ms())
     signing = None
     if claim.payload in chunks.STREAMING:
-        signing = Signing(sigv4.signing_key(issued.secret, claim.scope), claim.stamp, claim.scope, claim.signature)
+        signing = Signing(key, claim.stamp, claim.scope, claim.signature)
     return _measured(request, _call(request, issued.key.dn), claim.payload, signing, _given(request, signable))
 
 
 def _given(request: HttpRequest, signable: sigv4.Signable) -> dict[str, str]:
     """The checksums that header fields give of the body; those of a completed upload are of its object."""
-    completes = request.method == "POST" and "uploadId" in dict(sigv4.query_fields(signable.query))
+    completes = request.method == "POST" and "uploadId" in dict(signable.asked)
     return {} if completes else checksums.named(request.headers)
 
 

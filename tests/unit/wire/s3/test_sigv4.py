@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.sigv4 import Claim, Signable, canonical_request, claim_of, query_fields, stamp_ms, verify
+from chelonia.wire.s3.sigv4 import (
+    Claim,
+    Signable,
+    canonical_request,
+    claim_of,
+    query_fields,
+    signing_key,
+    stamp_ms,
+    verify,
+)
 
 ID, SECRET = "AKIDEXAMPLE0000000000", "a secret/with+signs"
 CREDENTIALS = Credentials(ID, SECRET)
@@ -40,7 +49,7 @@ def now_ms() -> int:
 def check(request: Signable, secret: str = SECRET, at_ms: int | None = None) -> Claim:
     claim = claim_of(request)
     assert claim is not None
-    verify(request, claim, secret, at_ms or now_ms())
+    verify(request, claim, signing_key(secret, claim.scope), at_ms or now_ms())
     return claim
 
 
@@ -181,7 +190,7 @@ def test_nothing_that_is_sent_is_an_accident(authorization: str, query: str, dat
         try:
             claim = claim_of(request)
             assert claim is not None
-            verify(request, claim, SECRET, now_ms())
+            verify(request, claim, signing_key(SECRET, claim.scope), now_ms())
         except S3Error:
             continue
         raise AssertionError("nobody signed this")
