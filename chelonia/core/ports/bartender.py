@@ -175,7 +175,7 @@ class TransferOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GetFileRequest:
-    """getFile for one Logical Name."""
+    """getFile for one Logical Name: NOT_SUPPORTED for what is not of one blob, as a file without bytes."""
 
     request_id: str
     ln: str

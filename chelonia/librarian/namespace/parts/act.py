@@ -110,7 +110,7 @@ class PartUploads:
             done = await self._already(call, request, header)
             if done:
                 return done
-            upload = decide.opened(header, request.begin, seals=True)
+            upload = decide.opened(header, request.begin, any_name=True)
             stored = await self._stored(unkeyed, header.id)
             chosen = decide.choose(request, stored)
             if await self._lay(unkeyed, upload, chosen, stored):
@@ -165,7 +165,7 @@ class PartUploads:
             changed = header.value("content", "order") != chosen.digest
             if changed:
                 return PlannedTransact(())
-            upload = decide.opened(header, begin, seals=True)
+            upload = decide.opened(header, begin, any_name=True)
             if begin.replaces:
                 file = await self._records.one(call, entry_id(begin.replaces))
                 over = Overwritten(file, await self._names.blobs(call, file))

@@ -110,11 +110,11 @@ class Opened:
         return int(self.fact("wanted"))
 
 
-def opened(content: StoredObject, begin: BeginPut | None = None, *, seals: bool = False) -> Opened:
-    """The upload, if it is open, and `begin`'s: of that owner, for that name (`seals`: for any). Raises: NOT_FOUND."""
+def opened(content: StoredObject, begin: BeginPut | None = None, *, any_name: bool = False) -> Opened:
+    """The upload, if it is open, and `begin`'s: of that owner, for that name, unless `any_name`. Raises: NOT_FOUND."""
     found = Opened(content)
     mine = begin is None or found.fact("owner") == begin.owner
-    if found.fact("state") != OPEN or not mine or (begin and not seals and found.fact("ln") != str(begin.ln)):
+    if found.fact("state") != OPEN or not mine or (begin and not any_name and found.fact("ln") != str(begin.ln)):
         raise CheloniaError(Kind.NOT_FOUND, subject="upload", cause=NO_UPLOAD)
     return found
 
