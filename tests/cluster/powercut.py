@@ -104,7 +104,8 @@ class Trial:
         try:
             await poll_async(follows, WHOLE_S, tolerate=Away, what="every replica of the A-Hash follows")
         except AssertionError as error:
-            raise AssertionError(f"{error}: {seen}") from error
+            ends = "".join(f"\n--- {core}\n{self.cluster.log_of(core)[-4000:]}" for core in self.cluster.core_names)
+            raise AssertionError(f"{error}: {seen}{ends}") from error
         await self.cluster.until_alive(deadline=WHOLE_S)
         await self.cluster.until_serving(*self.cluster.shepherd_names, deadline=WHOLE_S)
 
