@@ -32,8 +32,10 @@ from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.metadata.records import PlannedTransact, Records
-from chelonia.librarian.namespace import trash, tree
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.contents import decide as contents
 from chelonia.librarian.namespace.names import Names
+from chelonia.librarian.namespace.parts import decide as parts
 from chelonia.librarian.presence import reports
 from chelonia.librarian.presence.health import HealthTable
 from chelonia.librarian.recovery.removal.act import NodeLife
@@ -83,7 +85,7 @@ def _first_owner_discards() -> Patches:
     def gone(blob: Any, owner: Any, reason: Any, now: Any) -> Any:
         return blobs.discard_blob(blob, reason, now) if owner in blobs.owners_of(blob) else []
 
-    return tuple(patch.object(module, "leave_blob", gone) for module in (blobs, tree, trash))
+    return tuple(patch.object(module, "leave_blob", gone) for module in (blobs, trash, contents, parts))
 
 
 def _wrong_domain() -> Patches:
