@@ -22,6 +22,8 @@ from chelonia.core.errors import CheloniaError, Kind
 KEYS_MAX: Final = 1024
 """Parsed keys remembered: about one per Shepherd."""
 KEY_TEXT_MAX: Final = 8192
+VERIFIED_MAX: Final = 256
+"""Signatures remembered as right: receipts that share one come together."""
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
@@ -48,13 +50,24 @@ class HostSigner:
 
 
 class KeyVerifier:
-    """Checks signatures; remembers parsed keys."""
+    """Checks signatures; remembers parsed keys, and the last signatures that were right."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str, PublicKey] = OrderedDict()
+        self._right: OrderedDict[tuple[str, bytes, str], None] = OrderedDict()
 
     def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
         """Whether `signature` is `verify_key`'s over `message`; malformed input is False."""
+        asked = (verify_key, message, signature)
+        if asked not in self._right:
+            if not self._verify(verify_key, message, signature):
+                return False
+            self._right[asked] = None
+            if len(self._right) > VERIFIED_MAX:
+                self._right.popitem(last=False)
+        return True
+
+    def _verify(self, verify_key: str, message: bytes, signature: str) -> bool:
         key = self._load(verify_key)
         if key is None:
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from chelonia.core import bounds
@@ -161,17 +161,14 @@ class ShepherdNode:
             request_key=RequestKey(key),
         )
 
-    def receipt(self, held: KeptReplica) -> Receipt:
-        """This Shepherd's signed word for its own copy."""
-        unsigned = Receipt(
-            blob=held.blob,
-            location=Location(self.id, held.reference),
-            size=held.size,
-            checksums=held.checksums,
-            boot=self.state.boot,
-            issued_ms=self.ports.clock.now_ms(),
-        )
-        return replace(unsigned, signature=self.ports.signer.sign(receipts.signed_bytes(unsigned)))
+    def receipts(self, kept: Sequence[KeptReplica]) -> tuple[Receipt, ...]:
+        """This Shepherd's signed word for its own copies."""
+        now_ms, boot = self.ports.clock.now_ms(), self.state.boot
+        unsigned = [
+            Receipt(held.blob, Location(self.id, held.reference), held.size, held.checksums, boot, now_ms)
+            for held in kept
+        ]
+        return receipts.sign_all(unsigned, self.ports.signer.sign)
 
     # --- what others must hear ------------------------------------------------------------------------------------
 

@@ -1,12 +1,17 @@
 """Receipts of durable copies: the bytes that a Shepherd signs, and their form in a header field.
 
 Signed bytes: `chelonia receipt 1` newline, then the msgpack array of the receipt's facts (`_Signed`, in order).
+Receipts given together may share one signature, of the root of a hash tree over their signed bytes; each then carries
+its way to the root, and stands for itself.
 Text: base64url of version byte (1) | msgpack array of the same facts and the signature. It has no comma, blank or
 quote, so receipts are joined with commas in `Chelonia-Receipts`. Golden text: `docs/formats/tickets.md`.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -21,6 +26,12 @@ from chelonia.wire.records import Format
 RECEIPT_TEXT_MAX: Final = 4096
 """Characters of one receipt: an RSA signature of 4 096 bits, two ids and a long service URL."""
 _TITLE: Final = b"chelonia receipt 1\n"
+_TREE_TITLE: Final = b"chelonia receipts 2\n"
+_TREE: Final = "tree:"
+"""What a shared signature begins with; no signature of one receipt has a colon there."""
+_STEP_BYTES: Final = 33
+"""Of a way to the root: on which side the other is (1: right), and its digest."""
+_WAY_BYTES_MAX: Final = 32 * _STEP_BYTES
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +59,51 @@ _FORMAT: Final = Format("receipt", _Whole, 1)
 def signed_bytes(receipt: Receipt) -> bytes:
     """The bytes under a receipt's signature: everything but the signature, in one spelling."""
     return _TITLE + msgspec.msgpack.encode(_signed(receipt))
+
+
+def sign_all(unsigned: Sequence[Receipt], sign: Callable[[bytes], str]) -> tuple[Receipt, ...]:
+    """Receipts with their signatures: one signature for all of them."""
+    if len(unsigned) == 1:
+        return (replace(unsigned[0], signature=sign(signed_bytes(unsigned[0]))),)
+    ways = [b""] * len(unsigned)
+    level = [(_leaf(receipt), range(n, n + 1)) for n, receipt in enumerate(unsigned)]
+    while len(level) > 1:
+        above = list[tuple[bytes, range]]()
+        for (left, lefts), (right, rights) in zip(level[::2], level[1::2], strict=False):
+            for n in lefts:
+                ways[n] += b"\1" + right
+            for n in rights:
+                ways[n] += b"\0" + left
+            above.append((_node(left, right), range(lefts.start, rights.stop)))
+        level = above + level[2 * len(above) :]  # an odd one goes up as it is
+    if not level:
+        return ()
+    shared = sign(_TREE_TITLE + level[0][0])
+    return tuple(
+        replace(receipt, signature=f"{_TREE}{armour.to_text(way)}:{shared}")
+        for receipt, way in zip(unsigned, ways, strict=True)
+    )
+
+
+def vouched(receipt: Receipt) -> tuple[bytes, str]:
+    """The bytes that a receipt's signature must be of, and the signature itself."""
+    if not receipt.signature.startswith(_TREE):
+        return signed_bytes(receipt), receipt.signature
+    text, _, shared = receipt.signature.removeprefix(_TREE).partition(":")
+    way, at = (armour.from_text(text) or b"")[:_WAY_BYTES_MAX], _leaf(receipt)
+    for start in range(0, len(way), _STEP_BYTES):
+        other = way[start + 1 : start + _STEP_BYTES]
+        at = _node(at, other) if way[start] == 1 else _node(other, at)
+    return _TREE_TITLE + at, shared
+
+
+def _leaf(receipt: Receipt) -> bytes:
+    return hashlib.sha256(b"\0" + signed_bytes(receipt)).digest()
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    """Leaves and nodes are hashed apart (RFC 6962, section 2.1): no node passes for a receipt."""
+    return hashlib.sha256(b"\1" + left + right).digest()
 
 
 def to_text(receipt: Receipt) -> str:

@@ -158,9 +158,9 @@ class SmallBlobs:
             for one in batch:
                 await self._write([one])
             return
-        for replica, written in batch:
-            self._node.ports.moved("in", len(replica.data))
-            receipt = self._node.receipt(self._taken(replica))
+        self._node.ports.moved("in", sum(len(replica.data) for replica, _ in batch))
+        given = self._node.receipts([self._taken(replica) for replica, _ in batch])
+        for (_, written), receipt in zip(batch, given, strict=True):
             if not written.done():
                 written.set_result(receipt)
 

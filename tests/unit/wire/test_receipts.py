@@ -51,6 +51,35 @@ def test_the_signature_covers_everything_but_itself() -> None:
     assert len({receipts.signed_bytes(other) for other in others} | {signed}) == len(others) + 1
 
 
+@pytest.mark.parametrize("count", range(1, 18))
+def test_receipts_given_together_share_one_signature_and_each_stands_for_itself(count: int) -> None:
+    unsigned = [dataclasses.replace(RECEIPT, size=n, signature="") for n in range(count)]
+    messages = list[bytes]()
+    signed = receipts.sign_all(unsigned, lambda message: f"of {messages.append(message) or len(messages)}")
+    assert len(messages) == 1
+    assert [dataclasses.replace(each, signature="") for each in signed] == unsigned
+    carried = [receipts.from_text(receipts.to_text(each)) for each in signed]
+    assert {receipts.vouched(each) for each in carried} == {(messages[0], "of 1")}
+    for each in carried:
+        other = dataclasses.replace(each, size=99)
+        assert receipts.vouched(other)[0] != messages[0]
+
+
+def test_a_shared_signature_is_that_of_the_document() -> None:
+    unsigned = [dataclasses.replace(RECEIPT, size=n, signature="") for n in (5, 6, 7)]
+    messages = list[bytes]()
+    signed = receipts.sign_all(unsigned, lambda message: messages.append(message) or "c2lnbmF0dXJl")
+    assert messages[0].hex() == BLOCKS["shared"].replace("\n", "")
+    assert signed[0].signature == BLOCKS["tree"].replace("\n", "")
+
+
+@pytest.mark.parametrize("way", ["", "x", "A", "AQ", "AQID", "-" * 10_000])
+def test_a_way_that_leads_nowhere_vouches_for_nothing(way: str) -> None:
+    first, _ = receipts.sign_all([RECEIPT, dataclasses.replace(RECEIPT, size=6)], lambda message: "s")
+    root, _ = receipts.vouched(first)
+    assert receipts.vouched(dataclasses.replace(first, signature=f"tree:{way}:s"))[0] != root
+
+
 @given(st.lists(st.builds(Receipt, size=INT, boot=INT, issued_ms=INT, checksums=SUMS), max_size=4).map(tuple))
 def test_receipts_round_trip_through_a_header(given_receipts: tuple[Receipt, ...]) -> None:
     header = receipts.to_header(given_receipts)

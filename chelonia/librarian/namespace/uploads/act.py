@@ -29,7 +29,7 @@ from chelonia.librarian.namespace.uploads import decide as uploads
 from chelonia.librarian.namespace.uploads.decide import Overwritten, PendingUpload
 from chelonia.librarian.presence.receipt_audit import Rechecking
 from chelonia.librarian.world import World
-from chelonia.wire.receipts import signed_bytes
+from chelonia.wire.receipts import vouched
 
 VerifyKey = Callable[[ServiceId], str]
 """The key that a Shepherd announced, "" when it has none or is not approved."""
@@ -218,7 +218,7 @@ class FileUploads:
         """Raises: UNTRUSTED unless the receipt is signed by the Shepherd it names."""
         shepherd = receipt.location.shepherd
         key = self._verify_key(shepherd)
-        if not key or not self._world.verifier.verify(key, signed_bytes(receipt), receipt.signature):
+        if not key or not self._world.verifier.verify(key, *vouched(receipt)):
             cause = f"no approved Shepherd {shepherd} is known" if not key else f"not signed by {shepherd}"
             raise CheloniaError(Kind.UNTRUSTED, "commitPut", receipt.blob, cause)
 
