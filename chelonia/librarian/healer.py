@@ -23,8 +23,8 @@ from chelonia.core.cluster.healing import HealControl, HealingWord, HealOrder, H
 from chelonia.core.cluster.placement import NODE_OFFLINE
 from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
-from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ids import BlobId, Ms, ServiceId
+from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import HealthSummary
 from chelonia.core.timing.jobs import BUSY, IDLE, Job, Jobs, Next, Wait, every
 from chelonia.librarian.context import LibrarianContext
@@ -53,6 +53,7 @@ from chelonia.librarian.repair.erase import Erasers
 from chelonia.librarian.repair.forecast import Rate
 from chelonia.librarian.repair.notify_leader import LeaderNotifier
 from chelonia.librarian.repair.plan.act import Repairing, RepairParts
+from chelonia.librarian.repair.plan.changed import to_plan
 from chelonia.librarian.repair.plan.read import Planning
 from chelonia.librarian.repair.progress.act import HealingProgress
 from chelonia.librarian.repair.survey import Surveying
@@ -177,11 +178,7 @@ class Healer:
 
     def _applied(self, elements: tuple[Element, ...]) -> None:
         """A transact applied here: blobs it changed are planned, outboxes it filled are looked at."""
-        touched = [
-            BlobId(element.object.removeprefix(BLOB_PREFIX))
-            for element in elements
-            if element.object.startswith(BLOB_PREFIX) and element.change not in (ChangeType.DELETE, ChangeType.CHECK)
-        ]
+        touched = to_plan(elements, self._planning.nodes().health)
         self._work.mark(touched)
         self._erasers.flag(elements)
         if touched:
