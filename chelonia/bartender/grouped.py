@@ -17,7 +17,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, RequestKey, ServiceId
-from chelonia.core.ports.shepherd import FetchOutcome, Shepherd, SmallBlob, StoreOutcome
+from chelonia.core.ports.shepherd import FetchOutcome, Shepherd
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -91,15 +91,6 @@ class GroupedCalls(Generic[Q, A]):
         for answer, one in zip(group.answers, given, strict=True):
             if not answer.done():
                 answer.set_result(one)
-
-
-def storing(shepherds: Shepherds) -> GroupedCalls[SmallBlob, StoreOutcome]:
-    """Stores small blobs."""
-    return GroupedCalls(
-        shepherds,
-        lambda port, call, blobs: port.store(call, blobs),
-        lambda error: StoreOutcome(error=str(error), kind=error.kind.value),
-    )
 
 
 def fetching(shepherds: Shepherds) -> GroupedCalls[ReferenceId, FetchOutcome]:

@@ -8,11 +8,12 @@ from chelonia.bartender.grouped import GroupedCalls
 from chelonia.bartender.queues import Places, Queues
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
+from chelonia.bartender.storing import Storing
 from chelonia.core import bounds
 from chelonia.core.ids import ReferenceId
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian
-from chelonia.core.ports.shepherd import FetchOutcome, SmallBlob, StoreOutcome
+from chelonia.core.ports.shepherd import FetchOutcome
 from chelonia.core.timing.clock import Clock, Ids
 
 
@@ -25,7 +26,7 @@ class Ports:
     clock: Clock
     ids: Ids
     settings: BartenderSettings
-    storing: GroupedCalls[SmallBlob, StoreOutcome]
+    storing: Storing
     fetching: GroupedCalls[ReferenceId, FetchOutcome]
     limits: LimitCounts = field(default_factory=LimitCounts)
     places: Places = field(default_factory=Places)

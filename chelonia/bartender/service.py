@@ -17,6 +17,7 @@ from chelonia.bartender.files.service import FilesService
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
+from chelonia.bartender.storing import Storing
 from chelonia.core import bounds, operations, status
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -68,9 +69,8 @@ class BartenderService:
     ) -> None:
         """Bind the service to its world; nothing is started and nothing is kept."""
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
-        self._ports = Ports(
-            librarian, shepherds, clock, ids, settings, grouped.storing(shepherds), grouped.fetching(shepherds)
-        )
+        storing = Storing(shepherds, clock, settings)
+        self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, grouped.fetching(shepherds))
         self.files = FilesService(self._ports)
         self.keys = AccessKeysService(self._ports)
 

@@ -39,6 +39,7 @@ async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) 
     await writing.commit(
         ports, turn, change, facts, CommitFile(ready, kept.begun, kept.receipts, kept.begin.replaces != "")
     )
+    ports.storing.named(kept.receipts)
     note = await ports.shepherds.shortage(turn.service, begin.wanted)
     return Done(made=there is None, note=note)
 
@@ -79,10 +80,9 @@ def _measured(change: Write, inline: Inline) -> Checksums:
 
 
 async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes) -> StoredBytes:
-    nodes = await small.candidates(ports, turn.service, begin.size, begin.wanted)
     begun = await ports.librarian.begin_put(turn.service, begin)
     facts = replace(begun_facts(ports, begin, begun), commit_within_ms=ports.settings.put_lifetime_ms)
-    return StoredBytes(begin, begun, await small.stored(ports, turn.service, SmallBlob(facts, data), nodes))
+    return StoredBytes(begin, begun, await ports.storing.store(turn.service, SmallBlob(facts, data)))
 
 
 async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int) -> bytes | None:

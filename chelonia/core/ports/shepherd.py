@@ -85,10 +85,12 @@ class TurlOutcome:
 @dataclass(frozen=True, slots=True)
 class SmallBlob:
     """A whole blob of at most `bounds.INLINE_BYTES_MAX`, to be stored. `facts`: its checksums as announced; MD5 and
-    Adler-32 are measured where they are announced."""
+    Adler-32 are measured where they are announced. `named`: earlier replicas of the same Shepherd that a transact has
+    named since; what it is not told so it learns by its reports."""
 
     facts: ReplicaFacts
     data: bytes = field(repr=False)
+    named: tuple[ReferenceId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class SmallBlobs:
         if node.disk.unready:
             why = f"not ready: {node.disk.unready}"
             return tuple(StoreOutcome(error=why, kind=Kind.UNAVAILABLE.value) for _ in blobs)
+        for blob in blobs:
+            self._note_named(blob.named)
         await self._count()
         checked = [self._checked(each) for each in blobs]
         writing = (self._stored(each) for each in checked if isinstance(each, SmallReplica))
@@ -86,6 +88,13 @@ class SmallBlobs:
         held = self._node.index.get(reference)
         facts = await self._node.ports.blobs.facts(reference) if held is not None and held.alive else None
         return MeasuredOutcome(facts.size, facts.checksums) if facts is not None else MeasuredOutcome()
+
+    def _note_named(self, references: Sequence[ReferenceId]) -> None:
+        """These have become files: they need not be reported, unless something else is to be told of them."""
+        for reference in references:
+            held = self._node.index.get(reference)
+            if held is not None and held.alive and not held.committed:
+                self._node.listed(reference)
 
     # --- storing ----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from chelonia.core.caller import Call
@@ -87,6 +89,38 @@ async def test_one_that_answers_less_than_it_was_asked_has_another_in_its_place(
     assert looked.data == DATA
     (failed,) = await stage.bartender.files.apply(JOE, (Write(at("/g"), inline=Inline(DATA, 3)),))
     assert isinstance(failed, Failure)
+
+
+@scene
+async def test_one_of_many_that_is_refused_has_another_and_the_others_wait_for_nobody(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+
+    def picky(store: Callable[..., Awaitable[tuple[StoreOutcome, ...]]]) -> Callable[..., Awaitable[object]]:
+        async def some(call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
+            given = await store(call, blobs)
+            return tuple(
+                o if b.data == DATA else StoreOutcome(kind="no-space") for o, b in zip(given, blobs, strict=True)
+            )
+
+        return some
+
+    for name in ("s1", "s2"):
+        monkeypatch.setattr(stage.named(name), "store", picky(stage.named(name).store))
+    writes = [Write(at(f"/{n}"), inline=Inline(DATA if n != "b" else b"other", 2)) for n in "abc"]
+    answers = await stage.bartender.files.apply(JOE, tuple(writes))
+    assert [type(answer) for answer in answers] == [Done, Failure, Done]
+
+
+@scene
+async def test_shepherds_hear_once_what_was_named_of_what_they_stored(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    for name in ("/f", "/g", "/h"):
+        assert isinstance((await stage.bartender.files.apply(JOE, (Write(at(name), inline=Inline(DATA, 2)),)))[0], Done)
+    for each in stage.shepherds.values():
+        first, second, _ = each.small
+        assert [blob.named for blob in each.small.values()] == [(), (first,), (second,)]
 
 
 @scene

@@ -15,7 +15,9 @@ from chelonia.librarian.repair.plan.changed import to_plan
 from chelonia.librarian.repair.plan.decide import NodeHealth
 
 BLOB = BlobId("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
-HEALTH = {ServiceId(f"s{n}"): NodeHealth(NodeView(ServiceId(f"s{n}"), Dn(""), "", Ms(0)), present=True) for n in (1, 2, 3)}
+HEALTH = {
+    ServiceId(f"s{n}"): NodeHealth(NodeView(ServiceId(f"s{n}"), Dn(""), "", Ms(0)), present=True) for n in (1, 2, 3)
+}
 
 
 def made(*shepherds: str, wanted: int = 2) -> list:  # type: ignore[type-arg]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -107,6 +108,33 @@ async def test_damaged_bytes_are_not_given() -> None:
     world.blobs.flip(reference)
     assert await fetch(world, reference) == "not-alive"
     assert await fetch(world, ReferenceId(numbered("e", 7))) == "not-alive"
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_what_was_named_is_not_reported_unless_it_is_damaged() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(20_000)  # until inventories are compared
+    good, bad, silent = [await _stored(world, number) for number in (1, 2, 3)]
+    world.blobs.flip(bad)
+    await world.service.scrub(LIBRARIAN, (bad,))
+    elsewhere = ReferenceId(numbered("e", 7))
+    (outcome,) = await store(world, replace(small(4), named=(good, bad, elsewhere)))
+    assert outcome.receipt is not None
+    await world.pass_ms(20_000)
+    told = [reference for reference, _ in world.librarian.states()]
+    assert good not in told
+    assert dict(world.librarian.states())[bad] == "invalid"
+    assert silent in told
+    await world.stop()
+
+
+async def _stored(world: World, number: int) -> ReferenceId:
+    blob = small(number)
+    world.librarian.known[blob.facts.blob] = None
+    (outcome,) = await store(world, blob)
+    assert outcome.receipt is not None, outcome
+    return outcome.receipt.location.reference
 
 
 @virtual
