@@ -151,7 +151,7 @@ class Storing:
                 which = together.heard(*ended[0], ended[1].result()) if ended else together.lacking(wanted)
                 if give_up_ms < 0 and not together.lacking(durable):
                     now_ms = self._clock.monotonic_ms()
-                    give_up_ms = now_ms + max(settings.fallback_grace_ms, now_ms - begun_ms)  # the rest is as busy
+                    give_up_ms = now_ms + 2 * max(settings.fallback_grace_ms, now_ms - begun_ms)  # the rest is as busy
                 more = 0 if give_up_ms >= 0 else many(silent=ended is None, of_use=not which)
 
     async def _ask(self, together: _Together, shepherd: ServiceId, which: list[int]) -> tuple[StoreOutcome, ...]:
