@@ -120,9 +120,9 @@ class MountedCluster:
         self.away_until_s = 0.0
         return _good(answer, "look")
 
-    async def page(self, place: LogicalName, after: str) -> Listed:
-        """A page of a collection. Raises: NOT_FOUND, DENIED, ..."""
-        return await _in_time(self.files.list(new_call(), Listing(place, after)), "list", place)
+    async def page(self, place: LogicalName, after: str, limit: int = 0) -> Listed:
+        """A page of a collection; `limit` 0: as many entries as one has. Raises: NOT_FOUND, DENIED, ..."""
+        return await _in_time(self.files.list(new_call(), Listing(place, after, limit)), "list", place)
 
     async def space(self, top: LogicalName) -> Space:
         """How much there is to store in, and the quotas that bind below a collection."""

@@ -24,10 +24,11 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.files import LEAVE, Attributes, Looked, Want, When
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
 from chelonia_fuse.copies import Cache, CachedCopy
 from chelonia_fuse.errors import AGAIN
-from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.inodes import UNWRITTEN_NS, Inode, Inodes
 from chelonia_fuse.journal import StagingJournal, record_of
 from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.staging import Plan, Staged
@@ -62,7 +63,9 @@ class FileCommitter:
         self._cache = cache
         self._reader = reader
         self._journal = journal
+        self._packed = journal.packed
         self._strict = strict
+        self.behind = WriteBehind(self._behind)
         self.waiting: dict[Guid, Inode] = {}
         self.conflicts = 0
 
@@ -73,10 +76,17 @@ class FileCommitter:
 
         Raises: what cannot be cured by waiting.
         """
-        changed = inode.copy is not None and inode.copy.staged.changed and not inode.gone
-        if changed and self._cluster.is_away and not self._strict:
-            await self._keep(inode)
-            return
+        copy = inode.copy
+        if copy is not None and copy.staged.changed and not inode.gone and not self._strict:
+            if copy.queued and copy.kept_ns == copy.written_ns:
+                return
+            if self._cluster.is_away:
+                await self._keep(inode)
+                return
+            if inode.guid not in self.waiting and self.behind.takes(inode, copy):
+                await self._pack(inode, copy)
+                await self.behind.add(inode)
+                return
         try:
             await self.commit(inode)
         except CheloniaError as error:
@@ -97,11 +107,21 @@ class FileCommitter:
             await self._commit(inode, copy)
             self.let_go(inode)
 
+    def makes_many(self) -> bool:
+        """Take note that a file is made. Returns: whether its `close` will not wait for the commit."""
+        return self.behind.makes_many() and not self._strict
+
+    async def settle(self, inode: Inode) -> None:
+        """Commit now what was closed and waits."""
+        if inode.copy is not None and inode.copy.queued and inode.guid not in self.waiting:
+            await self.commit(inode)
+
     def let_go(self, inode: Inode) -> None:
         """Take a change out of the journal: it is committed, or its file is no more."""
         if inode.copy is not None and inode.copy.queued:
-            inode.copy.queued = False
+            inode.copy.queued, inode.copy.commit = False, ""
             self.waiting.pop(inode.guid, None)
+            self._packed.done(inode.guid)
             self._journal.remove(inode.guid)
 
     # --- the journal ---
@@ -112,12 +132,55 @@ class FileCommitter:
         async with copy.lock:
             await copy.sync()
             place = self._place(inode, copy)
-            self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.settled()))
-            copy.queued = True
+            self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.settled(), copy.commit))
+            copy.queued, copy.kept_ns = True, copy.written_ns
             self.waiting[inode.guid] = inode
+
+    async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
+        """Keep a small file for a commit that begins at once."""
+        async with copy.lock:
+            copy.commit, kept_ns = new_etag(), copy.written_ns
+            record = record_of(inode.guid, str(self._place(inode, copy)), copy.staged, copy.settled(), copy.commit)
+            await self._packed.keep(record, copy.read(0, copy.staged.size))
+            copy.queued, copy.kept_ns = True, kept_ns
+
+    async def _behind(self, inode: Inode) -> bool:
+        """Commit what was closed. Returns: whether others may be committed like it."""
+        try:
+            await self.commit(inode)
+        except (CheloniaError, OSError) as error:
+            await self._unsent(inode, error)
+            return False
+        if (dropped := self._inodes.drop(inode)) is not None:
+            self._cache.drop(dropped)
+        return True
+
+    async def _unsent(self, inode: Inode, error: CheloniaError | OSError) -> None:
+        """It waits, as what is closed while the cluster is away; where even that fails its packed record stays."""
+        if inode.copy is None:
+            return
+        try:
+            await self._keep(inode)
+            self._packed.done(inode.guid)
+        except OSError as trouble:
+            _LOG.error("the cache directory: %s (make room, or choose another by -o cache=)", trouble)
+        if not isinstance(error, CheloniaError) or error.kind not in AGAIN:
+            self._lost(inode, error)
+
+    def _lost(self, inode: Inode, error: CheloniaError | OSError) -> None:
+        assert inode.copy is not None, "what waits has bytes here"
+        place = self._place(inode, inode.copy)
+        _LOG.error(
+            "%s was closed here and cannot be committed: %s: its bytes stay in %s", place, error, inode.copy.path
+        )
+        self.waiting.pop(inode.guid, None)
 
     async def replay(self) -> int:
         """Take up what an earlier mount left in the journal. Returns: how many changes. Raises: as a look does."""
+        for record, data in self._packed.records():
+            self._cache.keep(record.guid, data)
+            self._journal.write(record)
+        self._packed.clear()
         records = self._journal.records()
         for record in records:
             guid = Guid(record.guid)
@@ -130,6 +193,7 @@ class FileCommitter:
             inode = self._inodes.seen(known)
             inode.copy = CachedCopy(self._cache.path(guid), record.staged(), queued=True)
             inode.copy.set(record.setting())
+            inode.copy.commit, inode.copy.kept_ns = record.commit, inode.copy.written_ns
             inode.copy.place = parse_ln(record.path)
             self._cache.of(inode)
             self.waiting[guid] = inode
@@ -158,10 +222,7 @@ class FileCommitter:
                 if error.kind in AGAIN:
                     _LOG.info("%s waits still: %s", path, error)
                     return
-                _LOG.error(
-                    "%s was closed here and cannot be committed: %s: its bytes stay in %s", path, error, inode.copy.path
-                )
-                self.waiting.pop(inode.guid, None)
+                self._lost(inode, error)
                 continue
             _LOG.warning("%s is committed now", path)
 
@@ -169,7 +230,7 @@ class FileCommitter:
 
     async def _commit(self, inode: Inode, copy: CachedCopy) -> None:
         tried: list[BlobId] = []
-        etag = new_etag()
+        etag = copy.commit if copy.commit and copy.kept_ns == copy.written_ns else new_etag()
         by_guid = anew = False
         ends = time.monotonic() + GIVE_UP_S
         if copy.source is not None and copy.source.data is not None:  # then a small file can go as one message
@@ -206,12 +267,15 @@ class FileCommitter:
             raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)
 
     def _saving(self, inode: Inode, copy: CachedCopy, plan: Plan, etag: str, *, by_guid: bool) -> Saving:
+        setting = copy.settled()
+        if inode.attributes.accessed_ns == UNWRITTEN_NS and setting.accessed_ns is None:
+            setting = replace(setting, accessed_ns=setting.modified_ns)
         return Saving(
             place=LogicalName(inode.guid, ()) if by_guid else self._inodes.place(inode),
             plan=plan,
             body=partial(copy.chunks, plan.ranges),
             wanted=inode.attributes.wanted or self._cluster.wanted,
-            setting=copy.settled(),
+            setting=setting,
             when=When(etags=(copy.staged.etag,)),
             etag=etag,
         )

@@ -45,7 +45,8 @@ class CachedCopy:
         written_ns: when it was last written here.
         setting: mode and owner that a program set since it was written; committed with the bytes.
         source: where to read the base from, looked up at `source_ms`.
-        queued: its change waits for the cluster, in the journal; `place`: where it was then.
+        queued: its change waits for the cluster, in the journal, as it was at `kept_ns` of `written_ns`; `place`: where
+            it was then; `commit`: the etag that its bytes are to have.
         saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
     """
 
@@ -57,6 +58,8 @@ class CachedCopy:
     source: Looked | None = None
     source_ms: int = 0
     queued: bool = False
+    kept_ns: int = 0
+    commit: str = ""
     place: LogicalName | None = None
     saving: asyncio.Future[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -167,6 +170,14 @@ class Cache:
         """Where the bytes of a file are kept."""
         return self._directory / guid
 
+    def keep(self, guid: str, data: bytes) -> None:
+        """Have bytes that the journal held in their file, on the disk."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self.path(Guid(guid)).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
     def of(self, inode: Inode) -> CachedCopy:
         """The copy of a file, begun when there is none."""
         if inode.copy is None:
@@ -176,9 +187,12 @@ class Cache:
             order.pop(inode.guid, None)
             order[inode.guid] = inode
         while len(self._open) > FILES_OPEN_MAX:
-            copy = self._open.pop(next(iter(self._open))).copy
-            if copy is not None and not copy.lock.locked():  # else its bytes may be on their way to the disk
-                copy.close()
+            idle = (each for each in self._open.values() if each.copy is None or not each.copy.lock.locked())
+            if (each := next(idle, None)) is None:
+                break  # one that is locked may have its bytes on their way to the disk
+            del self._open[each.guid]
+            if each.copy is not None:
+                each.copy.close()
         return inode.copy
 
     def took(self, count: int) -> None:

@@ -5,6 +5,7 @@ Keeps the last two pages; what asks for an older position has its page listed an
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Named
+from chelonia.core.ports.files import Listed, Named
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.names import Told
 
 _PAGES_KEPT: Final = 2
 """The kernel asks again for what did not fit into a program's buffer."""
@@ -23,6 +25,17 @@ HEARD_NS: Final = 30 * 10**9
 _SERVES: Final = 5
 """For so many times as long as it took a listing of several pages serves for lookups: one costs as much more than an
 entry. Who reads a directory to its end before he looks at what is in it (`find`, `du`, `rm -r`) would ask for each."""
+
+
+_AHEAD_NS: Final = 500_000_000
+"""A page that was asked for ahead so long ago is asked for again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PageAhead:
+    after: str
+    asked_ns: int
+    page: asyncio.Future[Listed]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +47,7 @@ class OpenDirectory:
         pages: position of each page's first entry, and the name after which it begins.
         after: where the next page begins; `ended`: there is none.
         asked_ns: when the last page was asked for, monotonic; `began_ns`: the first one.
+        ahead: the page that a reader of several will want next.
     """
 
     inode: Inode
@@ -44,6 +58,7 @@ class OpenDirectory:
     ended: bool = False
     asked_ns: int = 0
     began_ns: int = 0
+    ahead: _PageAhead | None = None
 
     @property
     def age_s(self) -> float:
@@ -63,6 +78,9 @@ class OpenDirectory:
                 if len(self.pages) > 1:
                     now_ns = time.monotonic_ns()
                     self.inode.listed_ns = (self.began_ns, now_ns + _SERVES * (now_ns - self.began_ns))
+                elif not self.first and not self.inode.gone:
+                    entries = {each.name: each.attributes for each in self.shown}
+                    inodes.told(self.inode, Told(asked_ns=self.asked_ns, entries=entries))
                 return
             entry = self.shown[start - self.first]
             inode = inodes.listed(entry.attributes, self.inode.number, entry.name, self.asked_ns)
@@ -85,8 +103,25 @@ class OpenDirectory:
         if len(self.pages) >= _PAGES_KEPT:
             kept = self.pages[-_PAGES_KEPT][0]
             self.shown, self.first = self.shown[max(0, kept - self.first) :], max(kept, self.first)
-        self.asked_ns = time.monotonic_ns()
+        ahead = self.ahead
+        if ahead is None or ahead.after != self.after or time.monotonic_ns() - ahead.asked_ns > _AHEAD_NS:
+            self.close()
+            ahead = self._ask(cluster)
+        self.ahead, self.asked_ns = None, ahead.asked_ns
         self.began_ns = self.began_ns if self.first or self.shown else self.asked_ns
-        listed = await cluster.page(LogicalName(self.inode.guid, ()), self.after)
+        listed = await ahead.page
         self.shown.extend(listed.entries)
         self.after, self.ended = listed.after, not listed.after
+        if len(self.pages) > 1 and not self.ended:
+            self.ahead = self._ask(cluster)
+
+    def _ask(self, cluster: MountedCluster) -> _PageAhead:
+        page = asyncio.ensure_future(cluster.page(LogicalName(self.inode.guid, ()), self.after))
+        return _PageAhead(self.after, time.monotonic_ns(), page)
+
+    def close(self) -> None:
+        """Nobody reads on."""
+        if self.ahead is not None:
+            self.ahead.page.add_done_callback(lambda page: page.cancelled() or page.exception())
+            self.ahead.page.cancel()
+            self.ahead = None

@@ -7,11 +7,12 @@ and files that were taken away while they are open. Failures are `CheloniaError`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,16 +37,15 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECI
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache, CachedCopy
-from chelonia_fuse.directories import HEARD_NS, OpenDirectory
+from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
-from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.inodes import UNWRITTEN_NS, Inode, Inodes, is_unwritten
+from chelonia_fuse.lookups import VALID_S, Lookups
 from chelonia_fuse.options import Options
 from chelonia_fuse.reading import READABLE, WINDOW_MAX, WINDOW_MIN, CopyReader
 from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
-VALID_S: Final = 1.0
-"""For how long names and attributes stand that were told."""
 FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
 """Of a file that is taken away while it is open, so many bytes are brought here first."""
 
@@ -89,6 +89,7 @@ class FileSystem:
         self.inodes = inodes
         self.cache = cache
         self.committer = committer
+        self.lookups = Lookups(cluster, inodes, committer.behind)
         self._reader = reader
         self._options = options
 
@@ -96,21 +97,7 @@ class FileSystem:
 
     async def lookup(self, parent: Inode, name: str) -> Inode:
         """What a name leads to. Raises: NOT_FOUND, DENIED."""
-        check_name(name)
-        known = self.inodes.named(parent.number, name)
-        began_ns, until_ns = parent.listed_ns
-        heard_ns = known.heard_ns if known is not None else -1
-        if known is not None and heard_ns >= began_ns and time.monotonic_ns() < min(until_ns, heard_ns + HEARD_NS):
-            return known
-        try:
-            looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=known is not None)
-        except CheloniaError as error:
-            if error.kind in AGAIN and known is not None:
-                return known  # what is known can be shown, and what is here read, while the cluster is away
-            if error.kind is Kind.NOT_FOUND:
-                self.inodes.unname(parent.number, name)
-            raise
-        return self.inodes.seen(looked.attributes, parent.number, name)
+        return await self.lookups.lookup(parent, name)
 
     async def refresh(self, inode: Inode) -> float:
         """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change, also of what
@@ -136,8 +123,10 @@ class FileSystem:
     async def make_directory(self, parent: Inode, name: str, mode: int, owner: Owner) -> Inode:
         """Make a directory."""
         mode = stat.S_IMODE(mode) | (mode_of(parent.attributes) & stat.S_ISGID)
-        setting = Setting(mode=mode, uid=owner.uid, gid=self._group(parent, owner))
-        return await self._made(parent, name, Make(self._inside(parent, name), TYPE_COLLECTION, setting, when=_NEW))
+        setting, asked_ns = Setting(mode=mode, uid=owner.uid, gid=self._group(parent, owner)), time.monotonic_ns()
+        made = await self._made(parent, name, Make(self._inside(parent, name), TYPE_COLLECTION, setting, when=_NEW))
+        made.children.made(asked_ns)
+        return made
 
     async def make_symlink(self, parent: Inode, name: str, target: str, owner: Owner) -> Inode:
         """Make a symbolic link."""
@@ -150,13 +139,20 @@ class FileSystem:
         return self._new(parent, name, done.attributes)
 
     async def _made_file(self, parent: Inode, name: str, mode: int, owner: Owner) -> Inode:
-        setting = Setting(mode=stat.S_IMODE(mode), uid=owner.uid, gid=self._group(parent, owner))
-        return self._new(parent, name, await self._cluster.make_file(self._inside(parent, name), setting))
+        setting, asked_ns = self._setting_of_new(parent, mode, owner), time.monotonic_ns()
+        inode = self._new(parent, name, await self._cluster.make_file(self._inside(parent, name), setting))
+        inode.made_ns = asked_ns
+        return inode
+
+    def _setting_of_new(self, parent: Inode, mode: int, owner: Owner) -> Setting:
+        marked = self.committer.makes_many()
+        accessed_ns = UNWRITTEN_NS if marked else None
+        return Setting(stat.S_IMODE(mode), owner.uid, self._group(parent, owner), accessed_ns=accessed_ns)
 
     def _new(self, parent: Inode, name: str, attributes: Attributes | None) -> Inode:
         if attributes is None:
             raise CheloniaError(Kind.NOT_FOUND, "make", name, "it was removed as soon as it was made")
-        _touch(parent)
+        _touch(parent, name)
         return self.inodes.seen(attributes, parent.number, name)
 
     def _inside(self, parent: Inode, name: str) -> LogicalName:
@@ -174,11 +170,14 @@ class FileSystem:
         inode = self.inodes.named(parent.number, name)
         await self._before_removal(inode)
         what = Removing.COLLECTION if directory else Removing.NAME
-        await self._cluster.change(Remove(self._inside(parent, name), what))
-        self._removed(parent, name, inode)
+        async with _settled(inode):
+            await self._cluster.change(Remove(self._inside(parent, name), what))
+            self._removed(parent, name, inode)
 
     async def _before_removal(self, inode: Inode | None) -> None:
         """What is open goes on being read when it has no name any more: its bytes come here first."""
+        if inode is not None:
+            await self._written(inode)
         last = inode is not None and inode.attributes.links <= 1
         if inode is None or not last or not inode.opens or inode.attributes.type != TYPE_FILE:
             return
@@ -186,8 +185,14 @@ class FileSystem:
         if copy.staged.size <= FETCHED_FOR_REMOVAL_BYTES_MAX:
             await self._reader.ensure(inode, 0, copy.staged.size)
 
+    async def _written(self, inode: Inode) -> None:
+        """Wait until the mount that has made a file, and closed it a moment ago, has committed its bytes."""
+        while is_unwritten(inode.attributes, time.time_ns()) and not inode.made_ns:
+            await asyncio.sleep(_PAUSE_S)
+            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()))).attributes)
+
     def _removed(self, parent: Inode, name: str, inode: Inode | None) -> None:
-        _touch(parent)
+        _touch(parent, name)
         self.inodes.unname(parent.number, name)
         if inode is None:
             return
@@ -203,15 +208,18 @@ class FileSystem:
         """Give an entry another name."""
         (old, old_name), (new, new_name) = source, target
         inode, there = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
+        if inode is not None and inode is not there:
+            await self.committer.settle(inode)  # what has a new name is whole
         if over is Over.REPLACE and there is not inode:
             await self._before_removal(there)
-        done = await self._cluster.change(Move(self._inside(old, old_name), self._inside(new, new_name), over))
-        if inode is not None and inode is there:
-            return
-        if over is Over.REPLACE:
-            self._removed(new, new_name, there)
-        _touch(old)
-        _touch(new)
+        async with _settled(there):
+            done = await self._cluster.change(Move(self._inside(old, old_name), self._inside(new, new_name), over))
+            if inode is not None and inode is there:
+                return
+            if over is Over.REPLACE:
+                self._removed(new, new_name, there)
+        _touch(old, old_name)
+        _touch(new, new_name)
         self.inodes.unname(old.number, old_name)
         if inode is not None:
             _touch(inode)
@@ -227,9 +235,10 @@ class FileSystem:
         """Give a file one more name."""
         if inode.gone:
             raise OSError(errno.ENOENT, "it was removed")
+        await self.committer.settle(inode)
         source = self.inodes.place(inode)
         done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True))
-        _touch(parent)
+        _touch(parent, name)
         _touch(inode)
         self.inodes.name(inode, parent.number, name)
         _learn(inode, done)
@@ -260,6 +269,7 @@ class FileSystem:
 
     async def resize(self, inode: Inode, size: int) -> None:
         """Cut a file, or lengthen it by zeros; without an open file the change is committed at once."""
+        await self._written(inode)
         copy = self.cache.of(inode)
         async with copy.lock:
             copy.resize(size)
@@ -275,6 +285,7 @@ class FileSystem:
         except CheloniaError as error:
             if error.kind not in (Kind.PRECONDITION, Kind.EXISTS):
                 raise
+            parent.children.change(name, time.monotonic_ns())
             if flags & os.O_EXCL:
                 raise OSError(errno.EEXIST, "it is there") from error
             inode = await self.lookup(parent, name)
@@ -301,8 +312,12 @@ class FileSystem:
         copy, place = inode.copy, LogicalName(inode.guid, ())
         here = copy is not None and not copy.staged.missing(0, copy.staged.size)
         reads = READABLE if flags & os.O_ACCMODE != os.O_WRONLY else Want.BYTES
+        want = Want.NOTHING if here or flags & os.O_TRUNC else reads
         try:
-            there = await self._looked(place, Want.NOTHING if here or flags & os.O_TRUNC else reads, spare=here)
+            there = await self._looked(place, want, spare=here)
+            while is_unwritten(there.attributes, time.time_ns()) and not inode.made_ns:
+                await asyncio.sleep(_PAUSE_S)
+                there = await self._looked(place, want, spare=here)
         except CheloniaError as error:
             if error.kind not in AGAIN or not here:
                 raise
@@ -385,11 +400,26 @@ class FileSystem:
 
 
 _NEW: Final = When(absent=True)
+_PAUSE_S: Final = 0.03
+"""Between two looks at a file whose bytes are to come."""
 
 
-def _touch(inode: Inode) -> None:
-    """Its times change with its names, and with what is in it: the cluster does not say so."""
+@contextlib.asynccontextmanager
+async def _settled(inode: Inode | None) -> AsyncIterator[None]:
+    """While a name is taken away no commit of what it leads to is on its way: it would be a change of what is gone."""
+    copy = inode.copy if inode is not None else None
+    if copy is None or not copy.queued:
+        yield
+        return
+    async with copy.lock:
+        yield
+
+
+def _touch(inode: Inode, name: str = "") -> None:
+    """Its times change with its names, and with what is in it, here under `name`: the cluster does not say so."""
     inode.touched_ns = time.time_ns()
+    if name:
+        inode.children.change(name, time.monotonic_ns())
 
 
 def _learn(inode: Inode, done: Done) -> None:

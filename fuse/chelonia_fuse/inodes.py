@@ -8,6 +8,7 @@ Invariants: a number is never given to two entries at a time; the root is number
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes
 from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia_fuse.names import NOTHING, KnownNames, Told
 
 if TYPE_CHECKING:
     from chelonia_fuse.copies import CachedCopy
@@ -28,6 +30,12 @@ _BITS: Final = 62
 _DEPTH_MAX: Final = 1000
 LAGS_NS: Final = 1_000_000_000
 """How far a listing, which tells no versions of files, may be behind a look or a change that was answered."""
+UNWRITTEN_NS: Final = 1
+"""The access time of a file whose bytes are still to come, from a mount that does not wait for them."""
+AWAITED_S: Final = 3.0
+"""How long after such a file was made other mounts wait for its bytes, at most."""
+TOLD_MAX: Final = 8
+"""Collections of which parts that were told are kept."""
 KEPT_MAX: Final = 50_000
 """So many inodes, of 1 to 2 KiB, are known before the kernel is asked to let go of the oldest. By itself it does so
 only when the machine's memory is short."""
@@ -47,6 +55,8 @@ class Inode:
         learned_ns: when the attributes were told with their version, monotonic.
         heard_ns: when the listing was asked for that told of it last, monotonic.
         listed_ns: of a collection: when the last whole listing of it began, and until when it serves for lookups.
+        known_names: of a collection: see `children`.
+        made_ns: when this mount asked to make it, monotonic; 0: it did not.
     """
 
     number: int
@@ -60,12 +70,21 @@ class Inode:
     learned_ns: int = 0
     heard_ns: int = 0
     listed_ns: tuple[int, int] = (0, 0)
+    known_names: KnownNames | None = None
+    made_ns: int = 0
     copy: CachedCopy | None = None
 
     @property
     def guid(self) -> Guid:
         """Of the entry."""
         return self.attributes.guid
+
+    @property
+    def children(self) -> KnownNames:
+        """Which names in this collection are known."""
+        if self.known_names is None:
+            self.known_names = KnownNames()
+        return self.known_names
 
     def learn(self, attributes: Attributes) -> None:
         """Take what the cluster says, unless something newer is known."""
@@ -93,6 +112,7 @@ class Inodes:
         self._by_guid = {root.guid: self.root}
         self._children: dict[tuple[int, str], Inode] = {}
         self._new = 0
+        self._told: deque[KnownNames] = deque()
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -125,12 +145,21 @@ class Inodes:
             self.name(inode, parent, name)
         return inode
 
+    def told(self, inode: Inode, told: Told) -> None:
+        """Keep what was told of the names in a collection; of a few only, as entries take room."""
+        inode.children.listed(told)
+        self._told.append(inode.children)
+        if len(self._told) > TOLD_MAX and (oldest := self._told.popleft()) not in self._told:
+            oldest.told = NOTHING
+
     def named(self, parent: int, name: str) -> Inode | None:
         """What a name was last seen to lead to."""
         return self._children.get((parent, name))
 
     def name(self, inode: Inode, parent: int, name: str) -> None:
         """Note a name."""
+        if self._children.get((parent, name)) is inode:
+            return
         self.unname(parent, name)
         inode.names[parent, name] = None
         self._children[parent, name] = inode
@@ -140,6 +169,13 @@ class Inodes:
         inode = self._children.pop((parent, name), None)
         if inode is not None:
             inode.names.pop((parent, name), None)
+
+    def doubt(self, inode: Inode) -> None:
+        """What was told of it is past: what has its names is asked."""
+        inode.heard_ns = 0
+        for number, name in inode.names:
+            if (above := self._by_number.get(number)) is not None:
+                above.children.change(name, time.monotonic_ns())
 
     def forget(self, number: int, count: int) -> Inode | None:
         """Lower the kernel's count. Returns: the inode, when it is no longer known."""
@@ -201,3 +237,9 @@ class Inodes:
 def number_of(guid: Guid) -> int:
     """The number of an entry on every mount, unless another one has it."""
     return (UUID(guid).int if guid != "0" else 0) % (1 << _BITS)
+
+
+def is_unwritten(known: Attributes, now_ns: int) -> bool:
+    """Whether a file was made a moment ago and its bytes are still to come."""
+    young = now_ns - known.created_ns < AWAITED_S * 1e9
+    return young and known.accessed_ns == UNWRITTEN_NS and known.size == 0 and known.etag == f"{known.guid}-0"

@@ -1,15 +1,21 @@
-"""Changes that were closed here and are not committed yet: a record beside the bytes of each, on this machine's disk.
+"""Changes that were closed here and are not committed yet, on this machine's disk.
 
-A record is written whole or not at all. What has one survives the end of the mount and of the machine, and is committed
-by the next mount of the same place.
+There is a record beside the bytes of each; of small files records and bytes stand one behind another. A record is
+written whole or not at all. What has one survives the end of the mount and of the machine, and is committed by the next
+mount of the same place.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
+import struct
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -18,11 +24,16 @@ from chelonia.core.ports.files import Setting
 from chelonia_fuse.ranges import Range, Ranges
 from chelonia_fuse.staging import Staged
 
+TURN_BYTES: Final = 16 << 20
+"""Of a file of packed records, before the other one is used."""
+_HEAD: Final = struct.Struct("<III")
+"""Length of the record and of the bytes behind it, and a CRC-32 of both."""
 _LOG = logging.getLogger(__name__)
 
 
 class JournalRecord(msgspec.Struct, frozen=True):
-    """One change. `path`: where the file was; the rest as in `Staged`."""
+    """One change. `path`: where the file was; `commit`: the etag that its bytes are to have, "" where it was not chosen
+    yet; the rest as in `Staged`."""
 
     guid: str
     path: str
@@ -34,6 +45,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     valid: tuple[Range, ...]
     dirty: tuple[Range, ...]
     attributes: dict[str, int]
+    commit: str = ""
 
     def staged(self) -> Staged:
         """What was staged."""
@@ -46,21 +58,23 @@ class JournalRecord(msgspec.Struct, frozen=True):
         return Setting(**self.attributes)
 
 
-def record_of(guid: Guid, path: str, staged: Staged, setting: Setting) -> JournalRecord:
+def record_of(guid: Guid, path: str, staged: Staged, setting: Setting, commit: str = "") -> JournalRecord:
     """The record of a change."""
     values = {name: getattr(setting, name) for name in Setting.__slots__}
     return JournalRecord(
         guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended,
         tuple(staged.valid), tuple(staged.dirty), {name: value for name, value in values.items() if value is not None},
+        commit,
     )  # fmt: skip
 
 
 class StagingJournal:
-    """The records, one file each."""
+    """The records, one file each; `packed`: those of small files, with their bytes."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
+        self.packed = PackedJournal(directory.with_name("packed"))
 
     def write(self, record: JournalRecord) -> None:
         """Keep a record, in place of what was kept of the same file."""
@@ -98,3 +112,93 @@ class StagingJournal:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+class PackedJournal:
+    """Records of small files with their bytes, in two files in turn; one that holds nothing more is emptied.
+
+    A frame is a head, a record and bytes; one whose record is a GUID alone says that its change needs no record more.
+    What is torn at the end was never promised.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._paths = [directory / "0", directory / "1"]
+        self._fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) for path in self._paths]
+        self._held: list[set[str]] = [set(), set()]
+        self._at = self._size = 0
+        self._syncs: list[asyncio.Task[None]] = []
+
+    def records(self) -> Iterator[tuple[JournalRecord, bytes]]:
+        """All that an earlier mount kept here."""
+        found = dict[str, tuple[JournalRecord, bytes]]()
+        for path in self._paths:
+            for head, data in _frames(path.read_bytes()):
+                if head.startswith(b"{"):
+                    record = msgspec.json.decode(head, type=JournalRecord)
+                    found[record.guid] = record, data
+                else:
+                    found.pop(head.decode(), None)
+        yield from found.values()
+
+    def clear(self) -> None:
+        """Let go of all."""
+        for fd in self._fds:
+            os.ftruncate(fd, 0)
+
+    async def keep(self, record: JournalRecord, data: bytes) -> None:
+        """Return once a record and its bytes are on the disk; who comes meanwhile shares the next sync."""
+        if self._size > TURN_BYTES and not self._held[1 - self._at]:
+            self._at, self._size = 1 - self._at, 0
+        at = 1 - self._at if record.guid in self._held[1 - self._at] else self._at
+        self._write(at, msgspec.json.encode(record), data)
+        self._held[at].add(record.guid)
+        if len(self._syncs) < 2:
+            self._syncs.append(asyncio.create_task(self._sync(self._syncs[-1] if self._syncs else None)))
+        await asyncio.shield(self._syncs[-1])
+
+    async def _sync(self, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await asyncio.wait([before])
+            await asyncio.to_thread(self._sync_both)
+        finally:
+            del self._syncs[0]
+
+    def _sync_both(self) -> None:
+        for fd in self._fds:
+            os.fdatasync(fd)
+
+    def done(self, guid: str) -> None:
+        """A change is committed, or no more."""
+        for at, held in enumerate(self._held):
+            if guid in held:
+                held.discard(guid)
+                if held:
+                    self._write(at, guid.encode(), b"")
+                else:
+                    os.ftruncate(self._fds[at], 0)
+                    self._size = 0 if at == self._at else self._size
+
+    def _write(self, at: int, head: bytes, data: bytes) -> None:
+        body, fd = head + data, self._fds[at]
+        frame, end = _HEAD.pack(len(head), len(data), zlib.crc32(body)) + body, os.lseek(fd, 0, os.SEEK_END)
+        try:
+            while frame:
+                frame = frame[os.write(fd, frame) :]
+        except OSError:
+            os.ftruncate(fd, end)  # what comes later is to be read
+            raise
+        self._size += len(body) if at == self._at else 0
+
+
+def _frames(text: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 0
+    while at + _HEAD.size <= len(text):
+        head, data, crc = _HEAD.unpack_from(text, at)
+        at += _HEAD.size
+        body = text[at : at + head + data]
+        if len(body) < head + data or zlib.crc32(body) != crc:
+            return
+        yield body[:head], body[head:]
+        at += len(body)

@@ -24,8 +24,9 @@ from chelonia.core.ports.files import Named, Over, Setting
 from chelonia.core.ports.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import errno_of, line_of
-from chelonia_fuse.filesystem import VALID_S, FileSystem, Handle, Owner
+from chelonia_fuse.filesystem import FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode
+from chelonia_fuse.lookups import VALID_S
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import BLOCK, Shown, shown
 from chelonia_fuse.xattrs import Xattrs
@@ -66,7 +67,7 @@ def _answering(
                 _LOG.warning("%s", line)
             gone = error.kind is Kind.NOT_FOUND and op in _OF_INODES
             if gone and (inode := self._at(args[0])) is not None:
-                inode.heard_ns = 0  # a listing that told of it does not serve for the lookup that follows
+                self._system.inodes.doubt(inode)  # no listing that told of it serves for the lookup that follows
             raise pyfuse3.FUSEError(errno.ESTALE if gone else errno_of(error)) from None
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
@@ -139,15 +140,16 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        above, text = self._inode(parent), _text(name)
         try:
-            return self._counted(await self._system.lookup(self._inode(parent), _text(name)))
+            entry = self._counted(await self._system.lookup(above, text))
         except CheloniaError as error:
             if error.kind is not Kind.NOT_FOUND:
                 raise
-            absent = pyfuse3.EntryAttributes()
-            absent.st_ino = pyfuse3.InodeT(0)
-            absent.entry_timeout = VALID_S
-            return absent
+            entry = pyfuse3.EntryAttributes()
+            entry.st_ino = pyfuse3.InodeT(0)
+        entry.entry_timeout = entry.attr_timeout = max(0.0, VALID_S - self._system.lookups.age_s(above, text))
+        return entry
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for number, count in inode_list:
@@ -327,7 +329,7 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def releasedir(self, fh: int) -> None:
-        del self._directories[fh]
+        self._directories.pop(fh).close()
 
     @_answering
     async def fsyncdir(self, fh: int, datasync: bool) -> None:

@@ -142,16 +142,20 @@ class Mount:
         """Commit what is here, for a while."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
+                await self._committer.behind.drained()
                 for inode in self._cache.inodes():
                     if inode.copy is not None and inode.copy.staged.changed and not inode.copy.queued:
                         with contextlib.suppress(CheloniaError):
                             await self._committer.close(inode)
                 await self._committer.work_off()
-        if waits := len(self._committer.waiting):
+        if waits := self._waits():
             _LOG.warning("%d files wait in %s; the next mount commits them", waits, self._directory)
         for inode in self._cache.inodes():
             if inode.copy is not None and not inode.copy.queued:
                 self._cache.drop(inode)
+
+    def _waits(self) -> int:
+        return len(self._committer.waiting) + len(self._committer.behind)
 
     def status(self) -> dict[str, object]:
         """What is to be told of this mount."""
@@ -160,7 +164,7 @@ class Mount:
             "place": str(self._place), "mountpoint": str(self._mountpoint), "pid": os.getpid(),
             "seconds": int(time.time() - self._began_s), "inodes": len(self._inodes), "copies": len(self._cache),
             "cache": str(self._directory), "cache_bytes": self._cache.bytes,
-            "cache_bytes_max": self._options.cache_bytes, "waiting": len(self._committer.waiting),
+            "cache_bytes_max": self._options.cache_bytes, "waiting": self._waits(),
             "conflicts": self._committer.conflicts, "requests": sum(counts.values()),
             "read_bytes": self._binding.read_bytes, "written_bytes": self._binding.written_bytes,
         }  # fmt: skip

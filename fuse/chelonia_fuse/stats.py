@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from chelonia.core.ports.files import UNSET, Attributes
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
-from chelonia_fuse.inodes import Inode
+from chelonia_fuse.inodes import UNWRITTEN_NS, Inode
 from chelonia_fuse.options import Options
 
 BLOCK: Final = 512
@@ -23,8 +22,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """What `stat` tells."""
 
     number: int
@@ -58,7 +56,7 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
         gid=options.gid if options.gid >= 0 else gid if known.gid == UNSET else known.gid,
         device=known.device,
         size=size,
-        accessed_ns=known.accessed_ns or modified,
+        accessed_ns=known.accessed_ns if known.accessed_ns > UNWRITTEN_NS else modified,
         modified_ns=max(modified, inode.touched_ns if known.type == TYPE_COLLECTION else 0),
         changed_ns=max(changed, inode.touched_ns),
     )

@@ -1,0 +1,102 @@
+"""What a name leads to: from what was told a moment ago where that tells of it, else from the cluster.
+
+Who looks at name after name has the next ones listed, which costs less than a question for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import LogicalName, check_name
+from chelonia_fuse.behind import WriteBehind
+from chelonia_fuse.cluster import MountedCluster
+from chelonia_fuse.directories import HEARD_NS
+from chelonia_fuse.errors import AGAIN
+from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.names import VALID_NS, Told
+
+VALID_S: Final = VALID_NS / 1e9
+
+
+class Lookups:
+    """Lookups of one mount."""
+
+    def __init__(self, cluster: MountedCluster, inodes: Inodes, behind: WriteBehind) -> None:
+        self._cluster = cluster
+        self._behind = behind
+        self._inodes = inodes
+
+    async def lookup(self, parent: Inode, name: str) -> Inode:
+        """What a name leads to. Raises: NOT_FOUND, DENIED."""
+        check_name(name)
+        if self._serves(parent, name) is not None:
+            return self._answered(parent, name)
+        known = self._inodes.named(parent.number, name)
+        began_ns, until_ns = parent.listed_ns
+        heard_ns = known.heard_ns if known is not None else -1
+        if known is not None and heard_ns >= began_ns and time.monotonic_ns() < min(until_ns, heard_ns + HEARD_NS):
+            return known
+        part = None if self._cluster.is_away else parent.children.asked(name, time.monotonic_ns())
+        listing = asyncio.ensure_future(self._list(parent, *part)) if part is not None else None
+        try:
+            if part is not None and listing is not None and not part[0]:  # it will tell of this name too
+                await listing
+                if self._serves(parent, name) is not None:
+                    return self._answered(parent, name)
+            return await self._looked(parent, name, known)
+        finally:
+            if listing is not None:
+                await listing
+
+    async def _looked(self, parent: Inode, name: str, known: Inode | None) -> Inode:
+        try:
+            looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=known is not None)
+        except CheloniaError as error:
+            if error.kind in AGAIN and known is not None:
+                return known  # what is known can be shown, and what is here read, while the cluster is away
+            if error.kind is Kind.NOT_FOUND:
+                self._inodes.unname(parent.number, name)
+            raise
+        return self._inodes.seen(looked.attributes, parent.number, name)
+
+    def age_s(self, parent: Inode, name: str) -> float:
+        """How old an answer is that was just given."""
+        asked_ns = self._serves(parent, name)
+        return 0.0 if asked_ns is None else (time.monotonic_ns() - asked_ns) / 1e9
+
+    def _serves(self, parent: Inode, name: str) -> int | None:
+        """When that was asked for which tells of a name."""
+        known, now_ns = parent.known_names, time.monotonic_ns()
+        if known is None or parent.gone or not known.has(name, now_ns):
+            return None
+        if name not in known.told.entries and (
+            not self._behind.is_busy() or self._inodes.named(parent.number, name) is not None
+        ):
+            return None  # others may have made it: who makes many files finds out when he makes it; others ask
+        return known.told.asked_ns
+
+    def _answered(self, parent: Inode, name: str) -> Inode:
+        told = parent.children.told
+        if (attributes := told.entries.get(name)) is None:
+            raise CheloniaError(Kind.NOT_FOUND, "lookup", name)
+        return self._inodes.listed(attributes, parent.number, name, told.asked_ns)
+
+    async def _list(self, parent: Inode, after: str, limit: int) -> None:
+        """Have a part of a directory told; who can do without does."""
+        children, asked_ns = parent.children, time.monotonic_ns()
+        children.listing = True
+        try:
+            page = await self._cluster.page(LogicalName(parent.guid, ()), after, limit)
+        except CheloniaError:
+            children.refused(time.monotonic_ns())
+            return
+        finally:
+            children.listing = False
+        entries = {each.name: each.attributes for each in page.entries}
+        self._inodes.told(parent, Told(after, page.after, asked_ns, entries))
+
+
+__all__ = ["VALID_S", "Lookups"]

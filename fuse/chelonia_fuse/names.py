@@ -1,0 +1,105 @@
+"""Which names of a directory are known to be there, or not to be, without asking. Pure.
+
+Decides what a lookup is answered from, and which part of a directory is worth a listing: who looks at name after name
+is answered from one, and so is who makes files in a directory that was made here. Nothing that was told longer than
+`VALID_NS` ago serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core.ports.files import Attributes
+
+VALID_NS: Final = 1_000_000_000
+"""For how long names and attributes stand that were told."""
+_ASKED_MIN: Final = 3
+"""So many lookups that had to ask, within `VALID_NS`, before a listing is worth it."""
+_WINDOW_MIN: Final = 64
+_WINDOW_MAX: Final = 1000
+"""Entries of a listing for those who look at names in order; doubled with each."""
+_WORTH: Final = 16
+"""A lookup costs as much as so many entries of a listing."""
+_CHANGED_MAX: Final = 2000
+_REFUSED_NS: Final = 30 * VALID_NS
+"""For so long what could not be listed is not tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A part of a directory that was told whole: all keys in (after, until], at a monotonic time. A key is a name, and
+    for a directory it ends in `/`. `until` "": to the end."""
+
+    after: str = ""
+    until: str = ""
+    asked_ns: int = -VALID_NS
+    entries: Mapping[str, Attributes] = field(default_factory=dict)
+
+    def has(self, name: str, now_ns: int) -> bool:
+        """Whether it tells of a name, as a file or a directory."""
+        if now_ns - self.asked_ns >= VALID_NS:
+            return False
+        key = name.encode()
+        return self.after.encode() < key and (not self.until or key + b"/" <= self.until.encode())
+
+
+NOTHING: Final = Told()
+
+
+@dataclass(slots=True)
+class KnownNames:
+    """What is known of the names of one directory.
+
+    Args:
+        told: the last part that was told; listing: whether another one is being asked for.
+        changed: names that this mount has changed, and when: what was asked for before says nothing of them.
+    """
+
+    told: Told = NOTHING
+    listing: bool = False
+    changed: dict[str, int] = field(default_factory=dict)
+    _forgot_ns: int = -1
+    _refused_ns: int = -_REFUSED_NS
+    _whole: int = -1
+    _asked: list[int] = field(default_factory=list)
+    _last: str = ""
+    _window: int = 0
+
+    def has(self, name: str, now_ns: int) -> bool:
+        """Whether a lookup can be answered: by `told.entries`, or that there is no such name."""
+        return self.told.has(name, now_ns) and self.changed.get(name, -1) < self.told.asked_ns
+
+    def asked(self, name: str, now_ns: int) -> tuple[str, int] | None:
+        """Take note of a lookup that has to ask. Returns: after which path to list how many entries, if that pays."""
+        self._asked = [at for at in self._asked[-_WINDOW_MIN:] if now_ns - at < VALID_NS] + [now_ns]
+        in_order, self._last = name.encode() > self._last.encode(), name
+        if len(self._asked) < _ASKED_MIN or self.listing or now_ns < self._refused_ns + _REFUSED_NS:
+            return None
+        if 0 <= self._whole <= _WORTH * len(self._asked):
+            return "", _WINDOW_MAX
+        self._window = min(max(_WINDOW_MIN, 2 * self._window), _WINDOW_MAX) if in_order else 0
+        return (name, self._window) if in_order else None
+
+    def refused(self, now_ns: int) -> None:
+        """Take note that it could not be listed."""
+        self._refused_ns = now_ns
+
+    def change(self, name: str, now_ns: int) -> None:
+        """Take note that this mount has changed what a name leads to."""
+        if len(self.changed) >= _CHANGED_MAX:
+            self.changed = {each: at for each, at in self.changed.items() if now_ns - at < VALID_NS}
+            if len(self.changed) >= _CHANGED_MAX:
+                self.changed, self.told, self._forgot_ns = {}, NOTHING, now_ns
+        self.changed[name] = now_ns
+
+    def listed(self, told: Told) -> None:
+        """Take note of a part that was told, at most `VALID_NS` ago."""
+        self.told = told if told.asked_ns > self._forgot_ns else NOTHING
+        if not told.after:
+            self._whole = -1 if told.until else len(told.entries)
+
+    def made(self, asked_ns: int) -> None:
+        """Take note that the directory was made here, empty."""
+        self.listed(Told(asked_ns=asked_ns))

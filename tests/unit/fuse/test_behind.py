@@ -1,0 +1,238 @@
+"""Files that are committed after they were closed, and names that are answered without asking."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
+from chelonia_fuse import behind, committing
+from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
+from chelonia_fuse.names import VALID_NS, KnownNames, Told
+from tests.support.files import MemoryFiles
+from tests.unit.fuse.mounts import OWNER, WHO, Network, Trial, mounted
+
+NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(behind, "LINGER_S", 0.0)
+
+
+@pytest.fixture
+async def twin() -> MemoryFiles:
+    return MemoryFiles(WHO)
+
+
+@pytest.fixture
+async def mount(twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    young_as_the_clock_says(monkeypatch)
+    return await many(await mounted(twin, tmp_path / "one"))
+
+
+@pytest.fixture
+async def other(mount: Trial, twin: MemoryFiles, tmp_path: Path) -> Trial:
+    return await mounted(twin, tmp_path / "two")
+
+
+def young_as_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin's clock stands still: what it tells of files that are still to be written is of now."""
+    look = Network.__getattr__
+
+    def told(self: Network, method: str) -> object:
+        ask = look(self, method)
+
+        async def asked(*args: object) -> object:
+            answer = await ask(*args)
+            return [_young(each) for each in answer] if method in ("look", "apply") else answer
+
+        return asked
+
+    monkeypatch.setattr(Network, "__getattr__", told)
+
+
+def _young(answer: object) -> object:
+    known = getattr(answer, "attributes", None)
+    if known is not None and known.accessed_ns == UNWRITTEN_NS:
+        object.__setattr__(answer, "attributes", structs.replace(known, created_ns=time.time_ns()))
+    return answer
+
+
+async def many(trial: Trial) -> Trial:
+    """A mount on which a program makes many files."""
+    for n in range(behind.MANY):
+        await trial.write(f"many{n}", b"x", flags=NEW)
+    await trial.committer.behind.drained()
+    return trial
+
+
+def held(mount: Trial, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Commits behind `close` wait for the event."""
+    go, act = asyncio.Event(), mount.committer.behind.act
+
+    async def later(inode: object) -> bool:
+        await go.wait()
+        return await act(inode)  # type: ignore[arg-type]
+
+    mount.committer.behind.act = later
+    return go
+
+
+async def test_closing_many_files_takes_few_calls_and_another_mount_waits_for_the_bytes(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = held(mount, monkeypatch)
+    mount.network.asked.clear()
+    for n in range(8):
+        await mount.write(f"f{n}", b"bytes", flags=NEW)
+    assert mount.network.asked.count("apply") == 8  # each is made at once
+    assert await mount.read("f3") == b"bytes"
+    reader = asyncio.create_task(other.read("f3"))
+    remover = asyncio.create_task(removed(other, "f4"))
+    await asyncio.sleep(0.05)
+    assert not reader.done()
+    assert not remover.done()
+    mount.network.asked.clear()
+    go.set()
+    assert await reader == b"bytes"
+    await remover
+    await mount.committer.behind.drained()
+    assert mount.network.asked.count("apply") < 4
+    assert [await other.read(f"f{n}") for n in (0, 7)] == [b"bytes", b"bytes"]
+    seen = (await other.find("f0")).attributes
+    assert seen.accessed_ns == seen.modified_ns
+
+
+async def removed(trial: Trial, name: str) -> None:
+    await trial.find(name)
+    await trial.system.remove(trial.root, name, directory=False)
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_what_was_closed_survives_the_death_of_the_mount(
+    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(mount, monkeypatch)
+    for n in range(5):
+        await mount.write(f"f{n}", b"bytes %d" % n, flags=NEW)
+    await mount.system.remove(mount.root, "f3", directory=False)
+    with (tmp_path / "one" / "packed" / "0").open("ab") as torn:
+        torn.write(b"torn")
+    again = await mounted(twin, tmp_path / "one")
+    assert len(again.committer.waiting) == 4
+    await again.committer.work_off()
+    monkeypatch.undo()
+    assert [await other.read(f"f{n}") for n in (0, 1, 2, 4)] == [b"bytes %d" % n for n in (0, 1, 2, 4)]
+    for name in ("f3", "f0.conflict"):
+        with pytest.raises(CheloniaError):
+            await other.find(name)
+    assert not list((tmp_path / "one" / "journal").iterdir())
+
+
+async def test_what_is_done_with_a_file_that_waits_for_its_commit(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = held(mount, monkeypatch)
+    for name in ("moved", "linked", "replaced", "again", "told", "synced"):
+        await mount.write(name, name.encode(), flags=NEW)
+    await mount.system.rename((mount.root, "moved"), (mount.root, "replaced"), Over.REPLACE)
+    assert await other.read("replaced") == b"moved"
+    await mount.system.link(await mount.find("linked"), mount.root, "second")
+    assert await other.read("second") == b"linked"
+    await mount.write("again", b"AG", flags=os.O_RDWR)
+    await mount.system.set(await mount.find("told"), Setting(mode=0o600, modified_ns=7))
+    handle = await mount.open("synced")
+    await mount.system.sync(handle)
+    await mount.close(handle)
+    assert await other.read("synced") == b"synced"
+    go.set()
+    await mount.committer.behind.drained()
+    assert await other.read("again") == b"AGain"
+    seen = (await other.open("told")).inode.attributes
+    assert (seen.mode, seen.modified_ns, seen.size) == (0o600, 7, 4)
+
+
+@pytest.mark.expect_log("cannot be committed: .*their quota")
+async def test_programs_hear_of_trouble_once_a_commit_was_refused(mount: Trial, twin: MemoryFiles) -> None:
+    apply = twin.apply
+
+    async def refusing(call: object, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if any(isinstance(change, Write) for change in changes):
+            return tuple(Failure(Kind.QUOTA, cause="it is over their quota") for _ in changes)
+        return await apply(call, changes)  # type: ignore[arg-type]
+
+    twin.apply = refusing  # type: ignore[assignment, method-assign]
+    await mount.write("one", b"1", flags=NEW)
+    await mount.committer.behind.drained()
+    with pytest.raises(CheloniaError, match="quota"):
+        await mount.write("two", b"2", flags=NEW)
+
+
+async def test_a_few_files_are_there_for_all_when_they_are_closed(twin: MemoryFiles, tmp_path: Path) -> None:
+    mount = await mounted(twin, tmp_path / "few")
+    await mount.write("f", b"x", flags=NEW)
+    assert not len(mount.committer.behind)
+    assert (await mount.find("f")).attributes.size == 1
+
+
+async def test_a_directory_that_was_made_here_is_known_to_be_empty(mount: Trial, other: Trial) -> None:
+    made = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    mount.network.asked.clear()
+    with pytest.raises(CheloniaError):
+        await mount.system.lookup(made, "f")
+    assert mount.network.asked == []
+    there = await other.find("d")
+    await other.system.create(there, "f", NEW, 0o644, OWNER)
+    with pytest.raises(OSError, match="it is there"):  # whatever is known: this is decided in the cluster
+        await mount.system.create(made, "f", NEW, 0o644, OWNER)
+    assert (await mount.system.lookup(made, "f")).attributes.size == 0
+
+
+async def test_who_looks_at_name_after_name_asks_a_few_times(mount: Trial, other: Trial) -> None:
+    names = [f"n{n:03d}" for n in range(100)]
+    for name in names:
+        await mount.write(name, b"12345")
+    await mount.committer.behind.drained()
+    other.network.asked.clear()
+    for name in names[:50]:
+        assert (await other.system.lookup(other.root, name)).attributes.size == 5
+    with pytest.raises(CheloniaError):
+        await other.system.lookup(other.root, "n049x")
+    assert len(other.network.asked) < 10
+    await other.system.remove(other.root, "n060", directory=False)
+    with pytest.raises(CheloniaError):  # one's own changes are seen at once
+        await other.system.lookup(other.root, "n060")
+    await other.write("n060", b"new")
+    assert (await other.system.lookup(other.root, "n060")).attributes.size == 3
+
+
+def test_what_was_told_of_a_part_says_nothing_beyond_it_nor_later() -> None:
+    known = KnownNames()
+    known.listed(Told("b", "dir/", 1000))
+    now = 1000 + VALID_NS - 1
+    assert [known.has(name, now) for name in ("a", "b", "c", "dir", "dir.x", "e")] == [
+        False, False, True, True, True, False,
+    ]  # fmt: skip
+    assert not known.has("c", now + 1)
+    known.change("c", 1500)
+    assert not known.has("c", now)
+    known.listed(Told("b", "", 1600))
+    assert known.has("zzz", now)
+    assert known.has("c", now)
+
+
+def test_a_file_is_awaited_for_a_few_seconds_only(mount: Trial) -> None:
+    known = structs.replace(
+        mount.root.attributes, type="file", etag=f"{mount.root.guid}-0", accessed_ns=UNWRITTEN_NS, created_ns=10**9
+    )
+    assert is_unwritten(known, 2 * 10**9)
+    assert not is_unwritten(known, 5 * 10**9)
+    assert not is_unwritten(structs.replace(known, etag="blob"), 2 * 10**9)
