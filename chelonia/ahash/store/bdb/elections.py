@@ -20,6 +20,10 @@ from berkeleydb import db as bdb
 from chelonia.ahash.store.bdb.votes import Ballot
 from chelonia.core.errors import CheloniaError
 
+ELECTABLE: Final = 100
+"""Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
+RETIRING: Final = ELECTABLE // 2
+"""That of a voter which just gave up its office: among equals another is to follow it."""
 OUTCOME_WAITS: Final = 2
 """For how many waits of an election the winner may take to say so, after our vote, before it counts as failed."""
 
@@ -53,6 +57,10 @@ class Elections:
         """Held by whoever is at work in the library for replication: a frame, or an election up to its vote."""
         self.ballot = Ballot()
         """Which votes the library is told of. The caller has `turn`."""
+        self.voter = False
+        self.inside = False
+        """Whether an election is being held. It begins only by who has `turn`."""
+        self._retiring = False
         self._env = env
         self._refusal = refusal
         self._failed = failed
@@ -86,6 +94,19 @@ class Elections:
         if not self._busy and self._mandate is None:
             self._busy = True
             self._orders.put(order)
+
+    # --- the replication thread's: who is elected -------------------------------------------------------------------
+
+    def retire(self, *, retiring: bool) -> None:
+        """Whether this replica just gave up its office."""
+        if self._retiring != retiring:
+            self._retiring = retiring
+            self.set_priority()
+
+    def set_priority(self) -> None:
+        """Have the library go by it."""
+        electable = RETIRING if self._retiring else ELECTABLE
+        self._env.rep_set_priority(electable if self.voter else 0)
 
     # --- told by the library's callbacks ---------------------------------------------------------------------------
 
@@ -141,7 +162,7 @@ class Elections:
         self._superseded = False
         self._valid_ms = order.valid_ms
         self.turn.acquire()
-        self._holding.turn = True
+        self._holding.turn = self.inside = True
         try:
             self._env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, order.wait_ms * 1000)
             self._env.rep_elect(order.sites, order.votes)
@@ -150,6 +171,7 @@ class Elections:
         except bdb.DBError as error:
             return f"Berkeley DB: {error}"
         finally:
+            self.inside = False
             self.frame_sent()
         if not self._decided.wait(OUTCOME_WAITS * order.wait_ms / 1000):
             return "no master came of it"

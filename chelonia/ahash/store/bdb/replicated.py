@@ -68,10 +68,6 @@ ANNOUNCE_MS: Final = 100
 ANNOUNCED_MS: Final = 1000
 """How long a connection is new. A master answers an announcement with where its log ends, but the library compares that
 with its own log only now and then; what a broken connection lost would not be asked for until there is more."""
-ELECTABLE: Final = 100
-"""Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
-RETIRING: Final = ELECTABLE // 2
-"""That of a voter which just gave up its office: among equals another is to follow it."""
 REFILL: Final = "move it away and start this replica on an empty directory, the others fill it"
 """What to do when a replica's files are damaged."""
 TRIES_MAX: Final = 5
@@ -118,7 +114,7 @@ class ReplicatedStore:
         self._frame_term = 0
         self._complaint = ""
         # set by several threads, each one assignment
-        self._voter = self._initialising = self._retiring = False
+        self._initialising = False
         self._new_until_s = 0.0
         self._refills = 0
         self._applied = 0
@@ -193,8 +189,8 @@ class ReplicatedStore:
 
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected, and votes."""
-        self._voter = voter
-        self._work.put(self._set_priority)
+        self._elections.voter = voter
+        self._work.put(self._elections.set_priority)
 
     def applied(self) -> int:
         """Sequence of the last commit visible to readers here, as of the last one vouched for."""
@@ -598,7 +594,16 @@ class ReplicatedStore:
 
     def _apply(self, frame: Frame) -> tuple[Any, Any]:
         answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
+        if frame_kind(frame.control) == FrameKind.NEWMASTER and self._master != self._own:
+            self._look_whose(frame.sender)
         return answer
+
+    def _look_whose(self, sender: int) -> None:
+        """After a claim: of a generation the library tells one master alone, and once, whomever it then turns to."""
+        found = self._env.rep_stat()
+        begun = self._master != sender or (self._ready and not found["startup_complete"])
+        if begun and (found["master"], found["gen"]) == (sender, self._frame_term):
+            self._come_under(sender)
 
     def _obey(self, answer: tuple[Any, Any]) -> None:
         result, lsn = answer
@@ -622,7 +627,7 @@ class ReplicatedStore:
         self._trusted = True
         self._applied, self._members = self._visible() or (0, None)
         self._vouch(self._applied)
-        self._retire(retiring=False)
+        self._elections.retire(retiring=False)
         self._post(Ready())
 
     def _flush(self) -> None:
@@ -669,18 +674,9 @@ class ReplicatedStore:
         except bdb.DBError as error:
             self._panic(f"the office cannot be left: {error}")
             raise
-        self._retire(retiring=True)
+        self._elections.retire(retiring=True)
         _LOG.info("ahash replica %d is no longer master of term %d", self._own, self._term)
         self._post(Demoted())
-
-    def _retire(self, *, retiring: bool) -> None:
-        if self._retiring != retiring:
-            self._retiring = retiring
-            self._set_priority()
-
-    def _set_priority(self) -> None:
-        electable = RETIRING if self._retiring else ELECTABLE
-        self._env.rep_set_priority(electable if self._voter else 0)
 
     def _take_office_if_won(self) -> None:
         if self._elections.take_mandate():
@@ -704,7 +700,7 @@ class ReplicatedStore:
             self._open_tree(create=True)
             self._applied = self._sequence(self._tree)
         self._initialising, self._readable = False, True
-        self._retire(retiring=False)
+        self._elections.retire(retiring=False)
         self._vouch(self._applied)
         _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
         self._post(MasterHere(self._term))
@@ -713,7 +709,7 @@ class ReplicatedStore:
 
     def _refusal(self) -> str:
         """Why this replica must not vote now; empty: it may."""
-        if not self._voter:
+        if not self._elections.voter:
             return "this replica has no vote"
         if not self._trusted:
             return "this replica has no vote until it is synchronised"
@@ -738,7 +734,7 @@ class ReplicatedStore:
                     self._trusted = self._find_trust()
                 self._master, self._ready, self._copied, self._pending = None, False, False, None
                 self._initialising, self._readable = False, True
-                self._set_priority()
+                self._elections.set_priority()
                 self._env.rep_start(bdb.DB_REP_CLIENT)
         finally:
             self._logs_kept.release()
@@ -777,10 +773,7 @@ class ReplicatedStore:
             self._elections.won()
             self._work.put(lambda: None)  # wakes the replication thread
         elif event == bdb.DB_EVENT_REP_NEWMASTER and info != self._own:
-            self._elections.overtaken()
-            self._master, self._term, self._ready, self._pending = info, self._frame_term, False, None
-            self._readable = False
-            self._post(MasterThere(info, self._term))
+            self._come_under(info)
         elif event == bdb.DB_EVENT_REP_STARTUPDONE:
             self._ready = True
         elif event == bdb.DB_EVENT_REP_INIT_DONE:
@@ -789,6 +782,12 @@ class ReplicatedStore:
             environment.suspect(self._directory)
             cause = "Berkeley DB panicked: recovery runs at the next start"
             self._panic(f"{cause}; if {self._directory} fails then too: {REFILL}")
+
+    def _come_under(self, master: int) -> None:
+        self._elections.overtaken()
+        self._master, self._term, self._ready, self._pending = master, self._frame_term, False, None
+        self._readable = False
+        self._post(MasterThere(master, self._term))
 
     def _panic(self, reason: str) -> None:
         """Refuse everything from now on and say so, once."""
