@@ -46,6 +46,7 @@ from chelonia.core.ports.files import (
     Uploads,
     Write,
 )
+from chelonia.core.ports.librarian import Traversal
 from chelonia.core.rights.access import guarded
 from chelonia.core.rights.scopes import Share, Shared
 
@@ -85,6 +86,7 @@ class FilesService:
             _subject,
             recalled=_recalled,
             ordered=_ordered,
+            walk=partial(self._walked, call),
         )
         answers = await answer_all(self._ports, call, operation, changes)
         return await self._described(call, changes, answers)
@@ -150,6 +152,17 @@ class FilesService:
                 return await changing.move(self._ports, turn, change)
             case Remove():
                 return await changing.remove(self._ports, turn, change)
+
+    async def _walked(self, call: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
+        """Where the names of writes lead: one walk for all. What is decided on it the transact rests on."""
+        places = tuple(change.place for change in changes if isinstance(change, Write))
+        try:
+            for place in places:
+                check_ln(place)
+            walks = await self._ports.librarian.traverse(self._own(call), places, DESCRIBED) if places else ()
+        except CheloniaError:
+            return {}  # each meets it by itself
+        return dict(zip(places, walks, strict=True))
 
     async def _described(
         self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]

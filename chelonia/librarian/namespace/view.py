@@ -60,10 +60,15 @@ def shown(entry: StoredObject, needed: Filter, locations: Mapping[str, str]) -> 
         sections["entries"] = {entry_name(key): guid for key, guid in sections["entries"].items()}
     if locations:
         sections[LOCATIONS] = dict(locations)
+    whole = {part.section for part in needed if not part.property}
     picked = {
         name: kept
         for name, props in sections.items()
-        if (kept := {prop: value for prop, value in props.items() if selects(needed, name, prop)})
+        if (
+            kept := props
+            if name in whole
+            else {prop: value for prop, value in props.items() if selects(needed, name, prop)}
+        )
     }
     counts = {name: count for name, count in entry.counts.items() if name not in HIDDEN}
     return StoredObject(entry.id, entry.version, picked, counts)

@@ -168,18 +168,20 @@ class SmallBlobs:
                 await self._write([one])
             return
         self._node.ports.moved("in", sum(len(replica.data) for replica, _ in batch))
-        given = self._node.receipts([self._taken(replica) for replica, _ in batch])
+        given = self._node.receipts(self._taken([replica for replica, _ in batch]))
         for (_, written), receipt in zip(batch, given, strict=True):
             if not written.done():
                 written.set_result(receipt)
 
-    def _taken(self, replica: SmallReplica) -> KeptReplica:
-        node, facts = self._node, replica.facts
-        lasts_ms = gate.lifetime_ms(node, facts.commit_within_ms) + node.settings.unknown_grace_ms
-        keep_until_ms = node.ports.clock.monotonic_ms() + lasts_ms
-        held = lifecycle.arrived(replica.reference, facts, keep_until_ms, node.ports.clock.now_ms())
-        node.took(held, node.settings.uncommitted_report_ms)
-        return held
+    def _taken(self, replicas: Sequence[SmallReplica]) -> list[KeptReplica]:
+        node, kept = self._node, list[KeptReplica]()
+        now_ms, wall_ms = node.ports.clock.monotonic_ms(), node.ports.clock.now_ms()
+        for replica in replicas:
+            facts = replica.facts
+            lasts_ms = gate.lifetime_ms(node, facts.commit_within_ms) + node.settings.unknown_grace_ms
+            kept.append(lifecycle.arrived(replica.reference, facts, now_ms + lasts_ms, wall_ms))
+        node.took(kept, node.settings.uncommitted_report_ms)
+        return kept
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
