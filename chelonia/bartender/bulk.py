@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from chelonia.bartender import audit
@@ -124,7 +124,7 @@ class BulkOperation(Generic[R, A]):
     `act` serves one; `fail` makes the answer (request, status, error); `subject` is what the request key is bound to;
     `recalled` makes the answer when a first try is found to have applied (None: not a change); `ordered` names
     the Logical Name whose relatives must wait for it (None: elements are independent); `side_by_side`: how many are in
-    work at once; `walk`: follows names of those at once.
+    work at once; `walk`: follows names of those at once; `keyed`: not where nothing is changed.
     """
 
     name: str
@@ -135,6 +135,7 @@ class BulkOperation(Generic[R, A]):
     ordered: Callable[[R], str] | None = None
     side_by_side: int = SIDE_BY_SIDE_MAX
     walk: Callable[[Sequence[R]], Awaitable[dict[LogicalName, Traversal]]] | None = None
+    keyed: bool = True
 
 
 async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
@@ -226,10 +227,11 @@ def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
 async def _serve(
     ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R
 ) -> tuple[A, CheloniaError | None]:
-    settings, call = ports.settings, turn.user
-    key = call.request_key and element_key(call, operation.name, index, operation.subject(request))
+    settings, call, key = ports.settings, turn.user, RequestKey("")
+    if call.request_key and operation.keyed:
+        key = element_key(call, operation.name, index, operation.subject(request))
     service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(key)
-    turn = replace(turn, service=service, stored=[])
+    turn = ElementCall(call, service, turn.room, walked=turn.walked)
     try:
         turn.room.check()
         async with ports.places.one(call, ports.limits, ports.clock):

@@ -61,10 +61,11 @@ class FilesService:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._rights = RightsKnown()
+        self._look: BulkOperation[Look, Looked | Failure] = _asking("look", partial(reading.look, ports))
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
         """Look at entries."""
-        return await self._answered(call, "look", partial(reading.look, self._ports), asks)
+        return await answer_all(self._ports, call, self._look, asks)
 
     async def list(self, call: Call, ask: Listing) -> Listed:
         """Return a page of a collection."""
@@ -182,8 +183,12 @@ class FilesService:
     async def _answered(
         self, call: Call, name: str, act: Callable[[ElementCall, R], Awaitable[A]], asks: Sequence[R]
     ) -> tuple[A | Failure, ...]:
-        operation: BulkOperation[R, A | Failure] = BulkOperation(name, _checked(act), _failure, repr)
-        return await answer_all(self._ports, call, operation, asks)
+        return await answer_all(self._ports, call, _asking(name, act), asks)
+
+
+def _asking(name: str, act: Callable[[ElementCall, R], Awaitable[A]]) -> BulkOperation[R, A | Failure]:
+    """An operation that changes nothing."""
+    return BulkOperation(name, _checked(act), _failure, repr, keyed=False)
 
 
 def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[ElementCall, R], Awaitable[A]]:
