@@ -7,6 +7,7 @@ its names, of the other the files have to be read, as of a store filled before t
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,7 +30,7 @@ from chelonia.core.contents.summaries import SECTION, summary_of
 from chelonia.core.ids import ROOT, Dn, Guid, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.ahash import AHash, Element
 from chelonia.core.ports.files import Files, Listing
 from chelonia.core.ports.librarian import Librarian
 from chelonia.hosting.net.clock import SystemClock, SystemIds
@@ -48,9 +49,11 @@ async def run(setup: Setup) -> Outcome:
     """Fill two collections, and list each of them page by page, in turn."""
     entries = 5_000 if setup.quick else 100_000
     async with _files(setup) as (files, ahash):
+        root = {"entry": {"type": "collection", "GUID": ROOT, "owner": USER.dn}, "states": {"closed": "no"}}
+        await _commit(ahash, put_all(ObjectId(ROOT), root))
         for way, summed in WAYS.items():
             setup.say(f"{entries} files, {way}")
-            await _fill(ahash, way, entries, summed=summed)
+            await fill(ahash, way, entries, summed=summed)
         costs: dict[str, list[float]] = {way: [] for way in WAYS}
         for _ in range(setup.blocks):
             for way, seen in costs.items():
@@ -87,39 +90,57 @@ async def _files(setup: Setup) -> AsyncIterator[tuple[Files, AHashService]]:
     names = Names(records, cast(Any, None), lambda shepherd: True)
     settings = BartenderSettings(Dn("/O=Grid/CN=b"), ServiceId("b"), b"the key of tokens")
     try:
-        yield FilesService(Ports(cast(Librarian, names), cast(Shepherds, None), clock, ids, settings)), ahash
+        yield (
+            FilesService(
+                Ports(
+                    cast(Librarian, names),
+                    cast(Shepherds, None),
+                    clock,
+                    ids,
+                    settings,
+                    cast(Any, None),
+                    cast(Any, None),
+                )
+            ),
+            ahash,
+        )
     finally:
         await ahash.close()
 
 
-async def _fill(ahash: AHashService, name: str, entries: int, *, summed: bool) -> None:
-    """A collection of files of one owner."""
+async def fill(ahash: AHash, name: str, entries: int, *, summed: bool = True, owner: Dn = USER.dn) -> None:
+    """Make a collection right below the root, of files of one owner, by their records alone: they have no bytes."""
     ids, obj = SystemIds(), ObjectId(SystemIds().uuid())
-    top = {"entry": {"type": "collection", "GUID": ROOT, "owner": USER.dn}, "states": {"closed": "no"}}
-    own = {**top, "entry": {**top["entry"], "GUID": str(obj)}, "parents": {f"{ROOT}/{name}": "parent"}}
-    made = [*put_all(ObjectId(ROOT), top), put(ObjectId(ROOT), "entries", name + "/", obj), *put_all(obj, own)]
+    own = {"entry": {"type": "collection", "GUID": str(obj), "owner": owner}, "states": {"closed": "no"}}
+    made = [put(ObjectId(ROOT), "entries", name + "/", obj), *put_all(obj, own)]
+    made += put_all(obj, {"parents": {f"{ROOT}/{name}": "parent"}})
     for number in range(entries):
         guid, called = Guid(ids.uuid()), f"file-{number:06d}"
-        made += [put(obj, "entries", called, guid), *put_all(ObjectId(guid), _file(guid, obj, called, ids.uuid()))]
+        file = _file(guid, obj, called, ids.uuid(), owner)
+        made += [put(obj, "entries", called, guid), *put_all(ObjectId(guid), file)]
         if summed:
-            made.append(
-                put(obj, SECTION, called, summary_of(StoredObject(ObjectId(guid), 1, _file(guid, obj, called, guid))))
-            )
+            made.append(put(obj, SECTION, called, summary_of(StoredObject(ObjectId(guid), 1, file))))
         if len(made) > 1_900:
             await _commit(ahash, made)
             made = []
     await _commit(ahash, made)
 
 
-def _file(guid: Guid, parent: ObjectId, name: str, blob: str) -> dict[str, dict[str, str]]:
+def _file(guid: Guid, parent: ObjectId, name: str, blob: str, owner: Dn) -> dict[str, dict[str, str]]:
     return {
-        "entry": {"type": "file", "GUID": guid, "owner": USER.dn},
+        "entry": {"type": "file", "GUID": guid, "owner": owner},
         "timestamps": {"created": "1700000000.123", "modified": "1700000000.123"},
         "parents": {f"{parent}/{name}": "parent"},
-        "states": {"size": "4096", "checksum": "5a" * 32, "checksumType": "sha256", "neededReplicas": "3"},
+        "states": {
+            "size": "4096",
+            "checksum": "5a" * 32,
+            "checksumType": "sha256",
+            "neededReplicas": "3",
+            "etag": f"{hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()} {blob}",
+        },
         "blobs": {"00000000": blob},
     }
 
 
-async def _commit(ahash: AHashService, elements: list[Element]) -> None:
+async def _commit(ahash: AHash, elements: list[Element]) -> None:
     assert (await ahash.transact(LIBRARIAN, RequestKey(""), tuple(elements))).applied, "nothing stands in the way"

@@ -50,6 +50,12 @@ def cpu_s(pids: Iterable[int]) -> float:
     return sum(time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED) for pid in pids)
 
 
+def resident_mib(pids: Iterable[int]) -> float:
+    """Memory that processes have in RAM, in MiB."""
+    fields = (Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split() for pid in pids)
+    return round(sum(int(found[0]) for found in fields) / 1024, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What some operations took. `server_s`, `client_s`: CPU seconds."""

@@ -29,6 +29,7 @@ import mount
 import multiuser
 import objects
 import plan
+import publish
 import restart
 import s3
 import small_files
@@ -60,6 +61,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "small_files": small_files.run,
     "objects": objects.run,
     "s3": s3.run,
+    "publish": publish.run,
     "mount": mount.run,
 }
 OUT = ROOT / "build" / "bench"

@@ -4,7 +4,8 @@ Three Shepherds, three copies wanted, two of them durable before the answer, TLS
 are signed (Version 4, payload unsigned) and go over connections that are kept. Blocks alternate between the servers.
 CHELONIA_BENCH_S3_PEER: `<name> <url> <key> <secret> <pid>...` of a server that runs already, its processes counted;
 without it only this cluster is measured, and that is said. CHELONIA_BENCH_OBJECTS: small objects a block (by default 20
-times as many as are at once, at least 200). CHELONIA_BENCH_S3_LISTED: keys that are listed. CHELONIA_BENCH_S3_MIB: the
+times as many as are at once, at least 200). CHELONIA_BENCH_S3_LISTED: keys that are listed (here made as records alone,
+in place of uploads). CHELONIA_BENCH_S3_MIB: the
 size of large objects.
 """
 
@@ -26,10 +27,13 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 import cluster
+import listing
+from ahash_group import Doors, urls
 from experiment import Outcome, Setup
-from machine import Cost, load, medians, meter, side_by_side
+from machine import Cost, load, medians, meter, resident_mib, side_by_side
 from yarl import URL
 
+from chelonia.core.ids import Dn
 from chelonia.wire.s3 import sigv4
 
 SIZE = 4096
@@ -37,6 +41,7 @@ LARGE = int(os.environ.get("CHELONIA_BENCH_S3_MIB", "64")) * 1024 * 1024
 AT_ONCE, LARGE_AT_ONCE = (16, 64), 4
 BLOCKS_MAX = 5
 AGAIN_MAX = 8
+OWN, LISTED = "chelonia", "bench-s3-listed"
 DAY = "us-east-1/s3/aws4_request"
 
 
@@ -49,6 +54,7 @@ class S3Server:
     key: str
     secret: str
     pids: Callable[[], tuple[int, ...]]
+    dn: str = ""
 
 
 @dataclass(slots=True)
@@ -100,7 +106,7 @@ async def run(setup: Setup) -> Outcome:
     costs: Costs = {}
     skipped = []
     async with cluster.dev(setup.scratch, 3, steady=True) as running:
-        servers = [_own(running)]
+        servers = [own(running)]
         if told := os.environ.get("CHELONIA_BENCH_S3_PEER", "").split():
             servers.append(S3Server(told[0], *told[1:4], lambda: tuple(map(int, told[4:]))))
         else:
@@ -117,7 +123,13 @@ async def run(setup: Setup) -> Outcome:
                         await _small(session, seen, at_once, f"{at_once}-{block}")
                     await _large(session, seen, block)
             for session in sessions:
-                await _listed(session, costs[session.server.name])
+                count = int(os.environ.get("CHELONIA_BENCH_S3_LISTED", "0")) or (2_000 if setup.quick else 100_000)
+                await _filled(session, running, count)
+                memory = list[float]()
+                for _ in range(blocks + 1):
+                    await _listed(session, costs[session.server.name], count)
+                    memory.append(resident_mib(session.server.pids()))
+                setup.say(f"  {session.server.name}: MiB resident after each listing: {memory}")
     results: dict[str, Any] = {"load_average": load(), "again": {each.server.name: each.again for each in sessions}}
     for name, told_of in costs.items():
         setup.say(f"  {name}: {results['again'][name]} requests were sent once more")
@@ -129,13 +141,13 @@ async def run(setup: Setup) -> Outcome:
     return Outcome(results, skipped=skipped)
 
 
-def _own(running: cluster.Running) -> S3Server:
+def own(running: cluster.Running) -> S3Server:
     """This cluster, with a fresh key of its user."""
     command = [str(Path(sys.executable).parent / "chelonia"), "--cluster", str(running.description), "--json"]
     told = subprocess.run([*command, "s3", "key", "create"], capture_output=True, check=True)
     (key,) = json.loads(told.stdout)["results"]
     url = json.loads(running.description.read_text())["s3"][0]
-    return S3Server("chelonia", url, key["id"], key["secret"], running.pids)
+    return S3Server(OWN, url, key["id"], key["secret"], running.pids, key["dn"])
 
 
 def _count(at_once: int) -> int:
@@ -198,20 +210,27 @@ async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) ->
         await session.ask("DELETE", key)
 
 
-async def _listed(session: S3Session, seen: dict[str, list[Cost]]) -> None:
-    """Pages of 1 000 keys; objects of one byte are made for it first."""
-    count = int(os.environ.get("CHELONIA_BENCH_S3_LISTED", "2000"))
-    keys = [f"/bench-s3/listed/{n // 1000:04d}/{n % 1000:04d}" for n in range(count)]
+async def _filled(session: S3Session, running: cluster.Running, count: int) -> None:
+    """Keys to be listed: of this cluster their records alone, of a peer objects of one byte."""
+    if session.server.name == OWN:
+        async with Doors(running) as doors:
+            await listing.fill(doors.at(urls(running)[0]), LISTED, count, owner=Dn(session.server.dn))
+        return
+    await session.ask("PUT", f"/{LISTED}")
+    keys = [f"/{LISTED}/file-{n:06d}" for n in range(count)]
     await side_by_side(keys, 64, lambda key: session.ask("PUT", key, body=b"x"))
+
+
+async def _listed(session: S3Session, seen: dict[str, list[Cost]], count: int) -> None:
+    """Pages of 1 000 keys."""
     stop, listed, token = meter(session.server.pids), 0, ""
     while True:
-        query = f"list-type=2&prefix={quote('listed/', safe='')}"
-        query = f"continuation-token={quote(token, safe='')}&{query}" if token else query
-        page = (await session.ask("GET", "/bench-s3", query)).decode()
-        listed += page.count("<Key>")
-        found = re.search("<NextContinuationToken>([^<]*)<", page)
+        query = f"continuation-token={quote(token, safe='')}&list-type=2" if token else "list-type=2"
+        page = await session.ask("GET", f"/{LISTED}", query)
+        listed += page.count(b"<Key>")
+        found = re.search(b"<NextContinuationToken>([^<]*)<", page)
         if not found:
             break
-        token = found[1]
+        token = found[1].decode()
+    seen.setdefault("LIST keys", []).append(stop(listed))
     assert listed == count, f"{listed} of {count} keys are listed"
-    seen["LIST keys"] = [stop(listed)]
