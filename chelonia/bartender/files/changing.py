@@ -171,19 +171,20 @@ async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
                 implied = (Triple("node", "implied", "yes"),)
                 mark = ChangeEntry(found.guid, implied, (), _joined(held, rights))
                 await ports.librarian.change_entry(turn.service, mark)
+                await _let_go(ports, turn, place)
             else:
                 order = Unlink(parent.guid, place.name, found.guid, _joined(held, rights))
                 await ports.librarian.unlink(turn.service, order)
-            await _let_go(ports, turn, place if change.what is Removing.MARK else place.parent)
+                await _let_go(ports, turn, place.parent, parent)
     return Done()
 
 
-async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName) -> None:
-    """Remove implied collections from here upwards, as far as they are empty."""
+async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
+    """Remove implied collections from here upwards, as far as they are empty; `found`: the first, if it is known."""
     service = turn.service.keyed(RequestKey(""))
     while place.parts:
-        (walked,) = await ports.librarian.traverse(service, (place,), DESCRIBED)
-        found = seen(place, walked)
+        if found is None:
+            found = seen(place, (await ports.librarian.traverse(service, (place,), DESCRIBED))[0])
         if found is None or not is_implied(found.object):
             return
         try:
@@ -192,14 +193,13 @@ async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName) -> None:
             if error.kind in (Kind.NOT_EMPTY, Kind.NOT_FOUND, Kind.CONFLICT):
                 return  # somebody has put something there
             raise
-        place = place.parent
+        place, found = place.parent, None
 
 
 async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:
     """Follow a name; with `parents`, make the collections above it that are missing first."""
     while True:
-        seen_before = turn.walked.pop(place, None)
-        (walked,) = (seen_before,) if seen_before else await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
+        (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
         if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
             return walked
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])

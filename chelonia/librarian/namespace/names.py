@@ -144,15 +144,11 @@ class Names:
             more = [blob for blob in ids if blob not in blobs]
             found = await self._records.get(call, more, view.BLOBS_LINKED.needed)
             blobs |= dict(zip(more, found, strict=True))
-        done, asked = (
-            dict[int, StoredObject](),
-            view.asked(needed),
-        )  # of several walks that end at one entry it is shown once
+        out = []
         for entry in entries:
-            if id(entry) not in done:
-                own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
-                done[id(entry)] = view.shown(entry, asked, view.weakest_locations(own, self._present))
-        return tuple([done[id(entry)] for entry in entries])
+            own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
+            out.append(view.shown(entry, needed, view.weakest_locations(own, self._present)))
+        return tuple(out)
 
     async def _blobs_shown(self, call: Call, file: StoredObject) -> tuple[BlobId, ...]:
         """The blobs whose places are a file's: of one of very many the first."""
@@ -259,10 +255,10 @@ class Names:
         """Remove an empty collection and its names."""
 
         async def build() -> PlannedTransact:
-            entry = await self._records.one(call, entry_id(request.guid))
+            entry = await self._records.one(call, entry_id(request.guid), tree.ENTRY)
             tree.check_unmakable(entry)
-            await self._emptied(call, entry)
-            doomed = await self._doomed(call, entry)
+            await self._emptied(call, entry)  # before all of it is read: with many names that would cost as many
+            doomed = await self._doomed(call, await self._records.one(call, entry.id))
             elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid)
 
