@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -13,7 +14,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import Drill
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn
+from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import (
     ListDeletedOutcome,
@@ -165,8 +166,12 @@ async def seen_or_hidden(
 
 
 async def apply(parts: DoorParts, call: Call, change: Change) -> Done:
-    """Apply one change. Raises: as it fails."""
-    (answer,) = await parts.files.apply(call, (change,))
+    """Apply one change. Raises: as it fails.
+
+    It has a request key, so that it is carried out once whatever becomes of the A-Hash's master meanwhile. Without one,
+    nobody could ask again, and the client would hear that the outcome is unknown.
+    """
+    (answer,) = await parts.files.apply(call.keyed(RequestKey(secrets.token_hex(16))), (change,))
     return good(answer, type(change).__name__.lower())
 
 
