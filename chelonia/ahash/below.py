@@ -82,16 +82,18 @@ class _Walk:
 
     def _tell(self, path: bytes, child: ObjectId) -> None:
         text = path.decode()
-        common = common_prefix(text, self._ask.prefix, self._ask.delimiter)
+        common = common_prefix(text, self._ask.prefix, self._ask.delimiter) if self._ask.delimiter else ""
         if common:
             self._leaves.append(Leaf(common))
             self._skip(common.encode(), beyond(common))
             return
-        summary = "" if path.endswith(_SLASH) or not self._ask.summaries else self._summary(path, child)
+        is_collection = path.endswith(_SLASH)
+        summary = "" if is_collection or not self._ask.summaries else self._summary(path, child)
         leaf = Leaf(text, None if summary else read_object(self._reader, child, self._ask.needed), summary)
         self._weight += leaf.weight
         self._leaves.append(leaf)
-        self._enter(path, child, told=True)
+        if is_collection:
+            self._enter(path, child, told=True)
 
     def _summary(self, path: bytes, child: ObjectId) -> str:
         """What is kept beside a name, if it is of this entry and says all that is asked for."""
@@ -99,9 +101,10 @@ class _Walk:
         if level.summaries is None:
             level.summaries = self._summaries(level)
         found = level.summaries.get(path[len(level.path) :], "")
-        guid, _, rest = found.partition(" ")
-        marked = self._ask.marks and any(mark in rest.partition(" ")[0] for mark in self._ask.marks)
-        return "" if guid != child or marked else found
+        if not found.startswith(f"{child} "):
+            return ""
+        marks = self._ask.marks
+        return "" if marks and any(mark in found.split(" ", 2)[1] for mark in marks) else found
 
     def _summaries(self, level: _Level) -> dict[bytes, str]:
         """The summaries beside the rows that are read."""

@@ -12,7 +12,7 @@ of one transact, absorbed by the batch's overlay only when the transact applied.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 from chelonia.ahash.store import layout
@@ -30,13 +30,11 @@ INTEGER_MAX = 2**63 - 1
 class Overlay:
     """Writes not committed yet, over a reader. `objects` is how many objects they add (negative: remove)."""
 
-    __slots__ = ("_below", "_fresh", "_keys", "objects", "pending")
+    __slots__ = ("_below", "_keys", "objects", "pending")
 
     def __init__(self, below: Reader) -> None:
         self._below = below
         self._keys: list[bytes] = []
-        self._fresh: list[bytes] = []
-        """Keys that came since `_keys` was put in order."""
         self.pending: dict[bytes, bytes | None] = {}
         self.objects = 0
 
@@ -48,15 +46,10 @@ class Overlay:
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """As `Reader.scan`, with the pending writes applied."""
-        keys = self._keys
-        if self._fresh:
-            keys += self._fresh
-            keys.sort()  # few behind many in order: one pass
-            self._fresh = []
-        first, last = bisect_left(keys, start), bisect_left(keys, end)
+        first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
         if first == last:
             return self._below.scan(start, end, limit)
-        touched = keys[first:last]
+        touched = self._keys[first:last]
         merged = dict(self._below.scan(start, end, limit + len(touched)))
         for key in touched:
             value = self.pending[key]
@@ -69,13 +62,13 @@ class Overlay:
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write `value`; None deletes."""
         if key not in self.pending:
-            self._fresh.append(key)
+            insort(self._keys, key)
         self.pending[key] = value
 
     def absorb(self, upper: Overlay) -> None:
         """Take over the writes of an overlay that lies on this one."""
-        self._fresh += [key for key in upper.pending if key not in self.pending]
-        self.pending.update(upper.pending)
+        for key, value in upper.pending.items():
+            self.put(key, value)
         self.objects += upper.objects
 
 
@@ -105,15 +98,8 @@ def change(overlay: Overlay, elements: tuple[Element, ...]) -> tuple[ChangeOutco
 def check_transact(elements: tuple[Element, ...]) -> None:
     """Refuse elements that no store state could make right. Raises: BAD_REQUEST, TOO_LARGE."""
     _check_count(elements, bounds.TRANSACT_ELEMENTS_MAX, "transact")
-    right = set[tuple[ObjectId, str]]()  # most elements are of few objects and sections
     for element in elements:
-        if (element.object, element.section) in right and element.change is ChangeType.SET:
-            check_text(element.property, bounds.PROPERTY_BYTES_MAX, "transact: a property")
-            check_size(element.value, bounds.VALUE_BYTES_MAX, "transact: a value")
-        else:
-            _check_element(element, "transact")
-            if element.change is ChangeType.SET:
-                right.add((element.object, element.section))
+        _check_element(element, "transact")
         if element.change is ChangeType.ADD:
             parse_integer(element.value, element.object)
         for condition in element.conditions:

@@ -246,9 +246,9 @@ class AHashService:
         return await self._read(lambda store: reads.read_page(store, object_id, section, after, size))
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
-        """See `core.ports.ahash.AHash.below`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
+        """See `core.ports.ahash.AHash.below`; a limit above `bounds.BELOW_ENTRIES_MAX` is lowered to it."""
         _check_below(ask)
-        ask = replace(ask, limit=min(ask.limit, bounds.PAGE_ENTRIES_MAX))
+        ask = replace(ask, limit=min(ask.limit, bounds.BELOW_ENTRIES_MAX))
         return await self._read(lambda store: read_below(store, ask))
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
@@ -519,7 +519,7 @@ def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader],
     _check_reading("walk", walks, needed)
     for walk in walks:
         _check_walk(walk)
-    return lambda store: reads.read_walks(store, walks, needed)
+    return lambda store: tuple([reads.read_walk(store, walk, needed) for walk in walks])
 
 
 _BRIEF: Final[Mapping[str, Callable[..., Callable[[Reader], Any]]]] = {"get": _getting, "walk": _walking}

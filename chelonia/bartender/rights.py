@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from chelonia.bartender import audit
 from chelonia.core.caller import Call, Role
 from chelonia.core.contents.uploads import Expect
@@ -44,7 +42,8 @@ RIGHTS: Filter = (
 _VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPECIAL)
 
 
-class FoundEntry(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FoundEntry:
     """An entry that a Logical Name led to. `about`: the name in it that is made or taken away; scopes speak of it."""
 
     ln: LogicalName

@@ -18,6 +18,8 @@ SECTION_WHOLE_MAX: Final = 1000
 """Properties of a wide section answered whole by the old operations; beyond it they name the paged way."""
 PAGE_ENTRIES_MAX: Final = 1000
 """Entries of one ordered page: about 100 KiB of XML."""
+BELOW_ENTRIES_MAX: Final = PAGE_ENTRIES_MAX + 1
+"""Entries of one page of a walk: a door that shows pages of so many asks for one more, to know whether there are."""
 VALUE_BYTES_MAX: Final = 64 * 1024
 """One metadata value."""
 PROPERTY_BYTES_MAX: Final = 2048

@@ -8,8 +8,7 @@ and a change inside them does not bump the object's version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-import msgspec
+from dataclasses import dataclass, field
 
 from chelonia.core.ids import ObjectId
 
@@ -27,7 +26,8 @@ uploads in parts below it; a Shepherd's replicas and erasure outbox; what expire
 it was; a content's extents, the blobs that these name, and the parts that it was uploaded in."""
 
 
-class Triple(msgspec.Struct, frozen=True, order=True):
+@dataclass(frozen=True, slots=True, order=True)
+class Triple:
     """One `metadata` element of the wire: section, property, value."""
 
     section: str
@@ -35,7 +35,8 @@ class Triple(msgspec.Struct, frozen=True, order=True):
     value: str
 
 
-class Needed(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Needed:
     """One `neededMetadataElement`: a whole section, or one property of it when `property` is not empty."""
 
     section: str
@@ -46,7 +47,8 @@ Filter = tuple[Needed, ...]
 """What to return of an object; empty means everything."""
 
 
-class StoredObject(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StoredObject:
     """An object as read from the A-Hash.
 
     `version` is the hidden per-object version (0 when the object does not exist); `sections` holds only what the
@@ -56,8 +58,8 @@ class StoredObject(msgspec.Struct, frozen=True):
 
     id: ObjectId
     version: int
-    sections: Sections = msgspec.field(default_factory=dict)
-    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    sections: Sections = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     def value(self, section: str, prop: str, default: str = "") -> str:
         """The value of one property, or `default` when unset."""

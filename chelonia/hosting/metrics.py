@@ -110,11 +110,10 @@ class Metrics:
         r.register(operations)
         self.operation = operations.count
         """Counts one operation."""
-        # Told from the start: nothing moved is not the same as nothing known.
-        self._bytes: dict[tuple[str, ...], float] = {("in",): 0, ("out",): 0}
-        self.keep("data_bytes", "File bytes moved, by direction.", ("direction",), lambda: self._bytes)
-        self._http: dict[tuple[str, ...], float] = {}
-        self.keep("http_responses", "HTTP answers by status class.", ("status",), lambda: self._http)
+        self._bytes = Counter("chelonia_data_bytes", "File bytes moved, by direction.", ("direction",), registry=r)
+        for direction in ("in", "out"):
+            self._bytes.labels(direction)  # told from the start: nothing moved is not the same as nothing known
+        self._http = Counter("chelonia_http_responses", "HTTP answers by status class.", ("status",), registry=r)
         self._cut = Counter(
             "chelonia_connections_cut", "Clients' connections cut because this process stood still.", registry=r
         )
@@ -148,7 +147,7 @@ class Metrics:
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""
-        self._bytes[direction,] += count
+        self._bytes.labels(direction).inc(count)
 
     def cut(self, count: int) -> None:
         """Count connections that the guard has cut."""
@@ -156,8 +155,7 @@ class Metrics:
 
     def answered(self, status: int) -> None:
         """Count one HTTP answer."""
-        names = (f"{status // 100}xx",)
-        self._http[names] = self._http.get(names, 0) + 1
+        self._http.labels(f"{status // 100}xx").inc()
 
     def gauge(self, name: str, text: str, value: float) -> None:
         """Set a plain gauge, made at its first use; `name` without the prefix `chelonia_`."""

@@ -16,12 +16,15 @@ from msgspec import structs
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.rights import RIGHTS
 from chelonia.core.contents.below import Leaf
-from chelonia.core.contents.summaries import attributes_in, rights_in, rights_of
+from chelonia.core.contents.summaries import GUID_WORD, RIGHTS_WORD, attributes_in, rights_of, words_of
 from chelonia.core.ids import Dn, Guid, ObjectId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.files import UNSET, Attributes, Named
 from chelonia.core.rights.policy import Action
 
+ToldLeaf = tuple[Leaf, Sequence[str]]
+"""A leaf that is an entry, and the words of its summary; none: the entry itself is told."""
+_READ: Final[Sequence[str]] = ()
 RIGHTS_KEPT: Final = 4096
 """Pairs of an owner and a policy that are remembered: a few kilobytes each at most, most far less."""
 
@@ -32,23 +35,27 @@ class RightsKnown:
 
     by_name: dict[str, tuple[Dn, Mapping[str, str]]] = field(default_factory=dict)
 
-    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> list[Leaf]:
+    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> list[ToldLeaf]:
         """The leaves that are entries; those whose rights cannot be told are read. Afterwards all others are known."""
-        entries = [leaf for leaf in leaves if not leaf.sums_up]
+        told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ) for leaf in leaves if not leaf.sums_up]
         strange: dict[str, Guid] = {}
-        for leaf in entries:
-            if leaf.summary and (rights := rights_in(leaf.summary)) not in self.by_name:
-                strange.setdefault(rights, _guid(leaf))
+        for _, words in told:
+            if words and words[RIGHTS_WORD] not in self.by_name:
+                strange.setdefault(words[RIGHTS_WORD], Guid(words[GUID_WORD]))
         if not strange:
-            return entries
+            return told
         for stored in await walk.ports.librarian.get(walk.turn.service, tuple(strange.values()), RIGHTS):
             self._keep(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
-        again = [leaf for leaf in entries if leaf.summary and rights_in(leaf.summary) not in self.by_name]
-        read = await walk.ports.librarian.get(walk.turn.service, tuple(map(_guid, again)), needed) if again else ()
+        again = [leaf.path for leaf, words in told if words and words[RIGHTS_WORD] not in self.by_name]
+        if not again:
+            return told
+        guids = {leaf.path: Guid(words[GUID_WORD]) for leaf, words in told if words}
+        read = await walk.ports.librarian.get(walk.turn.service, tuple([guids[path] for path in again]), needed)
         walk.turn.room.read(read)
-        instead: dict[str, StoredObject] = {leaf.path: each for leaf, each in zip(again, read, strict=True)}
-        told = [Leaf(leaf.path, instead[leaf.path]) if leaf.path in instead else leaf for leaf in entries]
-        return [leaf for leaf in told if leaf.object is None or leaf.object.exists]
+        instead = dict(zip(again, read, strict=True))
+        told = [(Leaf(leaf.path, instead[leaf.path]), _READ) if leaf.path in instead else (leaf, words)
+                for leaf, words in told]  # fmt: skip
+        return [(leaf, words) for leaf, words in told if leaf.object is None or leaf.object.exists]
 
     def _keep(self, owner: Dn, policy: Mapping[str, str]) -> None:
         while len(self.by_name) >= RIGHTS_KEPT:
@@ -64,19 +71,20 @@ class ReadableCollection:
     known: RightsKnown
     decided: dict[str, bool] = field(default_factory=dict)
 
-    def named(self, leaf: Leaf) -> Named:
-        """A file of the listing, as the caller may know it."""
-        rights = rights_in(leaf.summary)
-        attributes = attributes_in(leaf.summary, self.known.by_name[rights][0])
+    def named(self, path: str, words: Sequence[str]) -> Named:
+        """A file of the listing by the words of its summary, as the caller may know it."""
+        rights = words[RIGHTS_WORD]
+        attributes = attributes_in(words, self.known.by_name[rights][0])
         allowed = self.decided.get(rights)
         if allowed is None:
-            allowed = self._may(leaf, rights)
-        return Named(leaf.path, attributes if allowed else public(attributes))
+            allowed = self._may(path, words)
+        return Named(path, attributes if allowed else public(attributes))
 
-    def _may(self, leaf: Leaf, rights: str) -> bool:
+    def _may(self, path: str, words: Sequence[str]) -> bool:
+        guid, rights = ObjectId(words[GUID_WORD]), words[RIGHTS_WORD]
         owner, policy = self.known.by_name[rights]
-        stored = StoredObject(ObjectId(_guid(leaf)), 1, {"entry": {"type": "file", "owner": owner}, "policy": policy})
-        allowed = self.walk.judge.may(Action.READ, self.walk.found(leaf.path, stored))
+        stored = StoredObject(guid, 1, {"entry": {"type": "file", "owner": owner}, "policy": policy})
+        allowed = self.walk.judge.may(Action.READ, self.walk.found(path, stored))
         if not self.walk.judge.call.scopes:
             self.decided[rights] = allowed
         return allowed
@@ -87,7 +95,3 @@ def public(known: Attributes) -> Attributes:
     return structs.replace(
         known, owner=Dn(""), etag="", mode=UNSET, uid=UNSET, gid=UNSET, device=0, links=1, target="", wanted=0
     )
-
-
-def _guid(leaf: Leaf) -> Guid:
-    return Guid(leaf.summary.partition(" ")[0])

@@ -25,7 +25,7 @@ class Below:
         prefix: only paths that begin with it.
         delimiter: paths that have it behind the prefix are told by what they have in common up to it, once.
         deep: collections are gone through; else only what `start` itself names is told.
-        limit: answers, at most `bounds.PAGE_ENTRIES_MAX`; fewer come where they are large.
+        limit: answers, at most `bounds.BELOW_ENTRIES_MAX`; fewer come where they are large.
         needed: what to tell of each object named.
         summaries: a file is told by the summary beside its name, where there is one, and not read;
         marks: unless its summary bears one of these (`core.contents.summaries`).

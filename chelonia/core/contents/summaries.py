@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chelonia.core.contents.attributes import attributes_of, is_empty
@@ -24,6 +24,9 @@ from chelonia.core.ports.librarian import TYPE_FILE
 SECTION: Final = "summaries"
 NAMES_MAX: Final = 16
 """A file with more names has no summaries: each change of it would write all of them."""
+WORDS: Final = 14
+GUID_WORD: Final = 0
+RIGHTS_WORD: Final = 12
 MARK_USER: Final = "u"
 MARK_LOCKS: Final = "l"
 SUMMARISED: Final[Filter] = (
@@ -59,17 +62,20 @@ def rights_of(owner: str, policy: Mapping[str, str]) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(told.encode()).digest()[:15]).decode()
 
 
-def rights_in(summary: str) -> str:
-    """What stands for owner and policy in a summary."""
-    return summary.rsplit(" ", 2)[1]
+def words_of(summary: str) -> list[str]:
+    """The words of a summary. Raises: ValueError for what is none."""
+    words = summary.split(" ")
+    if len(words) != WORDS:
+        raise ValueError(f"a summary has {WORDS} words, not {len(words)}")
+    return words
 
 
-def attributes_in(summary: str, owner: Dn) -> Attributes:
-    """The attributes that a summary tells, and an owner. The version is 0: it is not told.
+def attributes_in(words: Sequence[str], owner: Dn) -> Attributes:
+    """The attributes that a summary tells by its words, and an owner. The version is 0: it is not told.
 
     Raises: ValueError for what is no summary.
     """
-    guid, _, size, modified, changed, accessed, created, mode, uid, gid, links, wanted, _, etag = summary.split(" ")
+    guid, _, size, modified, changed, accessed, created, mode, uid, gid, links, wanted, _, etag = words
     return Attributes(
         Guid(guid), TYPE_FILE, 0, owner, int(size), etag, int(modified), int(changed), int(accessed), int(created),
         int(mode), int(uid), int(gid), 0, int(links), "", int(wanted),

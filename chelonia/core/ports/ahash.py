@@ -16,8 +16,6 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.contents.below import Below, BelowPage
@@ -131,7 +129,8 @@ class Linked:
     needed: Filter = ()
 
 
-class Walk(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Walk:
     """Follow `steps` from `start` through `section`.
 
     Each step lists candidate properties; the first that is set is followed. `linked`: what the last object names is
@@ -144,14 +143,16 @@ class Walk(msgspec.Struct, frozen=True):
     linked: Linked | None = None
 
 
-class WalkStep(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WalkStep:
     """One step taken: the property that matched and the object it leads to."""
 
     property: str
     object: ObjectId
 
 
-class WalkOutcome(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WalkOutcome:
     """The steps that could be taken, in order, and the object where the walk ended (the start when none could).
 
     `linked`: what that one names, at most `bounds.LINKED_MAX`, the lowest properties first.

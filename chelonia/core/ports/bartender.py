@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-import msgspec
 from msgspec import Meta
 
 from chelonia.core import bounds
@@ -41,7 +40,8 @@ class NameRequest:
     ln: str
 
 
-class StatOutcome(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StatOutcome:
     """`metadata` is empty when not found; one triple `error` / reason / text when not allowed."""
 
     request_id: str

@@ -199,7 +199,7 @@ class Listing:
 
     Args:
         after: the path that the page follows: of the answer before, or any other.
-        limit: answers, at most `bounds.PAGE_ENTRIES_MAX`; 0: that many.
+        limit: answers, at most `bounds.BELOW_ENTRIES_MAX`; 0: `bounds.PAGE_ENTRIES_MAX`.
         below: everything below the collection, else what is in it by name.
         prefix: only paths that begin with it; a path is relative to `place`.
         delimiter: paths that have it behind the prefix are told by what they have in common up to it, once.

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
-import msgspec
 from msgspec import Meta
 
 from chelonia.core import bounds
@@ -78,14 +77,16 @@ class NewOutcome:
     success: str
 
 
-class TraversedStep(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TraversedStep:
     """One component followed: its name (empty for the start) and where it led."""
 
     part: str
     guid: Guid
 
 
-class Traversal(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Traversal:
     """How far a Logical Name could be followed.
 
     `steps` starts with the start itself (`part` = "" or the GUID as written). `complete`: nothing is left in `rest`.

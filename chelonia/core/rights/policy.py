@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-
-import msgspec
+from dataclasses import dataclass
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
@@ -37,7 +36,8 @@ DEFAULT_POLICY_SECTION = "defaultPolicy"
 _ACTIONS = {action.value: action for action in Action}
 
 
-class Decision(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Decision:
     """Whether the action is allowed, and by or against which rule (`identity: list`), for the audit log."""
 
     allowed: bool

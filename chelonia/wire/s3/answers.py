@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
+
+import msgspec
 
 from chelonia.core.contents.parts import PartPage, PartsUpload
 from chelonia.core.errors import CheloniaError
@@ -20,8 +23,7 @@ XML: Final = (("Content-Type", "application/xml"),)
 _SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it. `version`: its id;
     `order`: among those of a key, "": it has the key now; `removed`: it is a delete marker."""
 
@@ -52,9 +54,8 @@ class Asked:
     v2: bool = True
 
 
-def listing(asked: Asked, items: Iterable[Item], next_token: str) -> bytes:
+def listing(asked: Asked, shown: Sequence[Item], next_token: str) -> bytes:
     """A page of a listing; `next_token`: how it goes on, "": it does not."""
-    shown = list(items)
     text = _encoded if asked.encoded else str
     prefix = text(asked.prefix) if asked.v2 else asked.prefix  # botocore undoes the coding of the second version's
     out = [leaf("Name", asked.bucket), leaf("Prefix", prefix), leaf("MaxKeys", str(asked.limit))]
@@ -108,9 +109,11 @@ def _contents(item: Item, key: str, *, owner: bool) -> str:
 
 
 def _told(item: Item, key: str, *, owner: bool) -> str:
-    told = leaf("Key", key) + leaf("LastModified", instant(item.modified_ns)) + leaf("ETag", quoted(item.etag))
+    told = (
+        f"{leaf('Key', key)}<LastModified>{instant(item.modified_ns)}</LastModified>{leaf('ETag', quoted(item.etag))}"
+    )
     who = _owner(item.owner) if owner else ""
-    return f"{told}{leaf('Size', str(item.size))}<StorageClass>STANDARD</StorageClass>{who}"
+    return f"{told}<Size>{item.size}</Size><StorageClass>STANDARD</StorageClass>{who}"
 
 
 def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> bytes:
@@ -323,8 +326,12 @@ def payer() -> bytes:
 
 def instant(ns: int) -> str:
     """An instant as S3 writes it, to the millisecond below."""
-    whole = datetime.fromtimestamp(ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{whole}.{ns % NS_PER_S // 1_000_000:03d}Z"
+    return f"{_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z"
+
+
+@lru_cache(maxsize=1024)  # what is listed together has come in the same minutes, mostly
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _document(name: str, content: str) -> bytes:

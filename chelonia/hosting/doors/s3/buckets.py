@@ -118,6 +118,7 @@ async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     there = await _there(parts, ask)
     user = facts.stored(structs.replace(facts.facts_of(there.user), versioning=status))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
+    parts.note(ask.bucket, status)
     return HttpResponse(200, (), b"", 0)
 
 

@@ -12,6 +12,8 @@ import binascii
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from chelonia.core import bounds
 from chelonia.core.contents.below import common_prefix
 from chelonia.core.errors import CheloniaError, Kind
@@ -24,6 +26,7 @@ from chelonia.hosting.doors.s3.parts import (
     S3Parts,
     check_bucket,
     is_kept,
+    no_bucket,
     seen,
     version_in,
     version_of,
@@ -37,14 +40,14 @@ from chelonia.wire.s3.errors import S3Error
 KEYS_MAX: Final = 1000
 """Keys and prefixes of one page."""
 DELETED_AT_ONCE: Final = 200
-"""Keys of a bulk deletion in one call."""
+"""Keys of a bulk deletion in one call; the calls go side by side."""
+_NO_BUCKET: Final = (Kind.NOT_FOUND, Kind.NOT_A_COLLECTION, Kind.IN_MOUNTPOINT)
 _EMPTY_ETAG: Final = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket: either version of the call."""
-    if await check_bucket(parts, ask) is None:
-        raise S3Error("AccessDenied", "Access Denied")
+    keys.check_bucket(ask.target.bucket)
     asked = asked_of(ask)
     after = _after(asked.token or "") or asked.after
     items = await _found(parts, ask, asked, after)
@@ -115,7 +118,7 @@ async def _current(parts: S3Parts, ask: Ask, key: str) -> str:
 def _version_item(entry: Named) -> Item:
     known, (key, order) = entry.attributes, versions.named(entry.name) or ("", "")
     removed = known.type != TYPE_FILE
-    return replace(_file_item(key, entry), version=version_in(entry), order=order, removed=removed)
+    return structs.replace(_file_item(key, entry), version=version_in(entry), order=order, removed=removed)
 
 
 def asked_of(ask: Ask) -> Asked:
@@ -153,29 +156,44 @@ def _after(token: str) -> str:
 
 
 async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want = Want.NOTHING) -> list[Item]:
-    """Keys and common prefixes behind a key, in byte order: one more than is asked for, where there are more."""
+    """Keys and common prefixes behind a key, in byte order: one more than is asked for, where there are more.
+
+    Raises: NoSuchBucket, AccessDenied.
+    """
     if not asked.limit:
-        return []
+        return await _nothing(parts, ask)
     names, others = await asyncio.gather(
         _names(parts, ask, asked, after, want), _kept_apart(parts, ask, asked, after, want)
     )
     return pages.merged(names, others, asked.limit + 1) if others else names
 
 
+async def _nothing(parts: S3Parts, ask: Ask) -> list[Item]:
+    """No item of a bucket that is there. Raises: NoSuchBucket, AccessDenied."""
+    if await check_bucket(parts, ask) is None:
+        raise S3Error("AccessDenied", "Access Denied")
+    return []
+
+
 async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want) -> list[Item]:
-    """The part of a listing that other doors show as it is."""
+    """The part of a listing that other doors show as it is. Raises: NoSuchBucket, AccessDenied."""
+    if asked.prefix.startswith(apart.RESERVED) or keys.followable(asked.prefix) != asked.prefix:
+        return await _nothing(parts, ask)
     items: list[Item] = []
-    more = not asked.prefix.startswith(apart.RESERVED) and keys.followable(asked.prefix) == asked.prefix
-    behind, after = after.encode(), keys.followable(after)
+    more, behind, after = True, after, keys.followable(after)
+    is_cut = after != behind
     while more and len(items) <= asked.limit:
-        count = min(asked.limit + 1 - len(items), bounds.PAGE_ENTRIES_MAX)
-        page = await parts.plain.files.list(
-            ask.exchange.call,
-            Listing(ask.bucket, after, count, want, below=True, prefix=asked.prefix, delimiter=asked.delimiter),
-        )
+        count = min(asked.limit + 1 - len(items), bounds.BELOW_ENTRIES_MAX)
+        want_page = Listing(ask.bucket, after, count, want, True, asked.prefix, asked.delimiter)
+        try:
+            page = await parts.plain.files.list(ask.exchange.call, want_page)
+        except CheloniaError as error:
+            raise no_bucket(ask) if error.kind in _NO_BUCKET else error from None
         shown = [item for item in map(_item, page.entries) if item is not None]
-        shown += [Item(prefix, common=True) for prefix in page.prefixes if not prefix.startswith(apart.RESERVED)]
-        items += sorted((each for each in shown if each.key.encode() > behind), key=lambda item: item.key.encode())
+        if page.prefixes:
+            shown += [Item(each, common=True) for each in page.prefixes if not each.startswith(apart.RESERVED)]
+            shown.sort(key=lambda item: item.key.encode())
+        items += [each for each in shown if each.key.encode() > behind.encode()] if is_cut else shown
         after, more = page.after, bool(page.after)
         if after.startswith(apart.RESERVED):
             after = apart.RESERVED + apart.AFTER
@@ -221,7 +239,8 @@ def _item(entry: Named) -> Item | None:
 def _file_item(key: str, entry: Named) -> Item:
     """What an object shows as."""
     known = entry.attributes
-    return Item(key, False, known.size, known.etag, known.modified_ns, known.owner, version_of(entry.user))
+    version = version_of(entry.user) if entry.user else versions.NULL
+    return Item(key, False, known.size, known.etag, known.modified_ns, known.owner, version)
 
 
 async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -229,14 +248,13 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
     doomed, quiet = requests.deletion(body)
     await check_bucket(parts, ask)
-    outcomes: list[KeyRemoved] = []
     if await versioning.state_of(parts, ask) or any(each.version not in ("", versions.NULL) for each in doomed):
-        for each in doomed:
-            outcomes.append(await _version_deleted(parts, ask, each))
+        outcomes = [await _version_deleted(parts, ask, each) for each in doomed]
         return xml_answer(answers.deleted(outcomes, quiet=quiet))
-    for start in range(0, len(doomed), DELETED_AT_ONCE):
-        outcomes += await _deleted(parts, ask, [each.key for each in doomed[start : start + DELETED_AT_ONCE]])
-    return xml_answer(answers.deleted(outcomes, quiet=quiet))
+    names, some = list(dict.fromkeys(each.key for each in doomed)), DELETED_AT_ONCE
+    calls = [_deleted(parts, ask, names[start : start + some]) for start in range(0, len(names), some)]
+    errors = {key: error for told in await asyncio.gather(*calls) for key, error in told.items()}
+    return xml_answer(answers.deleted([KeyRemoved(each.key, error=errors[each.key]) for each in doomed], quiet=quiet))
 
 
 async def _version_deleted(parts: S3Parts, ask: Ask, doomed: requests.BulkDeletion) -> KeyRemoved:
@@ -251,8 +269,8 @@ async def _version_deleted(parts: S3Parts, ask: Ask, doomed: requests.BulkDeleti
         return KeyRemoved(doomed.key, doomed.version, error)
 
 
-async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> list[KeyRemoved]:
-    """What became of keys that were to go."""
+async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, CheloniaError | None]:
+    """Why keys that were to go are there still; None: they are not."""
     (there,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket.child(apart.COLLECTION)),))
     none_apart = isinstance(there, Failure) and there.kind is Kind.NOT_FOUND
     outcomes: dict[str, CheloniaError | None] = dict.fromkeys(names)
@@ -268,4 +286,4 @@ async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> list[KeyRemove
     for (key, _), answer in zip(changes, answered, strict=True):
         if isinstance(answer, Failure) and answer.kind not in GONE:
             outcomes[key] = answer.error("DeleteObjects")
-    return [KeyRemoved(key, error=outcomes[key]) for key in names]
+    return outcomes

@@ -23,6 +23,10 @@ from chelonia.wire.s3.keys import Target
 
 SCOPES_KNOWN: Final = 4
 """Days and regions for which a user's signing key is kept."""
+STATE_KNOWN_MS: Final = 2000
+"""How long reads go by what a bucket has said of versions: another front end may have changed it. No write does."""
+STATES_KNOWN: Final = 1000
+"""Buckets of which that is remembered."""
 REGION = "us-east-1"
 """What this door says where it is; any region that a client signs for is taken."""
 
@@ -47,6 +51,20 @@ class S3Parts:
     domain: str = ""
     derived: WeakKeyDictionary[IssuedKey, dict[str, bytes]] = field(default_factory=WeakKeyDictionary)
     """Keys of a day that users' keys sign with, by scope: they go with the key that they are of."""
+    states: dict[LogicalName, tuple[int, str]] = field(default_factory=dict)
+    """Of buckets asked for lately: until when (ms) what they said counts, and whether they keep versions."""
+
+    def state(self, bucket: LogicalName) -> str | None:
+        """Whether a bucket keeps versions, as it said lately; None: it is to be asked."""
+        until, state = self.states.get(bucket, (0, ""))
+        return state if self.clock.now_ms() < until else None
+
+    def note(self, bucket: LogicalName, state: str) -> str:
+        """Remember whether a bucket keeps versions. Returns: that."""
+        if len(self.states) >= STATES_KNOWN:
+            self.states.clear()
+        self.states[bucket] = self.clock.now_ms() + STATE_KNOWN_MS, state
+        return state
 
     def signing_key(self, issued: IssuedKey, scope: str) -> bytes:
         """What an access key signs with for a day, region and service."""
@@ -111,9 +129,10 @@ def xml_answer(body: bytes, status: int = 200) -> HttpResponse:
 
 
 async def seen(
-    parts: S3Parts, ask: Ask, want: Want = Want.NOTHING, *, writes: bool = False
+    parts: S3Parts, ask: Ask, want: Want = Want.NOTHING, *, writes: bool = False, lately: bool = False
 ) -> tuple[Ask, Looked | None]:
-    """Where a key is, and what has it; None: nothing. `writes`: else say where it can be made, not where it may be.
+    """Where a key is, and what has it; None: nothing. `writes`: else say where it can be made, not where it may be;
+    `lately`: what the bucket has said of versions a moment ago will do for what has the key.
 
     A name counts before a key that is kept apart: other doors write names alone. A collection counts after it: it has
     no bytes. Raises: NoSuchBucket; as `Files.look` fails.
@@ -121,25 +140,35 @@ async def seen(
     home, apart = keys.home_of(ask.bucket, ask.target.key), ask.apart
     order = (apart,) if home is None else (apart, home) if ask.target.key.endswith("/") else (home, apart)
     call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
-    taken = home is None
+    taken, asked, state = home is None, False, parts.state(ask.bucket) if lately else None
     for place in order:
-        bucket, there = await parts.plain.files.look(call, (Look(ask.bucket, Want.USER), Look(place, want)))
-        if isinstance(bucket, Looked):
-            state = facts.facts_of(bucket.user).versioning
-            ask = replace(ask, versioning=state) if state != ask.versioning else ask
-        elif bucket.kind is Kind.NOT_FOUND:
-            raise no_bucket(ask)
-        here = ask.at(place)
+        looks = (Look(place, want), *(() if state is not None else (Look(ask.bucket, Want.USER),)))
+        there, *bucket = await parts.plain.files.look(call, looks)
+        if bucket:
+            asked, state = True, bucket_state(parts, ask, bucket[0])
         if isinstance(there, Failure) and there.kind in (Kind.NOT_FOUND, Kind.IN_MOUNTPOINT):
+            state = state if asked else None
             continue
-        found = good(there, ask.operation)
+        here, found = replace(ask.at(place), versioning=state or ""), good(there, ask.operation)
         fits = found.attributes.type == (TYPE_COLLECTION if here.marks else TYPE_FILE)
         if fits and not found.attributes.implied:
             return replace(here, current=version_of(found.user)), found
         taken = taken or not fits
+    if state is None:
+        state = bucket_state(parts, ask, (await parts.plain.files.look(call, (Look(ask.bucket, Want.USER),)))[0])
+    ask = replace(ask, versioning=state)
     if home is None or taken or (writes and await _blocked(parts, ask, home)):
         return ask.at(apart), None
     return ask.at(home), None
+
+
+def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure) -> str:
+    """Whether a bucket keeps versions, by what it has answered. Raises: NoSuchBucket."""
+    if isinstance(bucket, Looked):
+        return parts.note(ask.bucket, facts.facts_of(bucket.user).versioning)
+    if bucket.kind is Kind.NOT_FOUND:
+        raise no_bucket(ask)
+    return ask.versioning  # who may not read the bucket is told nothing of versions
 
 
 async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
@@ -161,7 +190,7 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
     Raises: NoSuchKey, NoSuchVersion, NoSuchBucket; MethodNotAllowed of a delete marker; as `Files.look` fails.
     """
     version = ask.query.get("versionId", "")
-    ask, there = await seen(parts, ask, want | Want.USER if version else want)
+    ask, there = await seen(parts, ask, want | Want.USER if version else want, lately=True)
     if there is not None and version in ("", ask.current):
         return ask, there
     if not version:

@@ -29,8 +29,8 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.ports.librarian import TYPE_SYMLINK
 from chelonia.hosting.doors.plain.parts import apply
-from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, kept, no_bucket, no_key, seen, version_of
-from chelonia.wire.s3 import facts, versions
+from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, bucket_state, kept, no_key, seen, version_of
+from chelonia.wire.s3 import versions
 from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
 
@@ -45,11 +45,7 @@ Headers = tuple[tuple[str, str], ...]
 async def state_of(parts: S3Parts, ask: Ask) -> str:
     """Whether a bucket keeps versions, "" of one that the caller may not read. Raises: NoSuchBucket."""
     (bucket,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket, Want.USER),))
-    if isinstance(bucket, Failure):
-        if bucket.kind is Kind.NOT_FOUND:
-            raise no_bucket(ask)
-        return ""
-    return facts.facts_of(bucket.user).versioning
+    return bucket_state(parts, ask, bucket)
 
 
 def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:

@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, Dn, Ms
+from chelonia.core.ids import ROOT, Dn, Ms, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Set
@@ -64,8 +64,8 @@ class Door:
 
         monkeypatch.setattr(s3_door, "verified", trusting)
         self.files = MemoryFiles(JOE)
-        plain = DoorParts(self.files, MemoryBytes(self.files), Dn("/CN=front"), 2)
-        self.door = S3Door(S3Parts(plain, NoKeys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
+        self.plain = DoorParts(self.files, MemoryBytes(self.files), Dn("/CN=front"), 2)
+        self.door = S3Door(S3Parts(self.plain, NoKeys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
         assert self.ask("PUT", "/lab").status == 200
 
     def ask(self, method: str, target: str, body: bytes | str = b"", who: Dn = JOE, **headers: str) -> Heard:
@@ -135,6 +135,36 @@ def test_a_bucket_says_whether_it_keeps_versions(door: Door) -> None:
         assert door.ask("PUT", "/lab?tagging", "<Tagging><TagSet/></Tagging>").status == 204
         assert door.ask("GET", "/lab?versioning").body.decode().count(told[25:60]) == 1
     assert door.ask("PUT", "/lab?versioning", "<VersioningConfiguration/>").status == 400
+
+
+def test_each_write_has_a_request_key_of_its_own(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply, seen = door.files.apply, list[RequestKey]()
+
+    async def noting(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        seen.append(call.request_key)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", noting)
+    for _ in range(2):
+        door.put("k", b"x")
+    assert len(set(seen)) == 2, seen
+    assert all(seen)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_front_end_that_has_just_read_keeps_the_versions_that_another_was_told_to_keep(
+    door: Door, monkeypatch: pytest.MonkeyPatch, *, gone: bool
+) -> None:
+    door.put("k", b"old")
+    assert door.ask("GET", "/lab/k").version == ""
+    other = Door(monkeypatch)
+    other.door = S3Door(S3Parts(door.plain, NoKeys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
+    assert other.ask("PUT", "/lab?versioning", ON).status == 200
+    if gone:
+        assert door.ask("DELETE", "/lab/k").headers["x-amz-delete-marker"] == "true"
+    else:
+        assert door.put("k", b"new") == door.ask("GET", "/lab/k").version != ""
+    assert door.ask("GET", "/lab/k?versionId=null").body == b"old"
 
 
 @pytest.mark.parametrize("key", ["k", "a/b/k", "a//k", "dir/"])
