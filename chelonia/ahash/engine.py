@@ -12,7 +12,7 @@ of one transact, absorbed by the batch's overlay only when the transact applied.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from chelonia.ahash.store import layout
@@ -30,11 +30,13 @@ INTEGER_MAX = 2**63 - 1
 class Overlay:
     """Writes not committed yet, over a reader. `objects` is how many objects they add (negative: remove)."""
 
-    __slots__ = ("_below", "_keys", "objects", "pending")
+    __slots__ = ("_below", "_fresh", "_keys", "objects", "pending")
 
     def __init__(self, below: Reader) -> None:
         self._below = below
         self._keys: list[bytes] = []
+        self._fresh: list[bytes] = []
+        """Keys that came since `_keys` was put in order."""
         self.pending: dict[bytes, bytes | None] = {}
         self.objects = 0
 
@@ -46,10 +48,15 @@ class Overlay:
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """As `Reader.scan`, with the pending writes applied."""
-        first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
+        keys = self._keys
+        if self._fresh:
+            keys += self._fresh
+            keys.sort()  # few behind many in order: one pass
+            self._fresh = []
+        first, last = bisect_left(keys, start), bisect_left(keys, end)
         if first == last:
             return self._below.scan(start, end, limit)
-        touched = self._keys[first:last]
+        touched = keys[first:last]
         merged = dict(self._below.scan(start, end, limit + len(touched)))
         for key in touched:
             value = self.pending[key]
@@ -62,13 +69,13 @@ class Overlay:
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write `value`; None deletes."""
         if key not in self.pending:
-            insort(self._keys, key)
+            self._fresh.append(key)
         self.pending[key] = value
 
     def absorb(self, upper: Overlay) -> None:
         """Take over the writes of an overlay that lies on this one."""
-        for key, value in upper.pending.items():
-            self.put(key, value)
+        self._fresh += [key for key in upper.pending if key not in self.pending]
+        self.pending.update(upper.pending)
         self.objects += upper.objects
 
 
@@ -98,8 +105,15 @@ def change(overlay: Overlay, elements: tuple[Element, ...]) -> tuple[ChangeOutco
 def check_transact(elements: tuple[Element, ...]) -> None:
     """Refuse elements that no store state could make right. Raises: BAD_REQUEST, TOO_LARGE."""
     _check_count(elements, bounds.TRANSACT_ELEMENTS_MAX, "transact")
+    right = set[tuple[ObjectId, str]]()  # most elements are of few objects and sections
     for element in elements:
-        _check_element(element, "transact")
+        if (element.object, element.section) in right and element.change is ChangeType.SET:
+            check_text(element.property, bounds.PROPERTY_BYTES_MAX, "transact: a property")
+            check_size(element.value, bounds.VALUE_BYTES_MAX, "transact: a value")
+        else:
+            _check_element(element, "transact")
+            if element.change is ChangeType.SET:
+                right.add((element.object, element.section))
         if element.change is ChangeType.ADD:
             parse_integer(element.value, element.object)
         for condition in element.conditions:

@@ -6,6 +6,8 @@ bounded scan for what is asked for whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.port import Reader
 from chelonia.core import bounds
@@ -33,17 +35,27 @@ def read_object(reader: Reader, object_id: ObjectId, needed: Filter) -> StoredOb
     return StoredObject(object_id, version, sections, counts)
 
 
-def read_walk(reader: Reader, walk: Walk, needed: Filter) -> WalkOutcome:
-    """Follow one path as far as it goes."""
-    here = walk.start
-    taken: list[WalkStep] = []
-    for candidates in walk.steps:
-        step = _step(reader, here, walk.section, candidates)
-        if step is None:
-            break
-        taken.append(step)
-        here = step.object
-    return WalkOutcome(tuple(taken), read_object(reader, here, needed), _linked(reader, here, walk.linked))
+def read_walks(reader: Reader, walks: Iterable[Walk], needed: Filter) -> tuple[WalkOutcome, ...]:
+    """Follow paths as far as they go, in one state; what they share is read once."""
+    known: dict[tuple[ObjectId, str, tuple[str, ...]], WalkStep | None] = {}
+    ends: dict[tuple[ObjectId, Linked | None], tuple[StoredObject, tuple[StoredObject, ...]]] = {}
+    found = list[WalkOutcome]()
+    for walk in walks:
+        here, section, taken = walk.start, walk.section, list[WalkStep]()
+        for candidates in walk.steps:
+            asked = (here, section, candidates)
+            if asked not in known:
+                known[asked] = _step(reader, here, section, candidates)
+            step = known[asked]
+            if step is None:
+                break
+            taken.append(step)
+            here = step.object
+        end = here, walk.linked
+        if end not in ends:
+            ends[end] = read_object(reader, here, needed), _linked(reader, here, walk.linked)
+        found.append(WalkOutcome(tuple(taken), *ends[end]))
+    return tuple(found)
 
 
 def read_page(reader: Reader, object_id: ObjectId, section: str, after: str, limit: int) -> Page:

@@ -519,7 +519,7 @@ def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader],
     _check_reading("walk", walks, needed)
     for walk in walks:
         _check_walk(walk)
-    return lambda store: tuple([reads.read_walk(store, walk, needed) for walk in walks])
+    return lambda store: reads.read_walks(store, walks, needed)
 
 
 _BRIEF: Final[Mapping[str, Callable[..., Callable[[Reader], Any]]]] = {"get": _getting, "walk": _walking}

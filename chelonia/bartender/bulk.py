@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from chelonia.bartender import audit
@@ -24,7 +24,8 @@ from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import StoredObject, Triple
-from chelonia.core.names import parse_ln
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.librarian import Traversal
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,12 +107,14 @@ class StoredBytes:
 @dataclass(frozen=True, slots=True)
 class ElementCall:
     """One element being served: the user's call, and the Bartender's own with the element's request key; `room` is
-    shared by all elements of the call; `stored`: the bytes of this element that an earlier try has stored."""
+    shared by all elements of the call; `stored`: the bytes of this element that an earlier try has stored; `walked`:
+    where names of the call lead, as seen just before, each good for one look."""
 
     user: Call
     service: Call
     room: AnswerRoom = field(default_factory=AnswerRoom)
     stored: list[StoredBytes] = field(default_factory=list)
+    walked: dict[LogicalName, Traversal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class BulkOperation(Generic[R, A]):
     `act` serves one; `fail` makes the answer (request, status, error); `subject` is what the request key is bound to;
     `recalled` makes the answer when a first try is found to have applied (None: not a change); `ordered` names
     the Logical Name whose relatives must wait for it (None: elements are independent); `side_by_side`: how many are in
-    work at once.
+    work at once; `walk`: follows names of those at once; `keyed`: not where nothing is changed.
     """
 
     name: str
@@ -131,6 +134,8 @@ class BulkOperation(Generic[R, A]):
     recalled: Callable[[R], A] | None = None
     ordered: Callable[[R], str] | None = None
     side_by_side: int = SIDE_BY_SIDE_MAX
+    walk: Callable[[Sequence[R]], Awaitable[dict[LogicalName, Traversal]]] | None = None
+    keyed: bool = True
 
 
 async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
@@ -148,7 +153,10 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
     for first, last in waves(requests, operation.ordered):
         for chunk in range(first, last, operation.side_by_side):
             indexes = range(chunk, min(chunk + operation.side_by_side, last))
-            serving = [_serve(ports, ElementCall(call, call, room), operation, i, requests[i]) for i in indexes]
+            together = operation.walk if len(indexes) > 1 else None
+            walked = await together(requests[chunk : indexes.stop]) if together is not None else {}
+            turn = ElementCall(call, call, room, walked=walked)
+            serving = [_serve(ports, turn, operation, i, requests[i]) for i in indexes]
             served = await asyncio.gather(*serving) if len(serving) > 1 else [await serving[0]]  # one needs no task
             answers.extend(answer for answer, _ in served)
             errors.extend(error for _, error in served)
@@ -219,10 +227,11 @@ def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
 async def _serve(
     ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R
 ) -> tuple[A, CheloniaError | None]:
-    settings, call = ports.settings, turn.user
-    key = call.request_key and element_key(call, operation.name, index, operation.subject(request))
+    settings, call, key = ports.settings, turn.user, RequestKey("")
+    if call.request_key and operation.keyed:
+        key = element_key(call, operation.name, index, operation.subject(request))
     service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(key)
-    turn = replace(turn, service=service, stored=[])
+    turn = ElementCall(call, service, turn.room, walked=turn.walked)
     try:
         turn.room.check()
         async with ports.places.one(call, ports.limits, ports.clock):

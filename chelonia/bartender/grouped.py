@@ -73,11 +73,12 @@ class GroupedCalls(Generic[Q, A]):
         task.add_done_callback(self._asked.discard)
 
     async def _answer(self, shepherd: ServiceId, group: _Group[Q, A]) -> None:
+        noted = self._shepherds.silence_noted(shepherd)
         for answer in group.answers:
-            answer.add_done_callback(self._shepherds.silence_noted(shepherd))
-        port = self._shepherds.port(shepherd)
+            answer.add_done_callback(noted)
+        asking = self._ask(self._shepherds.port(shepherd), group.call, tuple(group.questions))
         try:
-            given = await self._shepherds.heard(shepherd, lambda: self._ask(port, group.call, tuple(group.questions)))
+            given = await self._shepherds.heard(shepherd, asking)
             if len(given) != len(group.answers):
                 cause = f"{len(given)} answers to {len(group.answers)} questions"
                 raise CheloniaError(Kind.NETWORK, subject=shepherd, cause=cause)

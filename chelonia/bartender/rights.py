@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from chelonia.bartender import audit
 from chelonia.core.caller import Call, Role
 from chelonia.core.contents.uploads import Expect
@@ -42,8 +44,7 @@ RIGHTS: Filter = (
 _VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPECIAL)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEntry:
+class FoundEntry(msgspec.Struct, frozen=True):
     """An entry that a Logical Name led to. `about`: the name in it that is made or taken away; scopes speak of it."""
 
     ln: LogicalName

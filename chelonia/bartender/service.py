@@ -71,6 +71,9 @@ class BartenderService:
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         storing = Storing(shepherds, clock, settings)
         self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, grouped.fetching(shepherds))
+        self._stat = BulkOperation(
+            "stat", partial(listing.stat, self._ports), listing.stat_refused, _ln, keyed=False
+        )  # fmt: skip
         self.files = FilesService(self._ports)
         self.keys = AccessKeysService(self._ports)
 
@@ -81,8 +84,7 @@ class BartenderService:
 
     async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
         """Return all metadata of entries the caller may read."""
-        operation = BulkOperation("stat", partial(listing.stat, self._ports), listing.stat_refused, _ln)
-        return await answer_all(self._ports, call, operation, requests)
+        return await answer_all(self._ports, call, self._stat, requests)
 
     async def list(
         self, call: Call, requests: tuple[ListRequest, ...], needed: Filter, recursive: bool

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any, Final, TypeVar
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
@@ -31,12 +32,13 @@ from chelonia.core.ports.shepherd import (
     Shepherd,
     TurlOutcome,
 )
-from chelonia.core.timing.clock import Clock, Ids, within
+from chelonia.core.timing.clock import Clock, Ids, ended_within, within
 from chelonia.core.timing.racing import Race, many
 
 _log = logging.getLogger(__name__)
 Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]
 T = TypeVar("T")
+_RANK: Final = itemgetter(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Shepherds:
     __slots__ = (
         "_clock",
         "_directory",
+        "_distances",
         "_fetched_ms",
         "_fleet",
         "_ids",
@@ -87,6 +90,7 @@ class Shepherds:
         self._settings = settings
         self._nodes: tuple[NodeView, ...] = ()
         self._fleet = Fleet(())
+        self._distances: dict[ServiceId, tuple[bool, int]] = {}
         self._fetched_ms = -1
         self._silent: dict[ServiceId, int] = {}
 
@@ -96,6 +100,7 @@ class Shepherds:
         if self._fetched_ms < 0 or now_ms - self._fetched_ms >= self._settings.nodes_cache_ms:
             self._nodes = await self._librarian.nodes(call)
             self._fleet = Fleet(self._nodes)
+            self._distances = {node.shepherd: self._distance(node) for node in self._nodes}
             self._fetched_ms = now_ms
         return self._nodes
 
@@ -207,16 +212,13 @@ class Shepherds:
 
     async def nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
         """Live Shepherds first, those that share most of this node's domain before others; by chance among equals."""
-        nodes = {node.shepherd: node for node in await self.nodes(call)}
-        home = self._settings.domain
+        await self.nodes(call)
+        ranked = [(self._distances.get(each.shepherd, (True, 0)), self._ids.uniform(), each) for each in locations]
+        ranked.sort(key=_RANK)
+        return [location for _, _, location in ranked]
 
-        def distance(location: Location) -> tuple[bool, int]:
-            node = nodes.get(location.shepherd)
-            alive = node is not None and node.state == NODE_ALIVE
-            return not alive, -shared(home, node.domain) if node else 0
-
-        ranked = [(distance(location), self._ids.uniform(), location) for location in sorted(locations)]
-        return [location for _, _, location in sorted(ranked)]
+    def _distance(self, node: NodeView) -> tuple[bool, int]:
+        return node.state != NODE_ALIVE, -shared(self._settings.domain, node.domain)
 
     async def _turls_for(self, call: Call, plan: UploadPlan, first: NodeView, pool: _Pool) -> list[str]:
         """Ticket the other durable Shepherds and spares for `first`; those that give none leave the pool.
@@ -274,19 +276,24 @@ class Shepherds:
         patience_ms: int = 0,
     ) -> TurlOutcome:
         """One Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
+        limit_ms = patience_ms or self._settings.shepherd_timeout_ms
         try:
-            (answer,) = await self.heard(shepherd, ask, patience_ms)
+            (answer,) = await self._heard(shepherd, within(self._clock, limit_ms, ask()))
         except CheloniaError as error:
             return TurlOutcome("", error=str(error), kind=error.kind.value)
         if not answer.turl:
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, answer.error)
         return answer
 
-    async def heard(self, shepherd: ServiceId, ask: Callable[[], Coroutine[Any, Any, T]], patience_ms: int = 0) -> T:
-        """One Shepherd's answer within the timeout. Raises: what it raises, NETWORK, TIMEOUT."""
+    async def heard(self, shepherd: ServiceId, asking: Coroutine[Any, Any, T]) -> T:
+        """One Shepherd's answer within the timeout, for a task that does nothing else. Raises: what it raises, NETWORK,
+        TIMEOUT."""
+        return await self._heard(shepherd, ended_within(self._clock, self._settings.shepherd_timeout_ms, asking))
+
+    async def _heard(self, shepherd: ServiceId, answering: Coroutine[Any, Any, T]) -> T:
         asked_ms = self._clock.monotonic_ms()
         try:
-            answer = await within(self._clock, patience_ms or self._settings.shepherd_timeout_ms, ask())
+            answer = await answering
         except asyncio.CancelledError:
             self._note_silence(shepherd, asked_ms)
             raise

@@ -14,8 +14,8 @@ from chelonia.core.timing.racing import Race, many
 
 async def fetched(ports: Ports, call: Call, locations: Sequence[Location], size: int) -> bytes | None:
     """The bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
-    order = await ports.shepherds.nearest(call, locations)
-    waiting, more = sorted(order, key=lambda location: ports.shepherds.is_silent(location.shepherd)), 1
+    waiting, more = await ports.shepherds.nearest(call, locations), 1
+    waiting.sort(key=lambda location: ports.shepherds.is_silent(location.shepherd))
     async with Race[Location, FetchOutcome](ports.clock) as race:
         while race.running or waiting:
             for location in taken(waiting, more):

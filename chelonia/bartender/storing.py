@@ -159,7 +159,7 @@ class Storing:
         blobs, port = [together.blobs[n] for n in which], self._shepherds.port(shepherd)
         blobs[0] = replace(blobs[0], named=tuple(self._named.pop(shepherd, ())))
         try:
-            given = await self._shepherds.heard(shepherd, lambda: port.store(together.call, tuple(blobs)))
+            given = await self._shepherds.heard(shepherd, port.store(together.call, tuple(blobs)))
             if len(given) != len(blobs):
                 cause = f"{len(given)} answers to {len(blobs)} questions"
                 raise CheloniaError(Kind.NETWORK, subject=shepherd, cause=cause)

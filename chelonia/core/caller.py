@@ -79,7 +79,7 @@ class Call(msgspec.Struct, frozen=True):
 
     def keyed(self, key: RequestKey) -> Call:
         """This call under another request key."""
-        return msgspec.structs.replace(self, request_key=key)
+        return self if key == self.request_key else msgspec.structs.replace(self, request_key=key)
 
     def strongly(self) -> Call:
         """This call, reading nothing but the newest acknowledged: for what cannot be taken back."""

@@ -8,7 +8,8 @@ and a change inside them does not bump the object's version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from chelonia.core.ids import ObjectId
 
@@ -26,8 +27,7 @@ uploads in parts below it; a Shepherd's replicas and erasure outbox; what expire
 it was; a content's extents, the blobs that these name, and the parts that it was uploaded in."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Triple:
+class Triple(msgspec.Struct, frozen=True, order=True):
     """One `metadata` element of the wire: section, property, value."""
 
     section: str
@@ -35,8 +35,7 @@ class Triple:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Needed:
+class Needed(msgspec.Struct, frozen=True):
     """One `neededMetadataElement`: a whole section, or one property of it when `property` is not empty."""
 
     section: str
@@ -47,8 +46,7 @@ Filter = tuple[Needed, ...]
 """What to return of an object; empty means everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True):
     """An object as read from the A-Hash.
 
     `version` is the hidden per-object version (0 when the object does not exist); `sections` holds only what the
@@ -58,8 +56,8 @@ class StoredObject:
 
     id: ObjectId
     version: int
-    sections: Sections = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    sections: Sections = msgspec.field(default_factory=dict)
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def value(self, section: str, prop: str, default: str = "") -> str:
         """The value of one property, or `default` when unset."""

@@ -107,6 +107,6 @@ def _broken_clause(name: str) -> str:
         return "'.' and '..' are not names"
     if "/" in name:
         return "a name has no '/'"
-    if any(unicodedata.category(char) == "Cc" for char in name):
+    if not name.isprintable() and any(unicodedata.category(char) == "Cc" for char in name):
         return "a name has no control characters"
     return ""

@@ -5,6 +5,7 @@ A last line of defence stands here: whatever a message says, the value of a `tic
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
@@ -12,8 +13,12 @@ import logging.handlers
 import re
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
+
+log = logging.getLogger("chelonia.log")
 
 AUDIT_LOGGER = "chelonia.audit"
 _UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -49,6 +54,7 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     # No line tells them, and finding them costs as much as writing it (Python's logging documentation, Optimization).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
+    logging.setLogRecordFactory(LineRecord)
     audit = logging.getLogger(AUDIT_LOGGER)
     for old in list(audit.handlers):
         audit.removeHandler(old)
@@ -56,9 +62,74 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     audit.propagate = not settings.audit_file
     if settings.audit_file:
         # Reopened when rotated away by others: WatchedFileHandler looks before each line.
-        file = logging.handlers.WatchedFileHandler(Path(settings.audit_file), encoding="utf-8")
+        file = LinesTogether(Path(settings.audit_file), encoding="utf-8")
         file.setFormatter(formatter)
         audit.addHandler(file)
+
+
+_NOWHERE: Final = {
+    **dict.fromkeys(("pathname", "filename", "module", "funcName", "threadName", "processName"), ""),
+    **dict.fromkeys(("lineno", "thread", "process", "relativeCreated"), 0),
+    **dict.fromkeys(("exc_text", "stack_info", "taskName")),
+}
+
+
+class LineRecord(logging.LogRecord):
+    """What lines tell of an event. Where in the code it was made takes as long to find out as all else."""
+
+    def __init__(
+        self,
+        name: str,
+        level: int,
+        pathname: str,
+        lineno: int,
+        msg: object,
+        args: Any,
+        exc_info: Any,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        self.__dict__.update(_NOWHERE)
+        self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
+        self.msg, self.exc_info = msg, exc_info
+        self.args = args[0] if args and len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
+        self.created = time.time()
+        self.msecs = self.created % 1 * 1000
+
+
+class LinesTogether(logging.handlers.WatchedFileHandler):
+    """Writes the lines of one turn of the event loop at once, at its end; without one, each."""
+
+    def __init__(self, path: Path, encoding: str) -> None:
+        super().__init__(path, encoding=encoding)
+        self._waiting: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or have it written."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+            super().emit(record)
+            return
+        self._waiting.append(self.format(record))
+        if len(self._waiting) == 1:
+            loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self.acquire()
+        waiting, self._waiting = self._waiting, []
+        try:
+            if waiting:
+                self.reopenIfNeeded()
+                self.stream = self.stream or self._open()
+                self.stream.write("".join([line + self.terminator for line in waiting]))
+            super().flush()
+        except OSError as error:
+            log.error("lines are lost file=%s count=%d error=%s", self.baseFilename, len(waiting), error)
+        finally:
+            self.release()
 
 
 class TextLines(logging.Formatter):
@@ -104,7 +175,7 @@ def redact(text: str) -> str:
 
 def one_line(text: str) -> str:
     """`text` with control characters and line ends written as escapes: what strangers say forges no line."""
-    return _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return text if text.isprintable() else _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _instant(record: logging.LogRecord) -> str:

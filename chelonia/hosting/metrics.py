@@ -110,10 +110,11 @@ class Metrics:
         r.register(operations)
         self.operation = operations.count
         """Counts one operation."""
-        self._bytes = Counter("chelonia_data_bytes", "File bytes moved, by direction.", ("direction",), registry=r)
-        for direction in ("in", "out"):
-            self._bytes.labels(direction)  # told from the start: nothing moved is not the same as nothing known
-        self._http = Counter("chelonia_http_responses", "HTTP answers by status class.", ("status",), registry=r)
+        # Told from the start: nothing moved is not the same as nothing known.
+        self._bytes: dict[tuple[str, ...], float] = {("in",): 0, ("out",): 0}
+        self.keep("data_bytes", "File bytes moved, by direction.", ("direction",), lambda: self._bytes)
+        self._http: dict[tuple[str, ...], float] = {}
+        self.keep("http_responses", "HTTP answers by status class.", ("status",), lambda: self._http)
         self._cut = Counter(
             "chelonia_connections_cut", "Clients' connections cut because this process stood still.", registry=r
         )
@@ -147,7 +148,7 @@ class Metrics:
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""
-        self._bytes.labels(direction).inc(count)
+        self._bytes[direction,] += count
 
     def cut(self, count: int) -> None:
         """Count connections that the guard has cut."""
@@ -155,7 +156,8 @@ class Metrics:
 
     def answered(self, status: int) -> None:
         """Count one HTTP answer."""
-        self._http.labels(f"{status // 100}xx").inc()
+        names = (f"{status // 100}xx",)
+        self._http[names] = self._http.get(names, 0) + 1
 
     def gauge(self, name: str, text: str, value: float) -> None:
         """Set a plain gauge, made at its first use; `name` without the prefix `chelonia_`."""

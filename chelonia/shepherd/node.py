@@ -177,12 +177,14 @@ class ShepherdNode:
         self.journal.note(reference, self.ports.clock.monotonic_ms() + delay_ms)
         self.news.set()
 
-    def took(self, held: KeptReplica, delay_ms: int) -> None:
-        """A new replica is on stable storage; it is reported after `delay_ms`."""
-        self.index.put(held)
-        self.report(held.reference, delay_ms)
+    def took(self, kept: Sequence[KeptReplica], delay_ms: int) -> None:
+        """New replicas are on stable storage; they are reported after `delay_ms`."""
+        for held in kept:
+            self.index.put(held)
+            self.report(held.reference, delay_ms)
         self.journal.outdated(self.ports.clock.monotonic_ms(), self.settings.uncommitted_report_ms)
-        log.info("replica stored reference=%s blob=%s size=%d", held.reference, held.blob, held.size)
+        told = ", ".join([f"reference={held.reference} blob={held.blob} size={held.size}" for held in kept])
+        log.info("stored %s", told)
 
     def describe(self, reference: ReferenceId) -> ReportedReplica | None:
         """What a report says of a replica now."""

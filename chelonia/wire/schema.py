@@ -18,6 +18,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Triple
@@ -218,8 +220,8 @@ class Record:
 
 
 def record(cls: type[Any], *parts: Part) -> Record:
-    """Describe a dataclass: every part is bound to a field by `attr`; other fields keep their defaults."""
-    fields = dataclasses.fields(cls)
+    """Describe a dataclass or struct: every part is bound to a field by `attr`; other fields keep their defaults."""
+    fields = msgspec.structs.fields(cls) if issubclass(cls, msgspec.Struct) else dataclasses.fields(cls)
     order = [field.name for field in fields]
     start = [_field_default(field) for field in fields]
     slots = tuple(order.index(part.attr) if part.attr else -1 for part in parts)
@@ -277,10 +279,11 @@ def _parameters(method: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[Any,
     return tuple(p.name for p in parameters), tuple(REQUIRED if p.default is empty else p.default for p in parameters)
 
 
-def _field_default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
+def _field_default(field: dataclasses.Field[Any] | msgspec.structs.FieldInfo) -> Any:
+    missing = (dataclasses.MISSING, msgspec.NODEFAULT)
+    if field.default_factory not in missing:
         return field.default_factory()
-    return REQUIRED if field.default is dataclasses.MISSING else field.default
+    return REQUIRED if field.default in missing else field.default
 
 
 def _part_default(part: Part, inherited: Any) -> Any:

@@ -56,6 +56,7 @@ class Inode:
         heard_ns: when the listing was asked for that told of it last, monotonic.
         listed_ns: of a collection: when the last whole listing of it began, and until when it serves for lookups.
         known_names: of a collection: see `children`.
+        told_size: the size that the kernel was last told.
         made_ns: when this mount asked to make it, monotonic; 0: it did not.
     """
 
@@ -71,6 +72,7 @@ class Inode:
     heard_ns: int = 0
     listed_ns: tuple[int, int] = (0, 0)
     known_names: KnownNames | None = None
+    told_size: int = -1
     made_ns: int = 0
     copy: CachedCopy | None = None
 

@@ -7,6 +7,7 @@ Locks of `flock` and `fcntl`, and `fallocate`, do not reach a file system throug
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -119,7 +120,9 @@ class Binding(pyfuse3.Operations):
         return self._system.inodes.get(number)
 
     def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
-        return _filled(shown(inode, self._options, uid=self._uid, gid=self._gid))
+        told = shown(inode, self._options, uid=self._uid, gid=self._gid)
+        inode.told_size = told.size
+        return _filled(told)
 
     def _counted(self, inode: Inode) -> pyfuse3.EntryAttributes:
         inode.lookups += 1
@@ -276,7 +279,12 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        return self._opened(await self._system.open(self._inode(inode), flags))
+        handle = await self._system.open(self._inode(inode), flags)
+        told = handle.inode.told_size
+        if told != self._entry(handle.inode).st_size:  # else the kernel would read up to the size that it was told
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(pyfuse3.invalidate_inode, pyfuse3.InodeT(inode), attr_only=True)
+        return self._opened(handle)
 
     def _opened(self, handle: Handle) -> pyfuse3.FileInfo:
         inode = handle.inode

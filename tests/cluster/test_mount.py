@@ -113,6 +113,21 @@ def test_attributes_links_and_special_files(two: tuple[Mount, Mount]) -> None:
         a.rmdir()
 
 
+def test_many_files_are_read_by_another_mount_as_soon_as_they_are_closed(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path / "many" for each in two)
+    a.mkdir()
+    for n in range(20):
+        with (a / f"f{n}").open("xb") as file:
+            file.write(b"%d" % n * 100)
+        if n % 4 == 3:
+            told = {entry.name: entry.stat().st_size for entry in os.scandir(b)}  # a size that the kernel keeps
+            assert len(told) == n + 1
+            assert (b / f"f{n}").read_bytes() == b"%d" % n * 100
+    (a / "f3").write_bytes(b"longer" * 100)
+    assert (b / "f3").read_bytes() == b"longer" * 100
+    assert [(b / f"f{n}").read_bytes() for n in range(20) if n != 3] == [b"%d" % n * 100 for n in range(20) if n != 3]
+
+
 def test_rename_dances(two: tuple[Mount, Mount]) -> None:
     a, b = (each.path / "dance" for each in two)
     a.mkdir()

@@ -626,3 +626,18 @@ async def test_of_whole_replicas_that_do_not_fit_none_is_there(engine: Engine) -
         await engine.store.store_whole([SmallReplica(each, facts(50), bytes(50)) for each in (REF, OTHER)])
     assert caught.value.kind is Kind.NO_SPACE
     assert await scan(engine.reopen(True)) == []
+
+
+async def test_what_is_at_hand_is_what_is_read(engine: Engine) -> None:
+    """An engine may have nothing at hand; what it has is the whole replica, as it is now."""
+    store = engine.store
+    assert store.at_hand(REF, 5) is None
+    await store.store_whole([SmallReplica(REF, facts(5), b"small"), SmallReplica(OTHER, facts(0, "/b"), b"")])
+    assert await read(store, REF, 0, 5) == b"small"
+    assert store.at_hand(REF, 5) in (None, b"small")
+    assert store.at_hand(REF, 6) is None
+    assert store.at_hand(OTHER, 0) in (None, b"")
+    await store.spoil(REF)
+    assert store.at_hand(REF, 5) in (None, await read(store, REF, 0, 5))
+    await store.erase(REF)
+    assert store.at_hand(REF, 5) is None

@@ -179,6 +179,11 @@ class MemoryBlobs:
             yield data[offset : offset + want]
             offset += want
 
+    def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
+        """What is there in full, as from a cache, of every other replica: the others are read."""
+        found = None if self.broken or int(reference[-1], 16) % 2 else self._replicas.get(reference)
+        return found.data if found is not None and found.data is not None and len(found.data) == size else None
+
     async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
         """Yield what an interrupted or running upload has written so far."""
         writer = self._writers.get(parse_reference(reference))

@@ -199,7 +199,8 @@ async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: Fo
 async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:
     """Follow a name; with `parents`, make the collections above it that are missing first."""
     while True:
-        (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
+        seen_before = turn.walked.pop(place, None)
+        (walked,) = (seen_before,) if seen_before else await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
         if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
             return walked
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])

@@ -93,7 +93,7 @@ async def _ask(
     """One Shepherd's answers; none when it does not answer, or is too old to be asked."""
     port, references = ports.shepherds.port(shepherd), tuple(location.reference for _, location in blobs)
     try:
-        outcomes = await ports.shepherds.heard(shepherd, lambda: port.sums(turn.service, references))
+        outcomes = await ports.shepherds.heard(shepherd, port.sums(turn.service, references))
     except CheloniaError:
         return ()
     return [(blob, outcome) for (blob, _), outcome in zip(blobs, outcomes, strict=True)]

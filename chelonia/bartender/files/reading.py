@@ -7,7 +7,8 @@ its type, size and times only, as in the Bartender's own `list`.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.bulk import ElementCall
@@ -36,35 +37,50 @@ from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.policy import Action
 
 
+@dataclass(frozen=True, slots=True)
+class _LookPlan:
+    """What of a look is asked for; a mark each, as telling them from a `Want` costs more than many of them."""
+
+    needed: Filter
+    user: bool
+    policy: bool
+    checksums: bool
+    locks: bool
+    measured: bool
+    bytes: bool
+    sources: bool
+    extents: bool
+
+
 async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     """Look at one entry. Raises: NOT_FOUND, IN_MOUNTPOINT, DENIED; with SOURCES also NO_REPLICA."""
+    want = _asked(ask.want)
     # A ticket outlives the decision, so it is not given on a policy that has been revoked.
-    service = turn.service.strongly() if ask.want & (Want.SOURCES | Want.BYTES) else turn.service
-    (walked,) = await ports.librarian.traverse(service, (ask.place,), _filter(ask.want))
+    service = turn.service.strongly() if want.sources or want.bytes else turn.service
+    (walked,) = await ports.librarian.traverse(service, (ask.place,), want.needed)
     found = existing(ask.place, walked)
     Judge(turn.user, "look").require(Action.READ, found)
-    user = dict(found.section("metadata")) if Want.USER in ask.want else {}
+    user = dict(found.section("metadata")) if want.user else {}
     turn.room.take(1, user_triples(user))
+    attributes, is_file = attributes_of(found.object), found.type == TYPE_FILE
+    data = await inlined.data_of(ports, turn, found, attributes.size) if is_file and want.bytes else None
     seen = Looked(
-        attributes_of(found.object),
+        attributes,
         user,
-        dict(found.section("policy")) if Want.POLICY in ask.want else {},
-        checksums_of(found.object) if Want.CHECKSUMS in ask.want else Checksums(),
-        locks=await _covering(ports, turn, ask.place, walked) if Want.LOCKS in ask.want else (),
+        dict(found.section("policy")) if want.policy else {},
+        checksums_of(found.object) if want.checksums else Checksums(),
+        locks=await _covering(ports, turn, ask.place, walked) if want.locks else (),
+        data=data,
     )
-    if found.type == TYPE_FILE and Want.MEASURED in ask.want:
+    if is_file and want.measured:
         seen = replace(seen, checksums=await measured.checksums(ports, turn, found, checksums_of(found.object)))
-    if found.type == TYPE_FILE and Want.BYTES in ask.want:
-        data = await inlined.data_of(ports, turn, found, seen.attributes.size)
-        if data is not None:
-            return replace(seen, data=data)
-    if found.type != TYPE_FILE or not ask.want & (Want.SOURCES | Want.EXTENTS) or is_empty(found.object):
+    if data is not None or not is_file or not (want.sources or want.extents) or is_empty(found.object):
         return seen
     if found.section("content"):
         return await _spanned(ports, turn, ask, seen)
-    sources = await _sources(ports, turn, found) if Want.SOURCES in ask.want else ()
-    blobs = [BlobId(blob) for _, blob in sorted(found.section("blobs").items())] if Want.EXTENTS in ask.want else []
-    size = seen.attributes.size
+    sources = await _sources(ports, turn, found) if want.sources else ()
+    blobs = [BlobId(blob) for _, blob in sorted(found.section("blobs").items())] if want.extents else []
+    size = attributes.size
     return replace(seen, sources=sources, extents=tuple(Extent(0, size, blob) for blob in blobs if size), told=size)
 
 
@@ -84,7 +100,7 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.BELOW_ENTRIES_MAX)
     walk = RecursiveWalk(ports, turn, judge, found)
     marks = "".join(mark for flag, mark in ((Want.USER, MARK_USER), (Want.LOCKS, MARK_LOCKS)) if flag in ask.want)
-    needed = _filter(ask.want)
+    needed = _asked(ask.want).needed
     below = Below(
         ObjectId(found.guid), ask.after, False, ask.prefix, ask.delimiter, ask.below, limit, needed, True, marks
     )
@@ -119,9 +135,20 @@ def _named(walk: RecursiveWalk, ask: Listing, leaf: Leaf, now: Ms) -> Named:
     return Named(name, attributes, user, locks_of(stored, now, child.ln) if Want.LOCKS in ask.want else ())
 
 
-def _filter(want: Want) -> Filter:
+@lru_cache
+def _asked(want: Want) -> _LookPlan:
     more = ((Want.USER, "metadata"), (Want.SOURCES | Want.BYTES | Want.MEASURED, "locations"))
-    return (*DESCRIBED, *(Needed(section) for flags, section in more if flags & want))
+    return _LookPlan(
+        (*DESCRIBED, *(Needed(section) for flags, section in more if flags & want)),
+        user=Want.USER in want,
+        policy=Want.POLICY in want,
+        checksums=Want.CHECKSUMS in want,
+        locks=Want.LOCKS in want,
+        measured=Want.MEASURED in want,
+        bytes=Want.BYTES in want,
+        sources=Want.SOURCES in want,
+        extents=Want.EXTENTS in want,
+    )
 
 
 async def _covering(ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal) -> tuple[Lock, ...]:

@@ -46,6 +46,7 @@ from chelonia.core.ports.files import (
     Uploads,
     Write,
 )
+from chelonia.core.ports.librarian import Traversal
 from chelonia.core.rights.access import guarded
 from chelonia.core.rights.scopes import Share, Shared
 
@@ -60,10 +61,11 @@ class FilesService:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._rights = RightsKnown()
+        self._look: BulkOperation[Look, Looked | Failure] = _asking("look", partial(reading.look, ports))
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
         """Look at entries."""
-        return await self._answered(call, "look", partial(reading.look, self._ports), asks)
+        return await answer_all(self._ports, call, self._look, asks)
 
     async def list(self, call: Call, ask: Listing) -> Listed:
         """Return a page of a collection."""
@@ -85,6 +87,7 @@ class FilesService:
             _subject,
             recalled=_recalled,
             ordered=_ordered,
+            walk=partial(self._walked, call),
         )
         answers = await answer_all(self._ports, call, operation, changes)
         return await self._described(call, changes, answers)
@@ -151,6 +154,17 @@ class FilesService:
             case Remove():
                 return await changing.remove(self._ports, turn, change)
 
+    async def _walked(self, call: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
+        """Where the names of writes lead: one walk for all. What is decided on it the transact rests on."""
+        places = tuple(change.place for change in changes if isinstance(change, Write))
+        try:
+            for place in places:
+                check_ln(place)
+            walks = await self._ports.librarian.traverse(self._own(call), places, DESCRIBED) if places else ()
+        except CheloniaError:
+            return {}  # each meets it by itself
+        return dict(zip(places, walks, strict=True))
+
     async def _described(
         self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]
     ) -> tuple[Done | Failure, ...]:
@@ -169,8 +183,12 @@ class FilesService:
     async def _answered(
         self, call: Call, name: str, act: Callable[[ElementCall, R], Awaitable[A]], asks: Sequence[R]
     ) -> tuple[A | Failure, ...]:
-        operation: BulkOperation[R, A | Failure] = BulkOperation(name, _checked(act), _failure, repr)
-        return await answer_all(self._ports, call, operation, asks)
+        return await answer_all(self._ports, call, _asking(name, act), asks)
+
+
+def _asking(name: str, act: Callable[[ElementCall, R], Awaitable[A]]) -> BulkOperation[R, A | Failure]:
+    """An operation that changes nothing."""
+    return BulkOperation(name, _checked(act), _failure, repr, keyed=False)
 
 
 def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[ElementCall, R], Awaitable[A]]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 
@@ -133,8 +135,7 @@ class Checksums:
         return self.sha256, self.md5, self.adler32, self.crc32c, self.crc64nvme
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Location:
+class Location(msgspec.Struct, frozen=True, order=True):
     """Where a replica is: which Shepherd, under which reference."""
 
     shepherd: ServiceId

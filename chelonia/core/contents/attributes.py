@@ -7,6 +7,7 @@ Stored: `posix` (`mode`, `uid`, `gid`, `device`, decimal; `accessed` as the time
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core.ids import Dn, Guid
@@ -19,11 +20,10 @@ NS_PER_S: Final = 1_000_000_000
 
 def attributes_of(stored: StoredObject) -> Attributes:
     """The attributes of an entry of whose sections all that they stand in were read."""
-    kind, times, posix = (
-        stored.value("entry", "type"),
-        stored.sections.get("timestamps", {}),
-        stored.sections.get("posix", {}),
-    )
+    sections = stored.sections
+    entry, states = sections.get("entry", NONE), sections.get("states", NONE)
+    times, posix = sections.get("timestamps", NONE), sections.get("posix", NONE)
+    kind = entry.get("type", "")
     modified, renamed = ns_of(times.get("modified", "")), _names_changed_ns(stored)
     if renamed and times.get("set") != stored.value("tally", "changed"):
         modified = renamed if "set" in times else max(modified, renamed)
@@ -31,8 +31,8 @@ def attributes_of(stored: StoredObject) -> Attributes:
         guid=Guid(stored.id),
         type=kind,
         version=stored.version,
-        owner=Dn(stored.value("entry", "owner")),
-        size=_number(stored.value("states", "size"), 0),
+        owner=Dn(entry.get("owner", "")),
+        size=_number(states.get("size", ""), 0),
         etag=etag_of(stored),
         modified_ns=modified,
         changed_ns=max(modified, renamed, ns_of(times.get("changed", ""))),
@@ -42,13 +42,15 @@ def attributes_of(stored: StoredObject) -> Attributes:
         uid=_number(posix.get("uid", ""), UNSET),
         gid=_number(posix.get("gid", ""), UNSET),
         device=_number(posix.get("device", ""), 0),
-        links=max(1, len(stored.sections.get("parents", {}))),
+        links=max(1, len(sections.get("parents", NONE))),
         target=stored.value("mountpoint" if kind == TYPE_MOUNTPOINT else "node", _TARGET.get(kind, "target")),
-        wanted=_number(stored.value("states", "neededReplicas"), 0),
+        wanted=_number(states.get("neededReplicas", ""), 0),
         implied=is_implied(stored),
     )
 
 
+NONE: Final[Mapping[str, str]] = {}
+"""A section that an entry does not have."""
 _TARGET: Final = {TYPE_MOUNTPOINT: "externalURL"}
 
 
@@ -87,6 +89,8 @@ def _names_changed_ns(stored: StoredObject) -> int:
 
 def ns_of(text: str) -> int:
     """Unix seconds with up to nine decimals, as nanoseconds; 0 for what is no time."""
+    if not text:
+        return 0
     whole, _, part = text.partition(".")
     if not (whole.isascii() and whole.isdigit()) or not ((part.isascii() and part[:9].isdigit()) or not part):
         return 0

@@ -16,6 +16,8 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.contents.below import Below, BelowPage
@@ -129,8 +131,7 @@ class Linked:
     needed: Filter = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(msgspec.Struct, frozen=True):
     """Follow `steps` from `start` through `section`.
 
     Each step lists candidate properties; the first that is set is followed. `linked`: what the last object names is
@@ -143,16 +144,14 @@ class Walk:
     linked: Linked | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WalkStep:
+class WalkStep(msgspec.Struct, frozen=True):
     """One step taken: the property that matched and the object it leads to."""
 
     property: str
     object: ObjectId
 
 
-@dataclass(frozen=True, slots=True)
-class WalkOutcome:
+class WalkOutcome(msgspec.Struct, frozen=True):
     """The steps that could be taken, in order, and the object where the walk ended (the start when none could).
 
     `linked`: what that one names, at most `bounds.LINKED_MAX`, the lowest properties first.

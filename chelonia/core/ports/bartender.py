@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
+import msgspec
 from msgspec import Meta
 
 from chelonia.core import bounds
@@ -40,8 +41,7 @@ class NameRequest:
     ln: str
 
 
-@dataclass(frozen=True, slots=True)
-class StatOutcome:
+class StatOutcome(msgspec.Struct, frozen=True):
     """`metadata` is empty when not found; one triple `error` / reason / text when not allowed."""
 
     request_id: str

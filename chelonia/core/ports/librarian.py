@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
+import msgspec
 from msgspec import Meta
 
 from chelonia.core import bounds
@@ -77,16 +78,14 @@ class NewOutcome:
     success: str
 
 
-@dataclass(frozen=True, slots=True)
-class TraversedStep:
+class TraversedStep(msgspec.Struct, frozen=True):
     """One component followed: its name (empty for the start) and where it led."""
 
     part: str
     guid: Guid
 
 
-@dataclass(frozen=True, slots=True)
-class Traversal:
+class Traversal(msgspec.Struct, frozen=True):
     """How far a Logical Name could be followed.
 
     `steps` starts with the start itself (`part` = "" or the GUID as written). `complete`: nothing is left in `rest`.

@@ -597,6 +597,11 @@ class BlobStore(Protocol):
         """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
         ...
 
+    def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
+        """All `size` bytes of a replica, if they can be had without waiting for the medium; None: they are to be
+        `read`, or are not there."""
+        ...
+
     def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
         """Yield what an interrupted upload has written so far (to continue its checksums)."""
         ...

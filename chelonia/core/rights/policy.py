@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
@@ -36,8 +37,7 @@ DEFAULT_POLICY_SECTION = "defaultPolicy"
 _ACTIONS = {action.value: action for action in Action}
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Whether the action is allowed, and by or against which rule (`identity: list`), for the audit log."""
 
     allowed: bool

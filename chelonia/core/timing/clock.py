@@ -93,3 +93,24 @@ async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -
     finally:
         task.cancel()
         del task  # it holds an error that holds this frame
+
+
+async def ended_within(clock: Clock, limit_ms: int, work: Coroutine[Any, Any, T]) -> T:
+    """`within`, for a task that does nothing else: it is interrupted itself, and waits for `work` to end then. Raises:
+    TIMEOUT, and what `work` raises."""
+    task, ended = asyncio.current_task(), False
+    assert task is not None, "a task asks"
+
+    def end() -> None:
+        nonlocal ended
+        ended = task.cancel()
+
+    timer = clock.call_later(limit_ms, end)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if ended and not task.uncancel():
+            raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {limit_ms} ms") from None
+        raise
+    finally:
+        timer.cancel()

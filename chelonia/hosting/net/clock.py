@@ -38,7 +38,7 @@ class SystemIds:
     """Ids and random choices from the operating system's source."""
 
     def __init__(self) -> None:
-        self._random = random.SystemRandom()
+        self._random = random.Random()  # for jitter and placement; seeded by the system
 
     def uuid(self) -> str:
         """A fresh random UUID in lower case."""

@@ -144,11 +144,15 @@ class Names:
             more = [blob for blob in ids if blob not in blobs]
             found = await self._records.get(call, more, view.BLOBS_LINKED.needed)
             blobs |= dict(zip(more, found, strict=True))
-        out = []
+        done, asked = (
+            dict[int, StoredObject](),
+            view.asked(needed),
+        )  # of several walks that end at one entry it is shown once
         for entry in entries:
-            own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
-            out.append(view.shown(entry, needed, view.weakest_locations(own, self._present)))
-        return tuple(out)
+            if id(entry) not in done:
+                own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
+                done[id(entry)] = view.shown(entry, asked, view.weakest_locations(own, self._present))
+        return tuple([done[id(entry)] for entry in entries])
 
     async def _blobs_shown(self, call: Call, file: StoredObject) -> tuple[BlobId, ...]:
         """The blobs whose places are a file's: of one of very many the first."""

@@ -8,7 +8,8 @@ the version that was read. So a summary is never of another state than its file,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+import msgspec
 
 from chelonia.core.contents.summaries import NAMES_MAX, SECTION, SECTIONS, summary_of
 from chelonia.core.ids import ObjectId
@@ -84,7 +85,7 @@ def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
             properties[element.property] = str(int(properties.get(element.property, "0")) + int(element.value))
         elif element.change is ChangeType.UNSET:
             sections.get(element.section, {}).pop(element.property, None)
-    return replace(file, sections=sections)
+    return msgspec.structs.replace(file, sections=sections)
 
 
 def _stamps(elements: Sequence[Element], stamp: str) -> list[Element]:

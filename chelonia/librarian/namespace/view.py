@@ -8,17 +8,20 @@ all. Blobs are read only when somebody asks for `locations`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from chelonia.core.cluster.replicas import PROVEN, ReplicaState, parse_location
 from chelonia.core.ids import BLOB_PREFIX, ServiceId
-from chelonia.core.metadata import Filter, Needed, StoredObject, selects
+from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.ports.ahash import Linked
 from chelonia.librarian.namespace.tree import visible
 
 Present = Callable[[ServiceId], bool]
 """Whether a Shepherd can be reached now."""
+
+Asked = Mapping[str, set[str]] | None
+"""By section the properties asked for, "" among them for all of it; None: everything."""
 
 HIDDEN = frozenset({"put", "pending", "uploads", "summaries"})
 LOCATIONS = "locations"
@@ -28,6 +31,7 @@ NAMED_ONLY = frozenset({BLOBS, "content", "locks", "tally"})
 BLOBS_LINKED = Linked(BLOBS, BLOB_PREFIX, (Needed(LOCATIONS),))
 """The blobs of a file, of each its locations."""
 _VERIFIED = frozenset(state.value for state in PROVEN)
+_OFFLINE = ReplicaState.OFFLINE.value
 
 
 def asks_locations(needed: Filter) -> bool:
@@ -50,21 +54,31 @@ def stored_filter(needed: Filter) -> Filter:
     return tuple(parts)
 
 
-def shown(entry: StoredObject, needed: Filter, locations: Mapping[str, str]) -> StoredObject:
+def asked(needed: Filter) -> Asked:
+    """What a reader's filter asks for."""
+    if not needed:
+        return None
+    found: dict[str, set[str]] = {}
+    for part in needed:
+        found.setdefault(part.section, set()).add(part.property)
+    return found
+
+
+def shown(entry: StoredObject, asked: Asked, locations: Mapping[str, str]) -> StoredObject:
     """The entry as readers see it; what is no complete entry comes back with version 0."""
     if not visible(entry):
         return StoredObject(entry.id, 0)
-    hidden = HIDDEN | NAMED_ONLY.difference(part.section for part in needed)
-    sections = {name: dict(props) for name, props in entry.sections.items() if name not in hidden}
-    if "entries" in sections:
-        sections["entries"] = {entry_name(key): guid for key, guid in sections["entries"].items()}
-    if locations:
-        sections[LOCATIONS] = dict(locations)
-    picked = {
-        name: kept
-        for name, props in sections.items()
-        if (kept := {prop: value for prop, value in props.items() if selects(needed, name, prop)})
-    }
+    sections = {**entry.sections, LOCATIONS: locations} if locations else entry.sections
+    picked = {}
+    for name, properties in sections.items():
+        if name in HIDDEN or (name in NAMED_ONLY if asked is None else name not in asked):
+            continue
+        if name == "entries":
+            properties = {entry_name(key): guid for key, guid in properties.items()}
+        if asked is not None and "" not in asked[name]:
+            properties = {each: properties[each] for each in properties if each in asked[name]}
+        if properties:
+            picked[name] = properties
     counts = {name: count for name, count in entry.counts.items() if name not in HIDDEN}
     return StoredObject(entry.id, entry.version, picked, counts)
 
@@ -74,12 +88,14 @@ def locations_of(blob: StoredObject, present: Present) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, state in sorted(blob.sections.get(LOCATIONS, {}).items()):
         away = state in _VERIFIED and not present(parse_location(key).shepherd)
-        found[key] = ReplicaState.OFFLINE.value if away else state
+        found[key] = _OFFLINE if away else state
     return found
 
 
-def weakest_locations(blobs: Iterable[StoredObject], present: Present) -> dict[str, str]:
+def weakest_locations(blobs: Sequence[StoredObject], present: Present) -> dict[str, str]:
     """The locations of the blob that is worst off: a file is as safe as that one."""
+    if len(blobs) == 1:
+        return locations_of(blobs[0], present)
     return min((locations_of(blob, present) for blob in blobs), key=_live, default={})
 
 

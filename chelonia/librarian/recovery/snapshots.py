@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
@@ -166,13 +167,13 @@ class Snapshotting:
         """A content in parts, all of one state of it. What changes all the time is left to the next snapshot."""
         records, call = self._on.records, self._on.call
         for _ in range(CONTENT_TRIES):
-            parts = [replace(content, sections={"content": content.sections.get("content", {})})]
+            parts = [msgspec.structs.replace(content, sections={"content": content.sections.get("content", {})})]
             for section in CONTENT_KEPT[1:]:
                 after, more = "", True
                 while more:
                     page = await records.scan(call, content.id, section, after, PAGE)
                     some = {**parts[0].sections, section: dict(page.items)}
-                    parts += [replace(content, sections=some)] if page.items else []
+                    parts += [msgspec.structs.replace(content, sections=some)] if page.items else []
                     after, more = page.items[-1][0] if page.items else "", page.more
             now = await records.one(call, content.id, (Needed("content"),))
             if now.sections == parts[0].sections:

@@ -151,15 +151,17 @@ class FileBlobs:
         """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
         return self._read(self.replica(reference), span)
 
+    def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
+        """Nothing: a file is to be opened first."""
+        return None
+
     async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
         """Yield what an interrupted or running upload has written so far."""
-        path = self.incoming(reference, ".writing")
-        kept = self.incoming(reference, ".kept")
-        found = await self.run(lambda: next(((p, p.stat().st_size) for p in (path, kept) if p.exists()), None))
-        if found is None:
-            return
-        async for chunk in self._read(found[0], ByteRange(0, found[1])):
-            yield chunk
+        paths = [self.incoming(reference, suffix) for suffix in (".writing", ".kept")]
+        found = await self.run(lambda: next(((p, p.stat().st_size) for p in paths if p.exists()), None))
+        if found is not None:
+            async for chunk in self._read(found[0], ByteRange(0, found[1])):
+                yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record again; None when it is missing or damaged."""

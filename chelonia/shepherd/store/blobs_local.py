@@ -172,6 +172,10 @@ class LocalBlobs:
         elif span.length:
             yield await self._files.run(lambda: self._segments.read(reference, span))
 
+    def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
+        """What of a segment is in memory. Two hand-overs between threads cost more than most reads."""
+        return self._segments.at_hand(reference, size)
+
     async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
         """Yield what an interrupted or running upload has written so far."""
         writer = self._writers.get(reference)

@@ -67,6 +67,15 @@ class SegmentFile:
             data += more
         return data
 
+    def in_memory(self, length: int, at: int) -> bytes | None:
+        """The same, if all of them are in the page cache; None: they are not, or the file system does not tell."""
+        data = bytearray(length)
+        try:
+            there = os.preadv(self.fd, [data], at, os.RWF_NOWAIT)
+        except OSError:
+            return None
+        return bytes(data) if there == length else None
+
     def look(self, length: int, at: int) -> bytes:
         """The same, none where some cannot be read."""
         try:

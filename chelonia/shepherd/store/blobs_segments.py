@@ -149,6 +149,16 @@ class BlobSegments:
                 return data
         raise CheloniaError(Kind.NOT_ALIVE, "read", reference, "unreadable: it is not here")
 
+    def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
+        """All `size` bytes if they are in memory, of a segment that is open. Never blocks."""
+        packed = self._packed(reference) if self._found is not None else None
+        if packed is None:
+            return None
+        place = layout.unpack(packed)
+        file = self._opened.get(place.segment)
+        data = file.in_memory(size, place.data_at) if file is not None and place.data_bytes == size else None
+        return data if _same(self._packed(reference), packed) else None  # it was moved or wiped meanwhile
+
     def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record; None when it is missing or damaged, and when the header before it is."""
         while (packed := self._packed(reference)) is not None:

@@ -78,10 +78,11 @@ class SmallBlobs:
     async def fetch(self, references: Sequence[ReferenceId]) -> tuple[FetchOutcome, ...]:
         """Read whole replicas, checked. Raises: TOO_LARGE."""
         found = [self._node.index.get(reference) for reference in references]
-        _check_size("fetch", sum(held.size for held in found if held is not None))
-        if len(found) == 1:
-            return (await self._fetched(references[0], found[0]),)
-        return tuple(await asyncio.gather(*map(self._fetched, references, found)))
+        _check_size("fetch", sum([held.size for held in found if held is not None]))
+        told = list(map(self._at_once, references, found))
+        reading = [held for held, outcome in zip(found, told, strict=True) if held is not None and outcome is None]
+        read = iter(await asyncio.gather(*map(self._read, reading)) if reading else ())
+        return tuple([next(read) if outcome is None else outcome for outcome in told])
 
     async def sums(self, reference: ReferenceId) -> MeasuredOutcome:
         """What the record of a replica says of its bytes, while they are held for whole."""
@@ -168,39 +169,48 @@ class SmallBlobs:
                 await self._write([one])
             return
         self._node.ports.moved("in", sum(len(replica.data) for replica, _ in batch))
-        given = self._node.receipts([self._taken(replica) for replica, _ in batch])
+        given = self._node.receipts(self._taken([replica for replica, _ in batch]))
         for (_, written), receipt in zip(batch, given, strict=True):
             if not written.done():
                 written.set_result(receipt)
 
-    def _taken(self, replica: SmallReplica) -> KeptReplica:
-        node, facts = self._node, replica.facts
-        lasts_ms = gate.lifetime_ms(node, facts.commit_within_ms) + node.settings.unknown_grace_ms
-        keep_until_ms = node.ports.clock.monotonic_ms() + lasts_ms
-        held = lifecycle.arrived(replica.reference, facts, keep_until_ms, node.ports.clock.now_ms())
-        node.took(held, node.settings.uncommitted_report_ms)
-        return held
+    def _taken(self, replicas: Sequence[SmallReplica]) -> list[KeptReplica]:
+        node, kept = self._node, list[KeptReplica]()
+        now_ms, wall_ms = node.ports.clock.monotonic_ms(), node.ports.clock.now_ms()
+        for replica in replicas:
+            facts = replica.facts
+            lasts_ms = gate.lifetime_ms(node, facts.commit_within_ms) + node.settings.unknown_grace_ms
+            kept.append(lifecycle.arrived(replica.reference, facts, now_ms + lasts_ms, wall_ms))
+        node.took(kept, node.settings.uncommitted_report_ms)
+        return kept
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def _fetched(self, reference: ReferenceId, held: KeptReplica | None) -> FetchOutcome:
-        node = self._node
+    def _at_once(self, reference: ReferenceId, held: KeptReplica | None) -> FetchOutcome | None:
+        """What can be said of a replica without waiting for the disk; None: it is to be read."""
         if held is None or not held.alive:
-            node.doubt(reference)
+            self._node.doubt(reference)
             return FetchOutcome(error="file is not alive", kind=Kind.NOT_ALIVE.value)
         if held.size > bounds.INLINE_BYTES_MAX:
             return FetchOutcome(error="it is not small; ask for a TURL", kind=Kind.TOO_LARGE.value)
+        data = self._node.ports.blobs.at_hand(reference, held.size)
+        return None if data is None else self._proven(held, data)
+
+    async def _read(self, held: KeptReplica) -> FetchOutcome:
         try:
-            chunks = node.ports.blobs.read(reference, ByteRange(0, held.size))
-            data = b"".join([chunk async for chunk in chunks])
+            chunks = self._node.ports.blobs.read(held.reference, ByteRange(0, held.size))
+            return self._proven(held, b"".join([chunk async for chunk in chunks]))
         except CheloniaError as error:
             if error.kind is Kind.NOT_ALIVE:
-                node.suspect(reference)
+                self._node.suspect(held.reference)
             return FetchOutcome(error=error.cause, kind=error.kind.value)
+
+    def _proven(self, held: KeptReplica, data: bytes) -> FetchOutcome:
+        """Bytes that were read, if they are what was stored."""
         if hashlib.sha256(data).hexdigest() != held.checksums.sha256:
-            node.suspect(reference)
+            self._node.suspect(held.reference)
             return FetchOutcome(error="its bytes have another checksum", kind=Kind.NOT_ALIVE.value)
-        node.ports.moved("out", len(data))
+        self._node.ports.moved("out", len(data))
         return FetchOutcome(data)
 
 

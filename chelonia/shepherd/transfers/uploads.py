@@ -393,7 +393,7 @@ class ShepherdUploads:
             await node.ports.blobs.erase(pending.reference)
             _check_open(pending)
         # A claimed copy is waited for; any other is about to be named by a transact, so its report can wait for that.
-        node.took(held, 0 if pending.request.reference else node.settings.uncommitted_report_ms)
+        node.took((held,), 0 if pending.request.reference else node.settings.uncommitted_report_ms)
         (pending.receipts[node.id],) = node.receipts((held,))
         return held
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, Write
+from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, When, Write
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from tests.support.files_worlds import at
 from tests.unit.bartender.stage import ADMIN, JOE, Stage, scene
@@ -144,6 +145,22 @@ async def test_a_change_that_meets_another_stores_its_bytes_once(stage: Stage) -
     stage.between.before["commit_file"] = meanwhile
     assert isinstance(await write(stage), Done)
     assert holders(stage) == [2, 2, 2]
+
+
+@scene
+async def test_where_names_lead_is_asked_once_for_a_call_and_anew_when_it_changed(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    writes = tuple(Write(at(name), inline=Inline(DATA, 3)) for name in ("/f", "/g"))
+    assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, writes))
+    assert len(stage.between.named("traverse")) == 2  # to judge them, and to describe them
+
+    async def meanwhile() -> None:
+        await stage.bartender.files.apply(JOE, (Set(at("/f"), user={"a": "b"}), Set(at("/g"), user={"a": "b"})))
+
+    stage.between.before["commit_file"] = meanwhile
+    assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, writes))
+    twice = await stage.bartender.files.apply(JOE, (replace(writes[0], when=When(absent=True)), writes[0], writes[0]))
+    assert [type(each) for each in twice] == [Failure, Done, Done]
 
 
 @scene

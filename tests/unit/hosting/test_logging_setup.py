@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -76,3 +77,18 @@ def test_the_audit_log_has_its_own_file(
     assert "who=jane" not in shown
     assert "hidden" not in shown
     assert "node=n1 at=a root of its own shown" in shown
+
+
+async def test_lines_of_one_turn_are_written_together_and_follow_the_file(
+    tmp_path: Path, audit: logging.Logger
+) -> None:
+    path = tmp_path / "audit.log"
+    configure(LogSettings(audit_file=str(path)), "n1", logging.Logger("a root of its own"))  # noqa: LOG001
+    audit.info("who=jane")
+    audit.info("who=joe")
+    await asyncio.sleep(0)
+    assert [line.split()[-1] for line in path.read_text().splitlines()] == ["who=jane", "who=joe"]
+    path.rename(tmp_path / "audit.log.1")
+    audit.info("who=jim")
+    audit.handlers[0].close()  # as at the end of the process
+    assert path.read_text().endswith("who=jim\n")

@@ -51,6 +51,8 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return SECTIONS if typing.get_origin(args[1]) is Mapping else st.dictionaries(TEXT, of(args[1]), max_size=3)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
+    if hint in (StoredObject, Traversal):
+        return _dataclass(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         hints = typing.get_type_hints(hint)
         return st.builds(hint, **{name: of(hints[name]) for name in hint.__struct_fields__})

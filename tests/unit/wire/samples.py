@@ -37,6 +37,8 @@ def of(hint: Any) -> Any:
         return SECTIONS if args[1] is not int else {"alive": 7}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return next(iter(hint))
+    if hint in (StoredObject, Traversal):
+        return _dataclass(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         hints = typing.get_type_hints(hint)
         return hint(**{name: of(hints[name]) for name in hint.__struct_fields__})
@@ -64,7 +66,7 @@ def _dataclass(cls: Any) -> Any:
     if cls is StoredObject:
         return StoredObject(ObjectId("0"), 7, SECTIONS, {"entries": 1001})
     hints = typing.get_type_hints(cls)
-    values = {field.name: of(hints[field.name]) for field in dataclasses.fields(cls)}
+    values = {name: of(hint) for name, hint in hints.items()}
     if cls is Traversal:
         values["rest"] = ("c", "d")
     if cls is Checksums:

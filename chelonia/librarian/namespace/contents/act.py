@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -92,7 +93,7 @@ class Contents:
         ids = list(dict.fromkeys(extent.blob for extent in there))
         header = await self._records.one(call, content_object(content), (Needed("content"),))
         named = await self._named(call, content, ids)
-        header = replace(header, sections={**header.sections, "named": named})
+        header = msgspec.structs.replace(header, sections={**header.sections, "named": named})
         return FileContent(
             file, header, size, there, await self._records.get(call, [blob_object(blob) for blob in ids])
         )
