@@ -346,6 +346,7 @@ class World:
         wanted = request(data, number, **how)
         self.librarian.known[wanted.facts.blob] = None
         outcome = await self.put(wanted)
+        assert outcome.turl, outcome
         await self.send(parse_turl(outcome.turl), data)
         return outcome.reference
 
