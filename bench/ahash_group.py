@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import cluster
@@ -17,6 +16,7 @@ import cluster
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ports.ahash import AHash
+from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore

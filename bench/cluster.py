@@ -14,11 +14,11 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.values import replace
 from chelonia.hosting.config import NodeConfig, TrustedService, load_config, render_config
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_bartender, remote_files

@@ -18,7 +18,6 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +28,7 @@ from chelonia.core.cluster.replicas import Checksums, Location, ReplicaFacts, Re
 from chelonia.core.ids import BlobId, Guid, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.shepherd import StoredReplica
+from chelonia.core.values import replace
 from chelonia.hosting.config import load_config
 from chelonia.librarian.metadata.blobs import FIRST_ORDINAL, NewBlob, facts_of, file_states, make_blob
 from chelonia.shepherd.store import compact_rows as rows

@@ -7,9 +7,9 @@ than the work that is measured. Only what a bench waits for stays quick: repair 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.values import replace
 from chelonia.hosting import cheloniad
 from chelonia.hosting.setup import dev
 from chelonia.librarian.settings import LibrarianSettings

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import cluster
 import filling
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.values import replace
 from chelonia.hosting.config import load_config, render_config
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia.hosting.transfer import upload as uploads

@@ -14,7 +14,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
@@ -25,13 +25,14 @@ from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Ou
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, Store, StoredState
-from chelonia.core import bounds, operations
+from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.operations.ahash import AHASH
 from chelonia.core.ports.ahash import (
     AHashStatus,
     ChangeOutcome,
@@ -48,6 +49,7 @@ from chelonia.core.ports.ahash import (
 from chelonia.core.rights.access import admit, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import Turn, begin
+from chelonia.core.values import replace
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,7 +98,7 @@ class _ChangeQueue:
     open: bool = False
 
 
-@guarded(operations.AHASH)
+@guarded(AHASH)
 class AHashService:
     """The centralised A-Hash: `core.ports.ahash.AHash` over one store. `start` before use, `close` when done."""
 
@@ -197,7 +199,7 @@ class AHashService:
 
         Returns, raises: as the method; OUTCOME_UNKNOWN when it has to be asked elsewhere.
         """
-        admit(call, operations.AHASH.by_method[method])
+        admit(call, AHASH.by_method[method])
         if len(arguments[0]) > BRIEF_OBJECTS:
             return None
         read, holds, committer = _BRIEF[method](*arguments), self._durability.holds, self._started()

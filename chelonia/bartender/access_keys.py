@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
-from chelonia.core import bounds, operations
+from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.core.operations.access_keys import ACCESS_KEYS
 from chelonia.core.ports.access_keys import KEY_ID_CHARACTERS, NOTE_BYTES_MAX, AccessKey, IssuedKey, NewKey, SealedKey
 from chelonia.core.rights.access import guarded
 
@@ -29,7 +30,7 @@ _SECRET_BYTES: Final = 30
 """40 characters of base64, as Amazon's secrets are long."""
 
 
-@guarded(operations.ACCESS_KEYS)
+@guarded(ACCESS_KEYS)
 class AccessKeysService:
     """Makes, lists and revokes keys; keeps in memory, for a moment, those that doors have asked for."""
 

@@ -7,7 +7,7 @@ may not read is told like any other entry, and not entered. What is below it is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.bartender.bulk import ElementCall
@@ -20,6 +20,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
 
 _WARY: Final = 16
 """Answers asked for behind what could not be entered: its neighbours are often such, too."""

@@ -18,12 +18,13 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.bartender.storing import Storing
-from chelonia.core import bounds, operations, status
+from chelonia.core import bounds, status
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import Filter
-from chelonia.core.operations import PortMethod
+from chelonia.core.operations.bartender import BARTENDER
+from chelonia.core.operations.rows import PortMethod
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
@@ -60,7 +61,7 @@ def _check(_: object, call: Call, row: PortMethod) -> None:
         raise
 
 
-@guarded(operations.BARTENDER, _check)
+@guarded(BARTENDER, _check)
 class BartenderService:
     """Implements `core.ports.bartender.Bartender` over a Librarian and the Shepherds."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, TypeVar
@@ -34,6 +34,7 @@ from chelonia.core.ports.shepherd import (
 )
 from chelonia.core.timing.clock import Clock, Ids, ended_within, within
 from chelonia.core.timing.racing import Race, many
+from chelonia.core.values import replace
 
 _log = logging.getLogger(__name__)
 Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds, taken
@@ -22,6 +22,7 @@ from chelonia.core.ids import ReferenceId, RequestKey, ServiceId
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.racing import Race, many
+from chelonia.core.values import replace
 
 
 @dataclass(slots=True)

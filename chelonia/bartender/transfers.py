@@ -8,7 +8,7 @@ Shepherd gives any); startPut writes nothing at all. commitPut decides the right
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import (
@@ -45,6 +45,7 @@ from chelonia.core.ports.bartender import (
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry, Traversal
 from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose
 from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
 from chelonia.wire import receipts
 
 LOCATED = (*RIGHTS, Needed("locations"), Needed("content"), Needed("blobs"))

@@ -11,12 +11,13 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.operations import ACCESS_KEYS, FILES
+from chelonia.core.operations.access_keys import ACCESS_KEYS
+from chelonia.core.operations.files import FILES
 from chelonia.core.timing.jobs import Job, NodeJobs, Wait, every
+from chelonia.core.values import replace
 from chelonia.hosting.config import DOORS, ListenSection, NodeConfig
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings, ServerParts

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import DrillOrder, DrillStatus
@@ -27,6 +26,7 @@ from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import HealthSummary
 from chelonia.core.timing.jobs import BUSY, IDLE, Job, Jobs, Next, Wait, every
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.drills.act import LibrarianDrills
 from chelonia.librarian.leadership import operator_controls as steering

@@ -12,15 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from chelonia.core import operations
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import DrillOrder, DrillStatus
 from chelonia.core.cluster.healing import ForgetPage, HealingWord, HealOrder, HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, ServiceId
+from chelonia.core.operations.librarian import LIBRARIAN
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import (
     NOBODY,
@@ -46,6 +45,7 @@ from chelonia.core.ports.librarian import (
 )
 from chelonia.core.rights.access import guarded, own_shepherd
 from chelonia.core.timing.jobs import Jobs
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.metadata.elements import check, put_all, version
@@ -81,7 +81,7 @@ def _in(
     return handler
 
 
-@guarded(operations.LIBRARIAN)
+@guarded(LIBRARIAN)
 class LibrarianService:
     """The namespace service. `start` before use, `run` beside it, `stop` at the end.
 

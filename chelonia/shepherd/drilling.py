@@ -19,7 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.operations import SHEPHERD
+from chelonia.core.operations.shepherd import SHEPHERD
 from chelonia.core.ports.shepherd import Authority
 from chelonia.core.rights.access import check_access
 from chelonia.shepherd.node import ShepherdNode

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -19,6 +19,7 @@ from chelonia.core.ports.librarian import Librarian, ReportedReplica
 from chelonia.core.ports.shepherd import BlobStore, ShepherdState, ShepherdStateFile, Signer, Transfers
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.pacing import Pace
+from chelonia.core.values import replace
 from chelonia.shepherd.rules.journal import Journal
 from chelonia.shepherd.rules.places import SlotPool, places_of
 from chelonia.shepherd.rules.reconciling import Reconciling

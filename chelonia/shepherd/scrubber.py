@@ -8,7 +8,6 @@ but for bytes behind the end of a replica that is right: no record speaks of the
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -17,6 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId
 from chelonia.core.ports.shepherd import ByteRange, Damaged, ScrubOrder, ScrubPage
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait
+from chelonia.core.values import replace
 from chelonia.shepherd.node import CURSOR, ShepherdNode
 from chelonia.shepherd.rules import scrub
 from chelonia.shepherd.rules.scrub import RoundPace

@@ -10,16 +10,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core import bounds, operations
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import ShepherdDrill
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
+from chelonia.core.operations.shepherd import SHEPHERD
 from chelonia.core.ports.shepherd import (
     Authority,
     Challenge,
@@ -45,6 +46,7 @@ from chelonia.core.ports.shepherd import (
 )
 from chelonia.core.rights.access import guarded
 from chelonia.core.timing.jobs import Job, Jobs, Wait, every
+from chelonia.core.values import replace
 from chelonia.shepherd.drilling import ShepherdDrills
 from chelonia.shepherd.node import ShepherdNode, ShepherdPorts
 from chelonia.shepherd.proving import check_challenge, proof
@@ -80,7 +82,7 @@ class _Aside:
     unfinished_bytes: int = 0
 
 
-@guarded(operations.SHEPHERD)
+@guarded(SHEPHERD)
 class ShepherdService:
     """One Shepherd. Implements `core.ports.shepherd.Shepherd` and `core.ports.shepherd.ShepherdData`."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -25,7 +24,7 @@ import msgspec
 from chelonia.core import bounds
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.operations import PortMethod, PortTable
+from chelonia.core.operations.rows import PortMethod, PortTable
 
 T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
@@ -169,8 +168,7 @@ class TaggedUnion:
         return tuple(value for (value,) in given)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Method:
+class Method(msgspec.Struct, frozen=True, eq=False):
     """One method of a port: its row, and how its arguments and its result are written and read. `choices`: of each
     argument that is a list of one of several types; `chosen`: of the result."""
 
@@ -194,7 +192,21 @@ class Method:
 
 def methods(table: PortTable) -> dict[str, Method]:
     """The methods of a port by name; what is written down in its table is all there is."""
-    return {row.method: _method(row) for row in table.by_method.values() if row.method not in SOAP_ALONE}
+    return {row.method: method_of(row) for row in table.by_method.values() if row.method not in SOAP_ALONE}
+
+
+def method_of(row: PortMethod) -> Method:
+    """One method by its row."""
+    hints = typing.get_type_hints(row.function, include_extras=True)
+    most = msgspec.Meta(max_length=row.many)
+    choices = {n: choice for n, name in enumerate(row.arguments) if (choice := _choice(hints[name])) is not None}
+    given = [choices[n].many if n in choices else hints[name] for n, name in enumerate(row.arguments)]
+    given = [Annotated[hint, most] if _is_list(hint) else hint for hint in given]
+    arguments = tuple[tuple(given)] if given else tuple[()]  # type: ignore[misc]
+    chosen = _choice(hints["return"])
+    result = hints["return"] if chosen is None else chosen.many
+    decoders = msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(result)
+    return Method(row.method, row, *decoders, choices, chosen)
 
 
 def encode_asked(asked: IncomingCall | OutgoingCall) -> bytes:
@@ -278,19 +290,6 @@ _UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ASKED: Final = msgspec.msgpack.Decoder(IncomingCall)
 _ANSWERED: Final = msgspec.msgpack.Decoder(IncomingAnswer)
-
-
-def _method(row: PortMethod) -> Method:
-    hints = typing.get_type_hints(row.function, include_extras=True)
-    most = msgspec.Meta(max_length=row.many)
-    choices = {n: choice for n, name in enumerate(row.arguments) if (choice := _choice(hints[name])) is not None}
-    given = [choices[n].many if n in choices else hints[name] for n, name in enumerate(row.arguments)]
-    given = [Annotated[hint, most] if _is_list(hint) else hint for hint in given]
-    arguments = tuple[tuple(given)] if given else tuple[()]  # type: ignore[misc]
-    chosen = _choice(hints["return"])
-    result = hints["return"] if chosen is None else chosen.many
-    decoders = msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(result)
-    return Method(row.method, row, *decoders, choices, chosen)
 
 
 def _choice(hint: Any) -> TaggedUnion | None:

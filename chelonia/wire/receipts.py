@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -20,6 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.values import replace
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 

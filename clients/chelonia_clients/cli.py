@@ -5,33 +5,36 @@ No traceback reaches a user unless -v is given twice. Modules of verbs, and what
 
 from __future__ import annotations
 
-import asyncio
+import gc
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
 from chelonia_clients.local_files import local_error
 from chelonia_clients.output import AnswerLost, Output, answering, describe
-from chelonia_clients.session import Session
 from chelonia_clients.verbs.finding import find_verb, suggest
 from chelonia_clients.verbs.table import VERBS, Verb
 
+if TYPE_CHECKING:
+    from chelonia_clients.session import Session
+
+GARBAGE_OBJECTS: Final = 50_000
+"""How many objects are made before garbage is looked for: loading makes as many, and drops none."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 INSECURE: Final = "-w is not supported: TLS is always checked; `chelonia doctor` shows what is wrong with certificates"
 
-Act = Callable[[Session, Arguments], Awaitable[None]]
+Act = Callable[["Session", Arguments], Awaitable[None]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    gc.set_threshold(GARBAGE_OBJECTS)
     out = Output(sys.stdout, sys.stderr)
-    logging.basicConfig(level=logging.ERROR, format="chelonia: %(message)s")
     try:
         code = run(sys.argv[1:] if argv is None else argv, out)
         with answering():
@@ -103,6 +106,8 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
         out.tell(*_usage(verb))
         cause = f"wrong number of arguments; usage: chelonia {verb.name} {verb.synopsis}".rstrip()
         return _refused(UsageError(cause), verb.name, out)
+    from chelonia_clients.session import Session  # not above: to say how a verb is used needs none of it
+
     return _run_verb(verb, Session(options, out, os.environ, arguments.operands), arguments)
 
 
@@ -151,14 +156,14 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
         finally:
             await session.close()
 
-    with asyncio.Runner(loop_factory=_fast_loop) as runner:
+    import asyncio
+    import logging
+
+    import uvloop
+
+    logging.basicConfig(level=logging.ERROR, format="chelonia: %(message)s")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(whole())
-
-
-def _fast_loop() -> asyncio.AbstractEventLoop:
-    import uvloop  # here, so that `help` starts without it
-
-    return uvloop.new_event_loop()
 
 
 def usage() -> list[str]:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -35,16 +37,18 @@ from chelonia.core.ports.bartender import (
     Outcome,
     UndeleteRequest,
 )
-from chelonia.core.ports.files import Files, Space
-from chelonia.core.rights.scopes import ADDING, READING, Share, Shared
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import AGAIN
-from chelonia.hosting.transfer.requester import A, Trouble
-from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia_clients.waiting import keep_quiet
+
+if TYPE_CHECKING:
+    from chelonia.core.ports.files import Files, Space
+    from chelonia.core.rights.scopes import Shared
+    from chelonia.hosting.transfer.requester import A, Trouble
+    from chelonia.hosting.transfer.write_batches import WriteBatches
 
 Metadata = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}` as the user may see it."""
@@ -54,8 +58,7 @@ RETRY_MS = 10_000
 PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryEntry:
+class DirectoryEntry(msgspec.Struct, frozen=True):
     """One entry of a listing. `name` is relative to the listed collection; `type` is file, collection or mountpoint."""
 
     name: str
@@ -119,6 +122,8 @@ class Client:
     def writes(self) -> WriteBatches | None:
         """What sends small files, many in one call; None without the port Files."""
         if self._writes is None and self.files is not None:
+            from chelonia.hosting.transfer.write_batches import WriteBatches  # which brings the value types of Files
+
             self._writes = WriteBatches(self.files, self.clock)
         return self._writes
 
@@ -263,6 +268,8 @@ class Client:
 
         Raises: DENIED, NOT_FOUND; BAD_REQUEST for a lifetime that the cluster does not give; NOT_SUPPORTED.
         """
+        from chelonia.core.rights.scopes import ADDING, READING, Share
+
         assert self.files is not None, "this client was made without the port Files"
         actions = (*READING, *ADDING) if upload else READING
         return await self.files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))

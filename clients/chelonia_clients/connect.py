@@ -15,13 +15,14 @@ import getpass
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.ports.access_keys import AccessKeys
+from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.credentials import Credential, CredentialSurroundings, Explicit, find_cas, find_credential
@@ -38,18 +39,20 @@ from chelonia.hosting.net.rpc_client import (
     remote_shepherd,
 )
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
-from chelonia_clients.administrator import Administrator, AdministratorPorts
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
 from chelonia_clients.waiting import WaitingNotes, keep_quiet
 from chelonia_clients.watch import MessageWatch, Teller, WatchedCompact, WatchedHttp, keep_still
 
+if TYPE_CHECKING:
+    from chelonia.core.ports.access_keys import AccessKeys
+    from chelonia_clients.administrator import Administrator
+
 ONE_AHASH_MS = 5_000
 """How long one A-Hash is waited for: the others are asked as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionPlan:
+class ConnectionPlan(msgspec.Struct, frozen=True):
     """What a connection will use. `credential` is None for an anonymous user."""
 
     tls: TlsSettings
@@ -131,6 +134,8 @@ def open_administrator(
     http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
 ) -> Administrator:
     """An administrator's ports on connections that are there. Args: `note` as for `open_client`."""
+    from chelonia_clients.administrator import Administrator, AdministratorPorts  # users' commands load none of it
+
     link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
     librarians, once = settings.librarian_urls(), RetryLimits(retry_ms=0, read_ms=ONE_AHASH_MS)
     ports = AdministratorPorts(
@@ -198,6 +203,6 @@ def ask_password(key_file: Path) -> bytes | None:
 
 
 __all__ = [
-    "Administrator", "CheloniaError", "Client", "ConnectionPlan", "Settings", "Wish", "administrator_from_environment",
+    "CheloniaError", "Client", "ConnectionPlan", "Settings", "Wish", "administrator_from_environment",
     "from_environment", "open_administrator", "open_client",
 ]  # fmt: skip

@@ -11,11 +11,11 @@ import errno
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia_clients.client import Client
 from chelonia_clients.local_files import Sort, local_error, printable, scan, to_ln
 from chelonia_clients.removal import removed

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
+from chelonia.core.values import replace
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate
 from chelonia_clients.choosing import Choice, is_pattern
 from chelonia_clients.output import Output

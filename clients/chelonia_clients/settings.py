@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 """What a cluster may be called in `client.toml`."""
 TOML_KEYS: Final = frozenset(
     {"bartender", "librarian", "ahash", "replicas", "proxy", "cert", "key", "ca_dir", "ca_file"}
@@ -32,8 +33,7 @@ CLUSTER_USERS: Final = ("user", "user2", "admin", "service", "anonymous")
 """Whom a cluster file has credentials of."""
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialFiles:
+class CredentialFiles(msgspec.Struct, frozen=True):
     """Credential and CA files; None where not named."""
 
     proxy: Path | None = None
@@ -51,8 +51,7 @@ class CredentialFiles:
         return any((self.ca_dir, self.ca_file))
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True):
     """What the caller named himself; every empty field is looked for.
 
     `cluster_user`: as whom to use a cluster file; `anonymous`: show no certificate at all.
@@ -62,14 +61,13 @@ class Wish:
     librarians: tuple[str, ...] = ()
     cluster: Path | None = None
     configuration: Path | None = None
-    files: CredentialFiles = field(default_factory=CredentialFiles)
+    files: CredentialFiles = msgspec.field(default_factory=CredentialFiles)
     cluster_user: str = ""
     anonymous: bool = False
     ahashes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """What was decided. `origins` says of `bartender`, `credential`, `cas` and `replicas` where they came from."""
 
     bartenders: tuple[str, ...]
@@ -103,14 +101,13 @@ NO_BARTENDER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(msgspec.Struct, frozen=True):
     """What one source says; `origin` names it."""
 
     origin: str
     bartenders: tuple[str, ...] = ()
     librarians: tuple[str, ...] = ()
-    files: CredentialFiles = field(default_factory=CredentialFiles)
+    files: CredentialFiles = msgspec.field(default_factory=CredentialFiles)
     replicas: str = ""
     anonymous: bool = False
     ahashes: tuple[str, ...] = ()
@@ -240,9 +237,11 @@ def _cluster(path: Path, user: str) -> _Layer:
 
 def _client_conf(path: Path, *, needed: bool) -> _Layer:
     """ARC's client.conf: `key=value` lines, in sections or not, values bare or quoted."""
+    text = _text(path, needed=needed)
+    if not text:
+        return _Layer(str(path))
     import configparser  # here and below: what there is no file for is not loaded
 
-    text = _text(path, needed=needed)
     parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",), allow_no_value=True)
     try:
         parser.read_string("[common]\n" + text)
@@ -284,15 +283,18 @@ def _client_toml(path: Path, cluster: str) -> _Layer:
 
 def is_name(text: str) -> bool:
     """Whether a cluster may be called so."""
-    return _NAME.fullmatch(text) is not None
+    return re.fullmatch(_NAME, text) is not None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """What `client.toml` says; nothing when it is not there. Raises: BAD_CONFIG."""
+    text = _text(path, needed=False)
+    if not text:
+        return {}
     import tomllib
 
     try:
-        return tomllib.loads(_text(path, needed=False))
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error)) from error
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Final, cast
 
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Pace
+from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Streaming
 
 PIECE: Final = 64 * 1024

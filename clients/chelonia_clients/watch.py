@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -29,8 +28,7 @@ def keep_still(message: str) -> None:
     """The `Teller` of programs that want no messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageWatch:
+class MessageWatch(msgspec.Struct, frozen=True):
     """Who is told of messages, and of the target of each answer that does not come for `SILENCE_MS`."""
 
     tell: Teller

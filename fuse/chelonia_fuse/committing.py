@@ -13,7 +13,6 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -24,6 +23,7 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.files import LEAVE, Attributes, Looked, Want, When
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.values import replace
 from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
 from chelonia_fuse.copies import Cache, CachedCopy

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.ids import Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import LEAVE, Looked, Setting
+from chelonia.core.values import replace
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.ranges import Range
 from chelonia_fuse.staging import Staged
@@ -104,7 +105,9 @@ class CachedCopy:
 
     def set(self, setting: Setting) -> None:
         """Keep attributes for the commit."""
-        kept = {name: getattr(setting, name) for name in Setting.__slots__ if getattr(setting, name) is not None}
+        kept = {
+            name: getattr(setting, name) for name in Setting.__struct_fields__ if getattr(setting, name) is not None
+        }
         self.modified_ns = kept.pop("modified_ns", self.modified_ns)
         self.setting = replace(self.setting, **kept)
         self.written_ns = time.time_ns()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from chelonia.core.ids import Guid
 from chelonia.core.ports.files import Setting
@@ -60,7 +61,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
 def record_of(guid: Guid, path: str, staged: Staged, setting: Setting, commit: str = "") -> JournalRecord:
     """The record of a change."""
-    values = {name: getattr(setting, name) for name in Setting.__slots__}
+    values = structs.asdict(setting)
     return JournalRecord(
         guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended,
         tuple(staged.valid), tuple(staged.dirty), {name: value for name, value in values.items() if value is not None},

@@ -1,7 +1,6 @@
 """Who may call what, over the real wire: every operation of every service, for every kind of caller."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat, Report, ServiceRecord
 from chelonia.core.rights.access import ACCESS
+from chelonia.core.values import replace
 from chelonia.hosting.net.rpc_client import Channel, RetryLimits
 from chelonia.wire.operations.ahash import AHASH
 from chelonia.wire.operations.bartender import BARTENDER

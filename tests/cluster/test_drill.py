@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import DrillAction, DrillOrder, DrillStage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
+from chelonia.core.values import replace
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll_async

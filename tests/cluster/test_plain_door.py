@@ -9,7 +9,6 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from chelonia.core import bounds
+from chelonia.core.values import replace
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, load_key, make_key
 from chelonia.hosting.net.identity import subject_dn
 from chelonia.hosting.transfer.download import download

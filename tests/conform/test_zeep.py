@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -26,6 +25,7 @@ from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, Servi
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports import ahash, bartender, librarian, shepherd
+from chelonia.core.values import replace
 from chelonia.wire import positions, receipts, soap
 from chelonia.wire.operations.ahash import AHASH
 from chelonia.wire.operations.bartender import BARTENDER

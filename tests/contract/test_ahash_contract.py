@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from chelonia.core.ports.ahash import (
     Walk,
 )
 from chelonia.core.rights.access import ACCESS
+from chelonia.core.values import replace
 from tests.support.ahash import (
     ENGINES,
     LIBRARIAN,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -35,6 +34,7 @@ from chelonia.core.ports.files import (
     When,
 )
 from chelonia.core.rights.scopes import ADDING, READING, Scope
+from chelonia.core.values import replace
 from tests.contract.test_contents_contract import lay, shape
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import (

@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from chelonia.core.caller import Call
@@ -25,6 +25,7 @@ from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element, TransactOutcome
 from chelonia.core.timing.clock import Clock
+from chelonia.core.values import replace
 from tests.history.records import Level, Model, Op, Operation, Outcome
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -36,6 +36,7 @@ from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.replicated_port import Event, Failed, LogPosition, Send, SyncedCommit
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.values import replace
 from tests.sim.network import Network
 from tests.sim.process import Node
 from tests.sim.replication_engine import Disk, Engine, Record

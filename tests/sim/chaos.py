@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Report, ReportedReplica
+from chelonia.core.values import replace
 from chelonia.shepherd.store.note_mark import decode, why_whole
 from tests.sim.disk import run_now
 from tests.sim.network import Faults

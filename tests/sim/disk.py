@@ -12,7 +12,6 @@ import copy
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from chelonia.core.cluster.position import Horizon
@@ -21,6 +20,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.ahash import Position
 from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, ShepherdState, SmallReplica, StoredReplica
+from chelonia.core.values import replace
 from tests.sim.process import check_alive
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
 from tests.support.memory_store import MemoryStore

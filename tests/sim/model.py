@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from chelonia.core.values import replace
 
 NOTHING = 0
 CONFIGS_MAX = 20_000

@@ -23,7 +23,8 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position, later
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.operations import TABLES, Retry
+from chelonia.core.operations.rows import Retry
+from chelonia.core.operations.tables import TABLES
 from chelonia.hosting.net.rpc_client import AGAIN
 from tests.sim.process import Node, SimIds, check_alive
 from tests.sim.virtual_loop import this_loop

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -28,6 +28,7 @@ from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.librarian import Delete, Report
 from chelonia.core.ports.shepherd import Authority
+from chelonia.core.values import replace
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import outbox_reference

@@ -12,7 +12,7 @@ two. Source: the study of libdb 5.3 under `src/rep` that docs/design/003-berkele
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -32,6 +32,7 @@ from chelonia.ahash.store.replicated_port import (
     SyncedCommit,
     WantElection,
 )
+from chelonia.core.values import replace
 
 if TYPE_CHECKING:
     from tests.sim.replication import Process

@@ -7,12 +7,10 @@ more luck than a simulation has: such mistakes are the unit tests' alone.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from chelonia.ahash.group import lease, membership, protocol
 from chelonia.ahash.group.attention import MasterWord
@@ -21,6 +19,7 @@ from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.membership import Membership, Quorum
 from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.group.watermark import Watermark
+from chelonia.core.values import replace
 from tests.sim.replication_engine import Engine
 from tests.unit.ahash import test_quorums as quorums
 from tests.unit.ahash.group import test_protocol as rules
@@ -86,7 +85,7 @@ def a_wiped_replica_votes(patch: pytest.MonkeyPatch) -> None:
     init = GroupReplica.__init__
 
     def started(self: GroupReplica, *arguments: Any, remembers: Remembers, **rest: Any) -> None:
-        init(self, *arguments, remembers=dataclasses.replace(remembers, trusted=True), **rest)
+        init(self, *arguments, remembers=replace(remembers, trusted=True), **rest)
 
     patch.setattr(GroupReplica, "__init__", started)
 

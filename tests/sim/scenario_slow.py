@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -18,6 +18,7 @@ from chelonia.core.cluster.healing import HealAction, HealOrder
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import RequestKey
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import locations_of
 from chelonia.wire import receipts
 from tests.sim.model import Violation

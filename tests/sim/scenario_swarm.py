@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import replace
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId, blob_object
+from chelonia.core.values import replace
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from chelonia.core.ids import Dn
-from chelonia.core.metadata import StoredObject
-from chelonia.core.ports.ahash import ReplicaView
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.ports.files import Attributes, Looked
 from chelonia.core.timing.jobs import Job, Jobs, Next, Wait
+from chelonia.core.values import replace
 from tests.sim import large_pages
 from tests.sim.process import Nap, Node, Waiter, make_task
 from tests.sim.virtual_loop import VirtualLoop, run_virtual, this_loop
@@ -136,16 +135,15 @@ async def _broken() -> None:
 
 
 def test_values_made_fast_are_frozen_and_the_same() -> None:
-    view = ReplicaView(1, Dn("/CN=a"), "a", role="master", lag=0)
-    assert view == dataclasses.replace(ReplicaView(1, Dn("/CN=a"), "a", "away", 0), role="master")
-    assert (view.round_trip_ms, view.role, type(view)) == (-1, "master", ReplicaView)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        view.dn = Dn("/CN=b")  # type: ignore[misc]
-    one, other = StoredObject("a", 1), StoredObject("a", 1)  # type: ignore[arg-type]
-    assert one == other
-    assert one.sections is not other.sections
-    with pytest.raises(TypeError, match="missing 2 required"):
-        StoredObject()  # type: ignore[call-arg]
+    entry = Attributes(Guid("0"), "file", 1, Dn("/CN=a"))
+    one, other = Looked(entry), Looked(attributes=entry, blobs={}, data=None)
+    assert one == other == replace(Looked(entry, told=5), told=0)
+    assert (one.data, one.locks, type(one)) == (None, (), Looked)
+    assert one.user is not other.user
+    with pytest.raises(AttributeError):
+        one.told = 5  # type: ignore[misc]
+    with pytest.raises(TypeError, match="missing 1 required"):
+        Looked()  # type: ignore[call-arg]
 
 
 def test_large_pages_are_no_condition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from chelonia.ahash.group.service import ReplicatedAHash
@@ -26,6 +26,7 @@ from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId, shep
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Report, ServiceRecord
 from chelonia.core.ports.shepherd import ByteRange, StoreIdentity, Turl, Upload, Uploaded
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence import reports
 from chelonia.librarian.service import LibrarianService
@@ -550,9 +551,8 @@ class World:
         records += [ServiceRecord(Role.LIBRARIAN, CORE_DN, other.librarian_id, True) for other in self._with("l")]
         records += [ServiceRecord(Role.SHEPHERD, s.dn, s.service_id, True) for s in self._all()]
         settings = replace(self.librarian_settings, bootstrap=tuple(records))
-        directory = _Directory(self, host.node, host.librarian_id, Role.LIBRARIAN)
+        directory, carrier = _Directory(self, host.node, host.librarian_id, Role.LIBRARIAN), None
         neighbours = _Neighbours(self, host)
-        carrier = None
         if settings.record_key:
             call = Call(dn=CORE_DN, roles=(Role.LIBRARIAN,), service_id=host.librarian_id)
             carrier = _Carrier(self, call, host.node)

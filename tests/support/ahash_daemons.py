@@ -13,7 +13,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.ports.ahash import AHash, AHashStatus
+from chelonia.core.values import replace
 from chelonia.hosting.config import (
     AHashSection,
     ListenSection,

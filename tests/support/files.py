@@ -5,7 +5,6 @@ Entries are objects with names; `core.rights.policy` decides rights on the entry
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import re
@@ -76,6 +75,7 @@ from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.rights.policy import Action, decide
 from chelonia.core.rights.scopes import Scope, Share, Shared
+from chelonia.core.values import replace
 from chelonia.wire.crcs import Crc
 from chelonia.wire.shares import ShareToken, issue
 
@@ -121,7 +121,7 @@ def _measured(node: Node, data: bytes) -> Checksums:
     crcs = {name: Crc(name) for name in ("crc32c", "crc64nvme")}
     for crc in crcs.values():
         crc.update(data)
-    return dataclasses.replace(node.checksums, **{name: crc.digest().hex() for name, crc in crcs.items()})
+    return replace(node.checksums, **{name: crc.digest().hex() for name, crc in crcs.items()})
 
 
 class MemoryFiles:
@@ -435,7 +435,7 @@ class MemoryFiles:
             at += len(data)
         self._used -= {put for put, _ in chosen}
         self._placed |= {
-            put: (dataclasses.replace(self._placed[put][0], place=change.place, wanted=found.change.wanted), call.dn)
+            put: (replace(self._placed[put][0], place=change.place, wanted=found.change.wanted), call.dn)
             for put, _ in chosen
         }
         arrived = tuple(Arrived(put, ()) for put, data in chosen if data)
@@ -449,7 +449,7 @@ class MemoryFiles:
         etag = f"{hashlib.md5(joined).hexdigest()}-{len(chosen)}"
         node.attributes = structs.replace(node.attributes, etag=etag, wanted=opened.wanted)
         del self._uploads[change.upload]
-        return dataclasses.replace(done, attributes=self._described(node))
+        return replace(done, attributes=self._described(node))
 
     def _make(self, call: Call, change: Make) -> Done:
         there, parent = self._ready(call, change.place, parents=change.parents)
@@ -681,7 +681,7 @@ class MemoryFiles:
             _require(call, Action.DELETE, node, change.place)
             if len(node.locks) >= bounds.LOCKS_PER_ENTRY_MAX:
                 raise CheloniaError(Kind.TOO_LARGE)
-        node.locks[lock.token] = dataclasses.replace(lock, owner=call.dn, root=change.place)
+        node.locks[lock.token] = replace(lock, owner=call.dn, root=change.place)
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -758,7 +758,7 @@ def _parent(place: LogicalName, parent: Node, rest: tuple[str, ...]) -> None:
 
 def _settle(node: Node, setting: Setting) -> None:
     setting_triples(setting)  # the same bounds
-    values = {name: getattr(setting, name) for name in Setting.__slots__}
+    values = {name: getattr(setting, name) for name in Setting.__struct_fields__}
     known: Mapping[str, int] = {name: value for name, value in values.items() if value is not None}
     node.attributes = structs.replace(node.attributes, **known)
 

@@ -16,7 +16,7 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.operations import FILES
+from chelonia.core.operations.files import FILES
 from chelonia.core.ports.files import (
     Arrived,
     Change,

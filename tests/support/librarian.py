@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaState
@@ -25,6 +25,7 @@ from chelonia.core.ports.librarian import (
     ServiceRecord,
 )
 from chelonia.core.timing.clock import Clock
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.service import LibrarianService

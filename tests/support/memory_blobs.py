@@ -7,7 +7,7 @@ The object is the disk: it survives a Shepherd's restart. `crash` loses what was
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from chelonia.core import bounds
@@ -26,6 +26,7 @@ from chelonia.core.ports.shepherd import (
     StoredReplica,
     StoreIdentity,
 )
+from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes
 
 

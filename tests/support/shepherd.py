@@ -5,7 +5,7 @@ import functools
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from chelonia.core.caller import Call, Role
@@ -34,6 +34,7 @@ from chelonia.core.ports.shepherd import (
     Upload,
     Uploaded,
 )
+from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev

@@ -20,7 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.operations import AHASH
+from chelonia.core.operations.ahash import AHASH
 from chelonia.core.timing.clock import Clock
 from chelonia.wire import compact
 

@@ -11,7 +11,7 @@ Why: docs/design/009-replication.md.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.values import replace
 
 RECORD_TAG: Final = b"\x01"
 """First byte of a record in the store: the number of its format."""

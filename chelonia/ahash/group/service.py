@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from chelonia.ahash.group import forwarding
@@ -28,13 +28,14 @@ from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Executor
 from chelonia.ahash.store.replicated_port import ReplicatedEngine
-from chelonia.core import bounds, operations
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon, Position, later
 from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.operations.ahash import AHASH
 from chelonia.core.ports.ahash import (
     AHashStatus,
     ChangeOutcome,
@@ -51,6 +52,7 @@ from chelonia.core.ports.ahash import (
 from chelonia.core.rights.access import check_access, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import begin
+from chelonia.core.values import replace
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class _Elsewhere(Exception):
     """This copy cannot answer: the master is asked."""
 
 
-@guarded(operations.AHASH)
+@guarded(AHASH)
 class ReplicatedAHash:
     """One replica of the A-Hash. `start` before use, `run` beside it, `close` at the end."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.writing import overtaken, ready_to_write, replaceable
@@ -17,6 +15,7 @@ from chelonia.core.ids import Guid, Ms
 from chelonia.core.metadata import Needed
 from chelonia.core.ports.files import Clone, Done
 from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
 
 
 async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:

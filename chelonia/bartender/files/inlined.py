@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from dataclasses import replace
 
 from chelonia.bartender import small
 from chelonia.bartender.bulk import ElementCall, StoredBytes
@@ -25,6 +24,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.ports.files import Done, Inline, Write
 from chelonia.core.ports.shepherd import SmallBlob
+from chelonia.core.values import replace
 
 
 async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> Done:

@@ -9,8 +9,6 @@ one file alone `modifyMetadata`. The owner of an entry and administrators may en
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, versions
@@ -25,6 +23,7 @@ from chelonia.core.ports.files import Set, When
 from chelonia.core.ports.librarian import TYPE_COLLECTION, Traversal
 from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new, from_text, to_text
 from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
 
 _LOCKS: Filter = (Needed("locks"),)
 

@@ -6,8 +6,6 @@ the state of that moment, when it is sealed; in between nothing of it has a name
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
@@ -25,6 +23,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
 
 
 async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:

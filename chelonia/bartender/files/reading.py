@@ -7,7 +7,7 @@ its type, size and times only, as in the Bartender's own `list`.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from chelonia.bartender.below import RecursiveWalk
@@ -35,6 +35,7 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNT
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,13 +12,13 @@ from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
-from chelonia.core import operations
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.placement import NODE_ALIVE
 from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.parts import PartPage, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, check_ln
+from chelonia.core.operations.files import FILES
 from chelonia.core.ports.files import (
     TOP,
     Change,
@@ -49,12 +48,13 @@ from chelonia.core.ports.files import (
 from chelonia.core.ports.librarian import Traversal
 from chelonia.core.rights.access import guarded
 from chelonia.core.rights.scopes import Share, Shared
+from chelonia.core.values import replace
 
 R = TypeVar("R")
 A = TypeVar("A")
 
 
-@guarded(operations.FILES)
+@guarded(FILES)
 class FilesService:
     """Implements `Files`. It keeps nothing but owners and policies, by what stands for them."""
 

@@ -6,8 +6,6 @@ the bytes of the one that has the name by then, whatever was there when the byte
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
 from chelonia.bartender.files import locking
@@ -31,6 +29,7 @@ from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, 
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
 
 
 async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:

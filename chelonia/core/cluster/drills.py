@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.cluster.healing import Exposed
@@ -40,8 +41,7 @@ class DrillStage(enum.Enum):
     """Ended before its purpose was reached, by a person or because it was no longer safe."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrillOrder:
+class DrillOrder(msgspec.Struct, frozen=True):
     """An administrator's order to the Librarians.
 
     Args:
@@ -64,8 +64,7 @@ class DrillOrder:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Drill:
+class Drill(msgspec.Struct, frozen=True):
     """One drill as it is stored: what was done, and what was seen. Instants are the repair leader's wall clock, 0 for
     what has not been.
 
@@ -129,8 +128,7 @@ def looks_at(drill: Drill) -> tuple[tuple[int, dict[int, int]], ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class DrillStatus:
+class DrillStatus(msgspec.Struct, frozen=True):
     """The present or last drill. `exposed`: its files with fewer verified copies than wanted, by copies left; `now_ms`:
     the clock that its instants are of."""
 
@@ -139,8 +137,7 @@ class DrillStatus:
     exposed: tuple[Exposed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ShepherdDrill:
+class ShepherdDrill(msgspec.Struct, frozen=True):
     """The repair leader's order to one Shepherd, obeyed with the authority that an erasure needs.
 
     `duration_ms`: of a silence; the Shepherd ends it by itself. `reference`, `blob`: the copy to be damaged.

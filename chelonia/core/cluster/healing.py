@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId
 
@@ -34,8 +35,7 @@ KEEP: Final = -1
 """In an order: leave this limit as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealOrder:
+class HealOrder(msgspec.Struct, frozen=True):
     """An order to all Librarians. The limits belong to `RATE`; `KEEP` leaves one as it is.
 
     Args:
@@ -48,8 +48,7 @@ class HealOrder:
     copies_per_node: int = KEEP
 
 
-@dataclass(frozen=True, slots=True)
-class HealControl:
+class HealControl(msgspec.Struct, frozen=True):
     """What is in force for all Librarians. `paused_by` is empty while healing goes on."""
 
     bytes_per_s: int
@@ -63,8 +62,7 @@ class HealControl:
         return bool(self.paused_by)
 
 
-@dataclass(frozen=True, slots=True)
-class Endangered:
+class Endangered(msgspec.Struct, frozen=True):
     """A blob that waits for a copy. `name`: of its file when it was made."""
 
     blob: BlobId
@@ -75,16 +73,14 @@ class Endangered:
     created_ms: Ms
 
 
-@dataclass(frozen=True, slots=True)
-class Exposed:
+class Exposed(msgspec.Struct, frozen=True):
     """So many blobs have so many verified copies left, and fewer than wanted."""
 
     live: int
     blobs: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCursor:
+class NodeCursor(msgspec.Struct, frozen=True):
     """How far the replicas of one Shepherd have been gone through: all before `after` are as wanted, or waiting for
     what cannot be had. `read`: all of them have been looked at, and of none a copy is still to be made that can be."""
 
@@ -93,8 +89,7 @@ class NodeCursor:
     read: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCopies:
+class NodeCopies(msgspec.Struct, frozen=True):
     """The copies that one Librarian has under way at a Shepherd, sent and taken together, and how many it may have."""
 
     shepherd: ServiceId
@@ -102,8 +97,7 @@ class NodeCopies:
     copies_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeldDrain:
+class HeldDrain(msgspec.Struct, frozen=True):
     """What a drained Shepherd cannot be rid of: blobs that want more copies than other Shepherds can take, and lost
     ones (`live` 0) of which it has a damaged copy.
 
@@ -116,8 +110,7 @@ class HeldDrain:
     examples: tuple[Endangered, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HealStatus:
+class HealStatus(msgspec.Struct, frozen=True):
     """Healing as one Librarian sees it; that of the leader is the whole picture.
 
     Args:
@@ -168,8 +161,7 @@ class HealStatus:
         return not self.copying and self.delayed + self.stuck >= sum(found.blobs for found in self.exposed) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """A file of which nobody but a Shepherd that is to be forgotten certainly has a verified copy within reach.
 
     `name`: its Logical Name when it was written; `elsewhere`: Shepherds that are listed with a verified copy, and are
@@ -183,8 +175,7 @@ class Loss:
     elsewhere: tuple[ServiceId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetPage:
+class ForgetPage(msgspec.Struct, frozen=True):
     """One step of forgetting a Shepherd.
 
     `looked_at`: replicas in this step; `losses`: what would be lost, or, once that was accepted, is; `after`: continues

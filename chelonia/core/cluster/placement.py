@@ -9,7 +9,8 @@ A Shepherd without a domain stands for itself: only what is on its own host is c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core.ids import ServiceId
 from chelonia.core.ports.librarian import NodeView
@@ -30,8 +31,7 @@ Crowding = tuple[int, ...]
 as many, how many share at least one fewer, and so on to those that share one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """What is to be placed: `count` copies of `size` bytes (-1: not known).
 
     `holders` have a copy (or will) and are not chosen again, but their places count; `avoid` are taken only when

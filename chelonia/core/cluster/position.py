@@ -8,11 +8,10 @@ caller claims, so that an absurd token costs nobody but its bearer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(msgspec.Struct, frozen=True, order=True):
     """Where in the history of which cluster an answer stands.
 
     `cluster` names the cluster, `generation` rises when a backup is restored, `sequence` counts commits within it.

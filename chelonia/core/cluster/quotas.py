@@ -7,15 +7,15 @@ Reasoning: docs/design/027-quotas.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core.ids import Dn, Guid
 
 UNBOUNDED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True):
     """One quota: of a `user`, or of the `tree` that begins at a collection; the other is "".
 
     `bytes`, `files`: the most that may be there, -1: any number.
@@ -37,8 +37,7 @@ class Quota:
         return self.user or self.tree
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaUse:
+class QuotaUse(msgspec.Struct, frozen=True):
     """A quota and what is used of it. While not `counted`, what was there before it was set is still being counted:
     `bytes` and `files` are what was added since, and nothing is refused. `name`: a DN, or the Logical Name of the tree.
     """

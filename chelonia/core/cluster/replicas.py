@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -101,8 +100,7 @@ def next_state(state: ReplicaState, cause: Cause) -> ReplicaState | None:
     return TRANSITIONS.get((state, cause))
 
 
-@dataclass(frozen=True, slots=True)
-class Checksums:
+class Checksums(msgspec.Struct, frozen=True):
     """Checksums of one blob, lower-case hex; `""` where not known. SHA-256 is the one of record.
 
     The two CRCs stand in the records beside the bytes alone: neither metadata nor receipts have them.
@@ -154,8 +152,7 @@ def parse_location(text: str) -> Location:
     return Location(ServiceId(shepherd), ReferenceId(reference))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFacts:
+class ReplicaFacts(msgspec.Struct, frozen=True):
     """What never changes about a replica: kept beside its bytes, so that bytes alone can rebuild the namespace.
 
     Args:
@@ -182,8 +179,7 @@ class ReplicaFacts:
     commit_within_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """A Shepherd's signed word that its own copy is complete, checked and on stable storage.
 
     `signature` is over `wire.receipts.signed_bytes`; nobody vouches for another's copy.

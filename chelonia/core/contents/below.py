@@ -6,8 +6,6 @@ byte order of paths is the order of a walk, depth first. A page begins and ends 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from chelonia.core import bounds
@@ -15,8 +13,7 @@ from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, StoredObject
 
 
-@dataclass(frozen=True, slots=True)
-class Below:
+class Below(msgspec.Struct, frozen=True):
     """A page of what is named below `start`.
 
     Args:
@@ -61,8 +58,7 @@ class Leaf(msgspec.Struct, frozen=True):
         return self.object is None and not self.summary
 
 
-@dataclass(frozen=True, slots=True)
-class BelowPage:
+class BelowPage(msgspec.Struct, frozen=True):
     """Answers in order of their paths.
 
     `crossed`: the collections on the way to them that are no answers of this page, each before what is in it.

@@ -7,16 +7,17 @@ Invariants: the extents of a content are ordered, do not overlap, and end at or 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
+from chelonia.core.values import replace
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True, order=True):
     """The bytes [`at`, `at` + `length`) of a file are the bytes [`skip`, `skip` + `length`) of a blob."""
 
     at: int
@@ -36,18 +37,16 @@ class Extent:
         return replace(self, at=first, length=last - first, skip=self.skip + first - self.at)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Where one blob is, as readers see it: location -> state. `sums`: checksums of it that were kept for readers,
     name -> hex."""
 
     blob: BlobId
     locations: Mapping[str, str]
-    sums: Mapping[str, str] = field(default_factory=dict)
+    sums: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ExtentPage:
+class ExtentPage(msgspec.Struct, frozen=True):
     """The extents of a file in a span and their blobs. `until`: they are told up to this offset. `etag`: of the file
     that was read; "" of a file of one blob or none, which has no extents."""
 

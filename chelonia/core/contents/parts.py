@@ -7,8 +7,9 @@ which they were opened; to callers this is opaque text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NewType
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ContentId, Dn, Guid, Ms, is_uuid
@@ -46,8 +47,7 @@ def parse_mark(mark: str) -> tuple[str, UploadId]:
     return key, UploadId(upload)
 
 
-@dataclass(frozen=True, slots=True)
-class PartsUpload:
+class PartsUpload(msgspec.Struct, frozen=True):
     """An open upload: of which key below the collection that lists it, by whom, since when."""
 
     key: str
@@ -56,16 +56,14 @@ class PartsUpload:
     opened_ms: Ms
 
 
-@dataclass(frozen=True, slots=True)
-class UploadPage:
+class UploadPage(msgspec.Struct, frozen=True):
     """Open uploads by key, of one key in the order of their opening. `after` continues the listing, "": it ends."""
 
     uploads: tuple[PartsUpload, ...]
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedPart:
+class UploadedPart(msgspec.Struct, frozen=True):
     """A part that has arrived. `etag`: its MD5, hex; `checksum`: what else its sender keeps with it, `<name>:<hex>`."""
 
     number: int
@@ -75,8 +73,7 @@ class UploadedPart:
     checksum: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PartPage:
+class PartPage(msgspec.Struct, frozen=True):
     """Parts of one open upload by number. `after` continues the listing, 0: it ends.
 
     `place`: what the upload is for; `owner`: who opened it; `within`: the collection that lists it; `user`: the user
@@ -88,4 +85,4 @@ class PartPage:
     place: LogicalName
     owner: Dn
     within: Guid
-    user: Mapping[str, str] = field(default_factory=dict)
+    user: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -5,9 +5,9 @@ Value types alone. The operations that take them are in `core.ports.librarian`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from chelonia.core import bounds
@@ -25,8 +25,7 @@ PIECE_OF = "piece of "
 """Begins the recorded name of bytes that are only part of a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeginPut:
+class BeginPut(msgspec.Struct, frozen=True):
     """Prepare an upload.
 
     `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
@@ -55,8 +54,7 @@ class BeginPut:
         return f"{PIECE_OF}{self.ln}" if self.piece else str(self.ln)
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """Ids of the upload and the cluster's seal over the facts known now."""
 
     guid: Guid
@@ -64,8 +62,7 @@ class Begun:
     seal: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFile:
+class CommitFile(msgspec.Struct, frozen=True):
     """Turn bytes that are durable into a file, in one transact: the Bartender's half of bytes-first.
 
     `begin.replaces` is the file that has the name now, whatever had it when the upload began; `renew`: the file for
@@ -78,16 +75,14 @@ class CommitFile:
     renew: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The file as committed."""
 
     guid: Guid
     blob: BlobId
 
 
-@dataclass(frozen=True, slots=True)
-class SpliceFile:
+class SpliceFile(msgspec.Struct, frozen=True):
     """Lay extents of new blobs over what a file has (`whole`: in place of it), in one transact.
 
     `begin` says which file (`replaces`, or a new one under `parent` and `name`), as of `CommitFile`. `size` -1: as far
@@ -101,8 +96,7 @@ class SpliceFile:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CopyFile:
+class CopyFile(msgspec.Struct, frozen=True):
     """Give a file the bytes of another (`source`), by reference: both have the same blobs, and want as many copies.
     `begin` says which file, as of `CommitFile`; its `sections` are all that it gets beside the bytes."""
 
@@ -110,8 +104,7 @@ class CopyFile:
     begin: BeginPut
 
 
-@dataclass(frozen=True, slots=True)
-class OpenUpload:
+class OpenUpload(msgspec.Struct, frozen=True):
     """Open an upload in parts for `begin.ln`, listed in the collection `within` as `key`. `begin.sections`: what the
     file will have of attributes and user metadata; `begin.expires_ms`: when it is given up, unless it is sealed."""
 
@@ -120,8 +113,7 @@ class OpenUpload:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class PutPart:
+class PutPart(msgspec.Struct, frozen=True):
     """A piece that has arrived becomes a part, in place of one of that number. `checksum`: as of `UploadedPart`."""
 
     upload: UploadId
@@ -130,8 +122,7 @@ class PutPart:
     checksum: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SealUpload:
+class SealUpload(msgspec.Struct, frozen=True):
     """Make parts the content of a file, in this order. `begin` says which file, as of `CommitFile`.
 
     `order`: number and etag of each part; `least`: bytes that each has, but the last.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn, Ms, ObjectId
 
@@ -20,8 +22,7 @@ KEY_ID_CHARACTERS: Final = 20
 NOTE_BYTES_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class AccessKey:
+class AccessKey(msgspec.Struct, frozen=True):
     """What is known of a key without its secret. `expires_ms` 0: never; `note`: what it is for, for people."""
 
     id: str
@@ -31,16 +32,14 @@ class AccessKey:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SealedKey:
+class SealedKey(msgspec.Struct, frozen=True):
     """A key as it is stored: `secret` is sealed, and of use to Bartenders alone."""
 
     key: AccessKey
     secret: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewKey:
+class NewKey(msgspec.Struct, frozen=True):
     """A key to make. `dn` "": for the caller himself; for others only an administrator makes keys."""
 
     dn: Dn = Dn("")

@@ -13,7 +13,6 @@ each of their answers stands.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -53,8 +52,7 @@ class ConditionType(enum.Enum):
     """The integer that the property holds (unset counts as 0) is no larger than the integer `value`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """One condition on the object that its element names; unused fields are empty."""
 
     type: ConditionType
@@ -64,8 +62,7 @@ class Condition:
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
+class Element(msgspec.Struct, frozen=True):
     """One change with its conditions. `change_id` is the caller's, echoed in answers."""
 
     object: ObjectId
@@ -89,8 +86,7 @@ class ChangeStatus(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeOutcome:
+class ChangeOutcome(msgspec.Struct, frozen=True):
     """Answer to one element of `change`; `condition_id` is the first condition unmet."""
 
     change_id: str
@@ -98,16 +94,14 @@ class ChangeOutcome:
     condition_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Unmet:
+class Unmet(msgspec.Struct, frozen=True):
     """The first condition of a transact that did not hold: which element, which condition."""
 
     change_id: str
     condition_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransactOutcome:
+class TransactOutcome(msgspec.Struct, frozen=True):
     """Answer to a transact, stored under its request key in the same transaction when it applied.
 
     `applied` False means nothing was changed and `unmet` says why. `memo` is the caller's own note, returned as it
@@ -121,8 +115,7 @@ class TransactOutcome:
     recalled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Linked:
+class Linked(msgspec.Struct, frozen=True):
     """The objects that an object names: each value of its narrow `section` behind `prefix` is an id; `needed` filters
     them."""
 
@@ -162,24 +155,21 @@ class WalkOutcome(msgspec.Struct, frozen=True):
     linked: tuple[StoredObject, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """An ordered page of one section: (property, value) in byte order of property, and whether more follow."""
 
     items: tuple[tuple[str, str], ...]
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPage:
+class ObjectPage(msgspec.Struct, frozen=True):
     """An ordered page of the ids of all objects, in byte order, and whether more follow."""
 
     ids: tuple[ObjectId, ...]
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
+class ReplicaView(msgspec.Struct, frozen=True):
     """One replica of a group as another sees it.
 
     `role`: `master`, `follower`, `learner` (it has no vote), `away`, or `parted`: changes that it acknowledged are not
@@ -196,8 +186,7 @@ class ReplicaView:
     round_trip_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class PagesSeen:
+class PagesSeen(msgspec.Struct, frozen=True):
     """The scrub of a store's pages: how many there are, how many the present or last round has checked, when the last
     whole round ended (0: none yet), and how many are damaged, log files among them."""
 
@@ -207,8 +196,7 @@ class PagesSeen:
     damaged: int
 
 
-@dataclass(frozen=True, slots=True)
-class AHashStatus:
+class AHashStatus(msgspec.Struct, frozen=True):
     """The state of one A-Hash.
 
     `role`: `master`, `client` (it follows a master), `opening` (elected, not yet joined by a majority) or `alone` (it
@@ -248,8 +236,7 @@ class GroupStep(enum.Enum):
     REMOVE = "remove"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupChange:
+class GroupChange(msgspec.Struct, frozen=True):
     """One change of a group. `ADD` names `dn` and `address` (`host:port`) of the new replica, `REMOVE` its id."""
 
     step: GroupStep

@@ -7,7 +7,6 @@ bytes-first upload of our own SDK: no name exists before its bytes are durable, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import msgspec
@@ -20,8 +19,7 @@ from chelonia.core.metadata import Filter, Triple
 Texts = Annotated[tuple[str, ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Answer to one request element. `kind` is "" on success, else the `Kind`'s value; `cause` names the cure.
 
     On success `cause` may be a note for the user.
@@ -33,8 +31,7 @@ class Outcome:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NameRequest:
+class NameRequest(msgspec.Struct, frozen=True):
     """An operation on one Logical Name: stat, delFile, unlink, unmakeCollection, unmakeMountpoint."""
 
     request_id: str
@@ -50,8 +47,7 @@ class StatOutcome(msgspec.Struct, frozen=True):
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ListRequest:
+class ListRequest(msgspec.Struct, frozen=True):
     """List a collection. `after`/`limit` page it (limit 0: whole, up to the bound of the old operation)."""
 
     request_id: str
@@ -60,8 +56,7 @@ class ListRequest:
     limit: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ListedEntry:
+class ListedEntry(msgspec.Struct, frozen=True):
     """One entry of a listing; `name` is relative to the listed collection, with `/` when recursive.
 
     Without the caller's `read` right on the child, `metadata` holds only `entry/type`, `states/size` and times.
@@ -72,8 +67,7 @@ class ListedEntry:
     metadata: tuple[Triple, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListOutcome:
+class ListOutcome(msgspec.Struct, frozen=True):
     """`status`: `found`, `not found`, `is a file`, `denied`, ...; `after` continues a paged listing, "" at its end."""
 
     request_id: str
@@ -84,8 +78,7 @@ class ListOutcome:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UndeleteRequest:
+class UndeleteRequest(msgspec.Struct, frozen=True):
     """undelete: the name that a deleted file had (of several the last deleted), or `<GUID>`; `target_ln` "": the name
     it had."""
 
@@ -94,8 +87,7 @@ class UndeleteRequest:
     target_ln: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedEntry:
+class DeletedEntry(msgspec.Struct, frozen=True):
     """A deleted file or collection that is kept until `until_ms`.
 
     `name`: relative to the listed collection, else a Logical Name; `type`: `file` or `collection`.
@@ -110,8 +102,7 @@ class DeletedEntry:
     type: str = "file"
 
 
-@dataclass(frozen=True, slots=True)
-class ListDeletedOutcome:
+class ListDeletedOutcome(msgspec.Struct, frozen=True):
     """`status` as of `list`; `after` continues a paged listing, "" at its end (a page may be empty before it)."""
 
     request_id: str
@@ -122,8 +113,7 @@ class ListDeletedOutcome:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MakeRequest:
+class MakeRequest(msgspec.Struct, frozen=True):
     """makeCollection, or makeMountpoint when `url` is not empty."""
 
     request_id: str
@@ -132,8 +122,7 @@ class MakeRequest:
     url: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MoveRequest:
+class MoveRequest(msgspec.Struct, frozen=True):
     """`preserve_original` makes a hard link."""
 
     request_id: str
@@ -142,8 +131,7 @@ class MoveRequest:
     preserve_original: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PutFileRequest:
+class PutFileRequest(msgspec.Struct, frozen=True):
     """putFile: metadata must hold states/size, checksum, checksumType, neededReplicas. `replace`: overwrite a file."""
 
     request_id: str
@@ -153,8 +141,7 @@ class PutFileRequest:
     replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TransferOutcome:
+class TransferOutcome(msgspec.Struct, frozen=True):
     """Answer to putFile, getFile, addReplica: `turl` under `protocol` when `status` is `done`.
 
     getFile also tells size and checksums, so that the client can verify what it gets; `turls` are further replicas
@@ -173,8 +160,7 @@ class TransferOutcome:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GetFileRequest:
+class GetFileRequest(msgspec.Struct, frozen=True):
     """getFile for one Logical Name: NOT_SUPPORTED for what is not of one blob, as a file without bytes."""
 
     request_id: str
@@ -182,16 +168,14 @@ class GetFileRequest:
     protocols: Texts
 
 
-@dataclass(frozen=True, slots=True)
-class AddReplicaRequest:
+class AddReplicaRequest(msgspec.Struct, frozen=True):
     """addReplica: for Shepherds only; the answer names a Shepherd that has no replica of the file yet."""
 
     request_id: str
     guid: str
 
 
-@dataclass(frozen=True, slots=True)
-class ModifyRequest:
+class ModifyRequest(msgspec.Struct, frozen=True):
     """modify: `change_type` as in the Librarian (`set unset add setifvalue=<v>`)."""
 
     change_id: str
@@ -202,8 +186,7 @@ class ModifyRequest:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartPutRequest:
+class StartPutRequest(msgspec.Struct, frozen=True):
     """startPut: where a bytes-first upload will go. Size -1 when not known; checksums are checked when given."""
 
     request_id: str
@@ -215,8 +198,7 @@ class StartPutRequest:
     replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StartPutOutcome:
+class StartPutOutcome(msgspec.Struct, frozen=True):
     """`turl`: PUT the bytes there; `put`: opaque, authenticated token that `commitPut` takes back.
 
     `cause` on success: a note for the user, as that there are fewer Shepherds than copies wanted.
@@ -230,8 +212,7 @@ class StartPutOutcome:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitPutRequest:
+class CommitPutRequest(msgspec.Struct, frozen=True):
     """commitPut: the token of startPut, the receipts of the PUT, and the file's user metadata."""
 
     request_id: str

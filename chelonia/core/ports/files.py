@@ -89,8 +89,7 @@ class Attributes(msgspec.Struct, frozen=True):
     implied: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class When:
+class When(msgspec.Struct, frozen=True):
     """What must hold of the entry under a name for a change of it. Empty: anything.
 
     Args:
@@ -143,8 +142,7 @@ UserValues = Mapping[str, str]
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """Look at one entry; attributes are always told. `span`: of a file of several blobs, the bytes that SOURCES and
     EXTENTS are asked for; None: all."""
 
@@ -180,8 +178,7 @@ class Looked:
     sums: Mapping[BlobId, Mapping[str, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why one element of a call failed: the error of that element alone."""
 
     kind: Kind
@@ -193,8 +190,7 @@ class Failure:
         return CheloniaError(self.kind, op, self.subject, self.cause)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """A page of what is in a collection, in byte order of path, where a collection's ends in `/`.
 
     Args:
@@ -226,8 +222,7 @@ class Named(msgspec.Struct, frozen=True):
     locks: tuple[Lock, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """A page of a listing. `prefixes`: what the delimiter has summed up, in order; each counts as an answer. `after`
     continues it; "" when this is the last page."""
 
@@ -239,8 +234,7 @@ class Listed:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Placing:
+class Placing(msgspec.Struct, frozen=True):
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
     `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
     part of a file, by a `Content` or as a `Part`; `measure_md5`: measure their MD5, which a `Part` needs."""
@@ -254,8 +248,7 @@ class Placing:
     measure_md5: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """`turl`: PUT the bytes there, with the ticket bound to `Call.carrier` or else to the caller; `put`: the token that
     `Arrived` carries back; `blob`: what an `Extent` calls the bytes."""
 
@@ -264,8 +257,7 @@ class Placed:
     blob: BlobId = BlobId("")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """Bytes on stable storage: the token of `place`, and the receipts of the Shepherds that hold them."""
 
     put: str
@@ -286,8 +278,7 @@ class Inline:
     checksums: Checksums = Checksums()
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """Extents to lay over what a file has: append, write in the middle, truncate; `whole`: in place of all of it.
 
     Args:
@@ -302,8 +293,7 @@ class Content:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """Attributes to set; None leaves one as it is."""
 
     mode: int | None = None
@@ -317,8 +307,7 @@ class Setting:
 LEAVE: Final = Setting()
 
 
-@dataclass(frozen=True, slots=True)
-class Make:
+class Make(msgspec.Struct, frozen=True):
     """Make an entry that has no bytes: a collection, a symlink or mount point (`target`), a special file.
 
     `parents`: make the collections above it that are missing; they stay when the entry itself is refused. They are
@@ -328,14 +317,13 @@ class Make:
     place: LogicalName
     type: str
     setting: Setting = LEAVE
-    user: UserValues = field(default_factory=dict)
+    user: UserValues = msgspec.field(default_factory=dict)
     target: str = ""
     parents: bool = False
     when: When = ANY
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Give a file these bytes: a new one, or one that is there, which keeps its GUID, links and policy.
 
     `user` None leaves what users wrote about a file as it is. `parents` as in `Make`. `etag`: what is to name these
@@ -352,8 +340,7 @@ class Write:
     inline: Inline | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(msgspec.Struct, frozen=True):
     """Lay extents over a file, or make one of them; all else as in `Write`."""
 
     place: LogicalName
@@ -364,8 +351,7 @@ class Splice:
     when: When = ANY
 
 
-@dataclass(frozen=True, slots=True)
-class Clone:
+class Clone(msgspec.Struct, frozen=True):
     """Give a file the bytes of another by reference: no byte moves, and each may be changed or removed by itself.
 
     `source` has to be readable; `of`: what must hold of it, which `when` says of `place`. All else as in `Write`, but
@@ -387,8 +373,7 @@ UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)
 """What a copy by reference fails with where a copy of the bytes need not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(msgspec.Struct, frozen=True):
     """Open an upload in parts for a file: `Done.upload` names it. Nothing of it is seen under the file's name.
 
     `within`: the collection that lists it, at or above the file's own; the upload is listed there by the rest of the
@@ -399,12 +384,11 @@ class Open:
     within: LogicalName
     wanted: int = 3
     setting: Setting = LEAVE
-    user: UserValues = field(default_factory=dict)
+    user: UserValues = msgspec.field(default_factory=dict)
     parents: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A piece that has arrived (`Placing.piece`, `Placing.measure_md5`) becomes a part, in place of one of its number
     (1 to `bounds.PARTS_MAX`). `Done.etag`: its MD5, hex. `checksum`: one more that its sender has measured and wants
     told of it (`<name>:<hex>`): with the parts of the upload, and in `Looked.sums`."""
@@ -416,8 +400,7 @@ class Part:
     checksum: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(msgspec.Struct, frozen=True):
     """Make parts the content of the file, in one step for readers; parts that are not named go. All else is as in
     `Write`; the etag of the file is `<MD5 of the parts' MD5s>-<their number>`.
 
@@ -432,19 +415,17 @@ class Seal:
     least: int = 0
     parents: bool = False
     when: When = ANY
-    user: UserValues = field(default_factory=dict)
+    user: UserValues = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """Give an upload in parts up. Who opened it may, and who may take names from the collection that lists it."""
 
     place: LogicalName
     upload: UploadId
 
 
-@dataclass(frozen=True, slots=True)
-class Set:
+class Set(msgspec.Struct, frozen=True):
     """Set attributes, user metadata (a value None takes it away), rights (`policy` likewise) and locks, together.
 
     `locks`: taken, or refreshed where their token is known, or (`lasts_ms` 0) given up.
@@ -452,8 +433,8 @@ class Set:
 
     place: LogicalName
     setting: Setting = LEAVE
-    user: Mapping[str, str | None] = field(default_factory=dict)
-    policy: Mapping[str, str | None] = field(default_factory=dict)
+    user: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+    policy: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     when: When = ANY
     locks: tuple[Lock, ...] = ()
 
@@ -468,8 +449,7 @@ class Over(enum.Enum):
     """The two entries change names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """Give an entry another name; `keep`: one more name (a hard link). `when` speaks of the source. `parents`: of the
     target, as in `Make`."""
 
@@ -496,8 +476,7 @@ class Removing(enum.Enum):
     """That a collection is there for its own sake: it is implied from now on, and goes once nothing is in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(msgspec.Struct, frozen=True):
     """Take a name, a file or an empty collection away. A file's bytes stay in the trash for a while."""
 
     place: LogicalName
@@ -508,8 +487,7 @@ class Remove:
 Change = Make | Write | Splice | Clone | Open | Part | Seal | Drop | Set | Move | Remove
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """A change that applied. `attributes`: the entry after it, None when it is gone; `made`: the change made it;
     `upload`: what `Open` opened; `etag`: of a `Part`; `note`: what the user may want to know, as that more copies are
     wanted than there are Shepherds."""
@@ -521,8 +499,7 @@ class Done:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Uploads:
+class Uploads(msgspec.Struct, frozen=True):
     """A page of the open uploads that a collection lists, of keys that begin with `prefix`.
 
     `after`: `UploadPage.after`, or `parts.listing_mark` of an upload, or a key and `parts.AFTER_KEY`. `limit`: at most
@@ -535,8 +512,7 @@ class Uploads:
     limit: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UploadParts:
+class UploadParts(msgspec.Struct, frozen=True):
     """A page of the parts of an open upload, those with numbers above `after`. `limit` as in `Uploads`."""
 
     place: LogicalName
@@ -545,8 +521,7 @@ class UploadParts:
     limit: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(msgspec.Struct, frozen=True):
     """Bytes of all Shepherds together: what they have, and what is free. A file takes as much as all its copies.
 
     `quotas`: those that count what the caller writes below the place asked about; of files' bytes, not their copies'.

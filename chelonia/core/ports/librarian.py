@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
 import msgspec
@@ -61,16 +60,14 @@ TYPE_TRASHED = "trashed"
 # --- the original's operations -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NewRequest:
+class NewRequest(msgspec.Struct, frozen=True):
     """`new`: make an entry object without a name. Metadata must hold `entry/type`; `entry/GUID` is optional."""
 
     request_id: str
     metadata: tuple[Triple, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NewOutcome:
+class NewOutcome(msgspec.Struct, frozen=True):
     """`success`: `success`, `failed: no type given`, `failed: entry exists`, `failed: <reason>`."""
 
     request_id: str
@@ -104,8 +101,7 @@ class Traversal(msgspec.Struct, frozen=True):
         return Guid(self.last.id)
 
 
-@dataclass(frozen=True, slots=True)
-class ModifyEntry:
+class ModifyEntry(msgspec.Struct, frozen=True):
     """`change_type`: `set`, `unset`, `add` (set if unset) or `setifvalue=<v>` (set if it is `<v>` now)."""
 
     change_id: str
@@ -117,24 +113,21 @@ class ModifyEntry:
     expect: Expect = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModifyOutcome:
+class ModifyOutcome(msgspec.Struct, frozen=True):
     """`success`: `set`, `unset`, `condition failed`, `failed: <reason>`."""
 
     change_id: str
     success: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveOutcome:
+class RemoveOutcome(msgspec.Struct, frozen=True):
     """`success`: `removed`, `failed: <reason>`."""
 
     request_id: str
     success: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedReplica:
+class ReportedReplica(msgspec.Struct, frozen=True):
     """One replica's state in a report; size and checksums when `alive`. `blob` may be empty from an old client."""
 
     guid: str
@@ -145,8 +138,7 @@ class ReportedReplica:
     checksums: Checksums = Checksums()
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """What changed on one Shepherd since report `number` - 1 of the same incarnation (`boot`).
 
     Report 1 of a new boot follows anything of an older boot. `number` 0: an unnumbered heartbeat of the old form.
@@ -160,8 +152,7 @@ class Report:
     store: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportAnswer:
+class ReportAnswer(msgspec.Struct, frozen=True):
     """What became of a report.
 
     `accepted`: the number of the last report applied (the sender repeats from there). `unknown`: references whose
@@ -183,8 +174,7 @@ class ReportAnswer:
 # --- the transactional namespace -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MakeEntry:
+class MakeEntry(msgspec.Struct, frozen=True):
     """Make an entry and its name at once. `parent` "" makes the root. `sections`: policy, metadata, states, ..."""
 
     parent: Guid
@@ -195,8 +185,7 @@ class MakeEntry:
     expect: Expect = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Unlink:
+class Unlink(msgspec.Struct, frozen=True):
     """Drop one name. The last name of a file takes the file with it, as `Delete` does."""
 
     parent: Guid
@@ -205,16 +194,14 @@ class Unlink:
     expect: Expect = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """Remove a file or mount point with all its names. A file is kept in the trash for a while, then erased."""
 
     guid: Guid
     expect: Expect = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Undelete:
+class Undelete(msgspec.Struct, frozen=True):
     """Bring a file, or an empty collection, back from the trash under one name; its other former names stay free."""
 
     guid: Guid
@@ -223,8 +210,7 @@ class Undelete:
     expect: Expect = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Trashed:
+class Trashed(msgspec.Struct, frozen=True):
     """A file or collection in the trash, under one of its former names: `name` in `parent`, which may be there too.
 
     `until_ms`: when it is erased; `size` -1 when not known; `type`: what it was.
@@ -240,8 +226,7 @@ class Trashed:
     type: str = TYPE_FILE
 
 
-@dataclass(frozen=True, slots=True)
-class TrashPage:
+class TrashPage(msgspec.Struct, frozen=True):
     """A page of the trash, ordered by former parent and name, of one name in the order of deletion. `after` continues
     it; empty when this is the last page."""
 
@@ -249,16 +234,14 @@ class TrashPage:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unmake:
+class Unmake(msgspec.Struct, frozen=True):
     """Remove an empty collection and its names. It is kept in the trash for a while."""
 
     guid: Guid
     expect: Expect = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MoveEntry:
+class MoveEntry(msgspec.Struct, frozen=True):
     """Give `child` the name `target_name` in `target_parent`; drop the source name unless `keep` (hard link).
 
     `over`: `refuse`, `replace` or `exchange`, as of `core.ports.files.Over`: what becomes of the entry `there`, which
@@ -276,8 +259,7 @@ class MoveEntry:
     there: Guid = Guid("")
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeEntry:
+class ChangeEntry(msgspec.Struct, frozen=True):
     """Set and unset several properties of one entry at once; `timestamps/changed` follows. The sections are those that
     `MakeEntry` may give."""
 
@@ -287,8 +269,7 @@ class ChangeEntry:
     expect: Expect = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SetWanted:
+class SetWanted(msgspec.Struct, frozen=True):
     """Change a file's number of wanted replicas on the file and on its blobs at once."""
 
     guid: Guid
@@ -299,8 +280,7 @@ class SetWanted:
 # --- nodes ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Arriving:
+class Arriving(msgspec.Struct, frozen=True):
     """A claimed copy that a Shepherd is taking: `here` of its bytes have arrived."""
 
     reference: ReferenceId
@@ -308,8 +288,7 @@ class Arriving:
     here: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """A Shepherd's sign of life, kept in memory by each Librarian it reaches.
 
     `boot` rises with every start; `reported` is the number of its last report; `verify_key` is the public key
@@ -356,8 +335,7 @@ REFUSED_FORGOTTEN = "forgotten"
 """`HeartbeatAnswer.refused`: an administrator has declared this Shepherd lost for good."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
     `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
     a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why;
@@ -375,8 +353,7 @@ class HeartbeatAnswer:
     copies_at_once_max: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(msgspec.Struct, frozen=True):
     """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
 
     `drain`: `draining` while its copies are to leave, `drained` once none is left and it may go; "" otherwise.
@@ -401,8 +378,7 @@ class NodeView:
     drain: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InventoryItem:
+class InventoryItem(msgspec.Struct, frozen=True):
     """What the namespace believes of one replica on a Shepherd; `state` None when its blob is gone."""
 
     reference: ReferenceId
@@ -410,16 +386,14 @@ class InventoryItem:
     state: ReplicaState | None
 
 
-@dataclass(frozen=True, slots=True)
-class InventoryPage:
+class InventoryPage(msgspec.Struct, frozen=True):
     """An ordered page of a Shepherd's replicas. `after` continues it; empty when this is the last page."""
 
     items: tuple[InventoryItem, ...]
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceRecord:
+class ServiceRecord(msgspec.Struct, frozen=True):
     """A registered service identity. `forgotten`: it was declared lost for good and is never accepted again."""
 
     role: Role
@@ -429,8 +403,7 @@ class ServiceRecord:
     forgotten: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HealthSummary:
+class HealthSummary(msgspec.Struct, frozen=True):
     """Repair as this Librarian sees it; that of the leader is the whole picture.
 
     `exposed`: blobs with fewer verified copies than wanted; `queued`: blobs to be planned, or waiting for a place;
@@ -447,7 +420,7 @@ class HealthSummary:
     queued: int
     copying: int
     erasing: int
-    replicas: Mapping[str, int] = field(default_factory=dict)
+    replicas: Mapping[str, int] = msgspec.field(default_factory=dict)
     paused_by: str = ""
     paused_ms: Ms = Ms(0)
     held_back: int = 0
@@ -465,8 +438,7 @@ class Severity(enum.Enum):
     """What healing has still to do: not a fault, and gone by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing that fsck found: which invariant (`rule`) is broken at which object, and there at which `subject`
     (a name, a location, a reference; "" for the object itself). `mendable`: a safe repair is known."""
 
@@ -482,8 +454,7 @@ class Finding:
         return f"{self.object}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class FsckPage:
+class FsckPage(msgspec.Struct, frozen=True):
     """What a piece of fsck found. `cursor` continues it, "" at the end; `examined`: objects looked at in this piece;
     `objects`: about how many there are (0: not known, as below a collection)."""
 
@@ -493,23 +464,21 @@ class FsckPage:
     objects: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
+class Mended(msgspec.Struct, frozen=True):
     """What became of a finding that was to be repaired: `done` and what was done, or why nothing was."""
 
     done: bool
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildStatus:
+class RebuildStatus(msgspec.Struct, frozen=True):
     """A rebuild as it stands. `stage`: `idle`, what it is at, `done` or `failed` (then `cause` says why); `done` of
     `total` in this stage (0: not known); `counts`: what was found by kind; `notes`: what a person should know."""
 
     stage: str
     done: int = 0
     total: int = 0
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cause: str = ""
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import ShepherdDrill
 from chelonia.core.cluster.position import Position
@@ -32,8 +34,7 @@ class Purpose(enum.Enum):
     """Another Shepherd's copy (fan-out or repair): the receipt goes back to that Shepherd."""
 
 
-@dataclass(frozen=True, slots=True)
-class GetRequest:
+class GetRequest(msgspec.Struct, frozen=True):
     """Ask for a TURL to read a replica. `dn`: the user it will be bound to; empty: anyone, one full body."""
 
     request_id: str
@@ -44,8 +45,7 @@ class GetRequest:
     lifetime_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PutRequest:
+class PutRequest(msgspec.Struct, frozen=True):
     """Ask for a TURL to write a replica, and reserve its space.
 
     `guid checksum checksumType size protocol acl` are the original's properties (`facts.size` -1: not known).
@@ -68,8 +68,7 @@ class PutRequest:
     measure_md5: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TurlOutcome:
+class TurlOutcome(msgspec.Struct, frozen=True):
     """Answer to `get` or `put`: a TURL, or `error` in the original's words (`kind` is the `Kind`'s value)."""
 
     request_id: str
@@ -93,8 +92,7 @@ class SmallBlob:
     named: tuple[ReferenceId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOutcome:
+class StoreOutcome(msgspec.Struct, frozen=True):
     """Answer to `store`: a receipt, or why there is none (`kind` is the `Kind`'s value)."""
 
     receipt: Receipt | None = None
@@ -111,16 +109,14 @@ class FetchOutcome:
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredOutcome:
+class MeasuredOutcome(msgspec.Struct, frozen=True):
     """Answer to `sums`: what the record beside a replica says of its bytes; `size` -1: it is not here, or not whole."""
 
     size: int = -1
     checksums: Checksums = Checksums()
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStatOutcome:
+class ReplicaStatOutcome(msgspec.Struct, frozen=True):
     """Answer to `stat`; every field "None" on the wire when the reference is unknown (`found` False)."""
 
     request_id: str
@@ -135,15 +131,13 @@ class ReplicaStatOutcome:
     local_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(msgspec.Struct, frozen=True):
     """Metadata position an order is based on: a Shepherd obeys none from another cluster or from an older one."""
 
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteOutcome:
+class DeleteOutcome(msgspec.Struct, frozen=True):
     """`status`: `deleted` (also for what is not there) or `nosuchfile: <why it was refused>`; `kind`: of a refusal."""
 
     request_id: str
@@ -151,16 +145,14 @@ class DeleteOutcome:
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyOrder:
+class CopyOrder(msgspec.Struct, frozen=True):
     """Push the replica `reference` to `turl` on another Shepherd."""
 
     reference: ReferenceId
     turl: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShepherdStatus:
+class ShepherdStatus(msgspec.Struct, frozen=True):
     """State of one Shepherd, for administrators and tests.
 
     `store`: id of its store; `trouble`: why it is not ready, "" when it is. Reclaimable: `quarantined_bytes` by
@@ -182,8 +174,7 @@ class ShepherdStatus:
     unfinished_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubOrder:
+class ScrubOrder(msgspec.Struct, frozen=True):
     """Which replicas to check now.
 
     Args:
@@ -199,8 +190,7 @@ class ScrubOrder:
     suspicious: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(msgspec.Struct, frozen=True):
     """A replica found damaged, and how."""
 
     reference: ReferenceId
@@ -208,8 +198,7 @@ class Damaged:
     damage: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubPage:
+class ScrubPage(msgspec.Struct, frozen=True):
     """What was checked: as much as the rate of the scrub lets through in a moment.
 
     `checked` replicas of `bytes` together; `after` continues, "" when all is done; `left`: how many may still come.
@@ -222,16 +211,14 @@ class ScrubPage:
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """Which bytes of a replica are to be proven."""
 
     reference: ReferenceId
     spans: tuple[ByteRange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True):
     """What every holder of the same bytes answers alike, and nobody can answer without them.
 
     `nonce`: hex, fresh for each challenge, so that no answer can be kept instead of the bytes.
@@ -245,8 +232,7 @@ RECORDS_ASIDE = "aside "
 """`after` of `Shepherd.records` where those in quarantine begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRecord:
+class ReplicaRecord(msgspec.Struct, frozen=True):
     """What a Shepherd's disk says of one replica, for a rebuild.
 
     `state`: `alive` (whole, by its length) or `invalid`; `committed`: a transact has named its blob; `aside`: it is in
@@ -260,8 +246,7 @@ class ReplicaRecord:
     facts: ReplicaFacts | None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPage:
+class RecordPage(msgspec.Struct, frozen=True):
     """A page of a Shepherd's records. `after` continues it; empty when this is the last page."""
 
     items: tuple[ReplicaRecord, ...]
@@ -356,8 +341,7 @@ class Shepherd(Protocol):
 # --- the data plane: what the HTTP door calls ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Turl:
+class Turl(msgspec.Struct, frozen=True):
     """The parts of a TURL: `base` is `https://host:port`, "" in a request, which names a path only. A ticket is good
     for the replica that the path names, and for no other."""
 
@@ -366,8 +350,7 @@ class Turl:
     ticket: str
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(msgspec.Struct, frozen=True):
     """One PUT. `length`: declared body length or -1; `offset`: where in the file this body starts (resume);
     `total`: declared size of the whole file or -1; `announced`: checksums of the whole file, as the sender has them."""
 
@@ -379,8 +362,7 @@ class Upload:
     announced: Checksums = Checksums()
 
 
-@dataclass(frozen=True, slots=True)
-class Uploaded:
+class Uploaded(msgspec.Struct, frozen=True):
     """What a PUT achieved.
 
     `complete` False: `offset` bytes are kept, continue there. `receipts`: one per durable copy.
@@ -393,16 +375,14 @@ class Uploaded:
     checksums: Checksums = Checksums()
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
+class ByteRange(msgspec.Struct, frozen=True):
     """`length` bytes from `offset`."""
 
     offset: int
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(msgspec.Struct, frozen=True):
     """An open replica to be read: facts of the whole, and a reader of one range at a time.
 
     `created_ms` is when the file was put; `single_use`: the ticket is good for one whole body.
@@ -487,8 +467,7 @@ class SmallReplica:
     data: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredReplica:
+class StoredReplica(msgspec.Struct, frozen=True):
     """A replica found on disk at start.
 
     `facts` None: its record is missing or unreadable; `size`: bytes that are there, -1 when only the record is;
@@ -505,8 +484,7 @@ PREFIX_CHARS: Final = 2
 """Replicas are gone through in 256 parts, by the first characters of their references."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(msgspec.Struct, frozen=True):
     """What was noted of replicas.
 
     Args:
@@ -525,8 +503,7 @@ MARK: Final = ReferenceId("mark")
 NO_NOTES: Final = Notes({}, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(msgspec.Struct, frozen=True):
     """The replicas found on disk at start whose references begin alike.
 
     Args:
@@ -543,8 +520,7 @@ class Scanned:
     read: Sequence[StoredReplica]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreIdentity:
+class StoreIdentity(msgspec.Struct, frozen=True):
     """Whose replicas a disk holds: written when the store is made, read again to see that it is still there.
 
     Args:
@@ -740,8 +716,7 @@ class Directory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ShepherdState:
+class ShepherdState(msgspec.Struct, frozen=True):
     """Small durable facts of a Shepherd beside its replicas: boot number, ticket secret, newest authority seen."""
 
     boot: int
@@ -749,7 +724,7 @@ class ShepherdState:
     cluster: str = ""
     generation: int = 0
     sequence: int = 0
-    extra: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ShepherdStateFile(Protocol):

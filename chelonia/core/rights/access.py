@@ -13,7 +13,9 @@ from typing import Any, Final, TypeVar
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
-from chelonia.core.operations import EVERYONE, FILES, TABLES, PortMethod, PortTable
+from chelonia.core.operations.files import FILES
+from chelonia.core.operations.rows import EVERYONE, PortMethod, PortTable
+from chelonia.core.operations.tables import TABLES
 from chelonia.core.rights.scopes import narrowed_to
 
 T = TypeVar("T")

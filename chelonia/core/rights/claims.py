@@ -9,9 +9,10 @@ Source: WLCG Common JWT Profiles 1.x; SciTokens claims and scopes 2.0; RFC 7519.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import check_name, parse_ln
@@ -37,8 +38,7 @@ _SCITOKENS: Final[dict[str, tuple[Action, ...]]] = {"read": READING, "write": CH
 _EVERYTHING: Final = (*READING, *CHANGING)
 
 
-@dataclass(frozen=True, slots=True)
-class Organisation:
+class Organisation(msgspec.Struct, frozen=True):
     """What is known here of an issuer.
 
     Args:
@@ -53,8 +53,7 @@ class Organisation:
     vo: str
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """Whom a token stands for: the issuer's name for him, his groups, and what he is narrowed to (never nothing)."""
 
     subject: str

@@ -7,7 +7,8 @@ nobody refreshes is gone after `bounds.LOCK_MS_MAX`. An exclusive lock stands be
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -15,8 +16,7 @@ from chelonia.core.ids import ROOT, Dn, Ms
 from chelonia.core.names import LogicalName
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(msgspec.Struct, frozen=True):
     """One write lock.
 
     Args:

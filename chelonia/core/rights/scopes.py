@@ -7,8 +7,9 @@ No scopes: nothing is narrowed. A narrowed call reaches the port `Files` alone, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from chelonia.core.ids import ROOT, Ms
 from chelonia.core.names import LogicalName
@@ -20,8 +21,7 @@ CHANGING: Final = (Action.ADD_ENTRY, Action.REMOVE_ENTRY, Action.DELETE, Action.
 """What a token may at most say; policies and states are never changed by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """These actions on an entry and on all below it. `path`: its components from the root; empty: everything."""
 
     actions: tuple[Action, ...]
@@ -43,8 +43,7 @@ class Scope:
 Scopes = tuple[Scope, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """A token is asked for: `actions` on `place` and all below it, of those in `READING` and `CHANGING`, for
     `lifetime_ms`. `capped`: a lifetime that is too long becomes the longest, and is not refused."""
 
@@ -54,8 +53,7 @@ class Share:
     capped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(msgspec.Struct, frozen=True):
     """A token that stands for its giver, narrowed: whoever holds it may use it at the plain door until `expires_ms`.
     `url`: of the entry there, without the token; `link`: with it."""
 

@@ -21,7 +21,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, RequestKey, parse_request_key
-from chelonia.core.operations import EVERYONE, PortTable
+from chelonia.core.operations.rows import EVERYONE, PortTable
 from chelonia.core.rights.access import admit
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import ClientPayloadError, web
@@ -25,6 +25,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.timing.clock import Clock, Ids
+from chelonia.core.values import replace
 from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor
 from chelonia.hosting.doors.connection_shares import ConnectionTable, Rank, Shares, owner_of
 from chelonia.hosting.doors.guarded import Guarded

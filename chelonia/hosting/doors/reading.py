@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.operations import TABLES
+from chelonia.core.operations.tables import TABLES
 from chelonia.hosting.net.http_messages import WhenClosed
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from chelonia.core import bounds
@@ -21,6 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.rights.access import check_access
 from chelonia.core.timing.jobs import CAUSE
+from chelonia.core.values import replace
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.connection_shares import owner_of
 from chelonia.hosting.doors.faults import note_fault

@@ -15,13 +15,13 @@ import itertools
 import ssl
 from collections.abc import Sequence
 from typing import Final, cast
+from urllib.parse import urlsplit
 
 import msgspec
-from yarl import URL
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import Clock
-from chelonia.hosting.net.http_client import explain, keep_trouble_quiet
+from chelonia.hosting.net.http_client import explain, keep_trouble_quiet, target_of
 from chelonia.wire import compact
 
 SOAP_MS: Final = 60_000
@@ -96,8 +96,8 @@ class CompactClient:
             raise CheloniaError(error.kind, error.op, error.subject, error.cause) from error
 
     async def _connect(self, target: str) -> Connection:
-        where, loop = URL(target), asyncio.get_running_loop()
-        host, port = where.host or "", where.port or 443
+        where, loop = urlsplit(target), asyncio.get_running_loop()
+        host, port = where.hostname or "", where.port or 443
         keep_trouble_quiet(loop)
         try:
             async with asyncio.timeout(CONNECT_MS / 1000):
@@ -314,7 +314,4 @@ def _not_spoken(target: str) -> CheloniaError:
     return CheloniaError(Kind.NOT_SUPPORTED, "compact", target, "it does not speak the compact encoding")
 
 
-@functools.lru_cache(maxsize=1024)
-def _target(url: str) -> str:
-    where = URL(url, encoded=True)
-    return f"{where.scheme}://{where.raw_authority}"
+_target: Final = functools.lru_cache(maxsize=1024)(target_of)

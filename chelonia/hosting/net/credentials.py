@@ -11,16 +11,17 @@ CAs: explicit, X509_CERT_DIR, ARC_CA_DIR, ARC_CA_FILE, ~/.globus/certificates, /
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from cryptography import x509
-from OpenSSL import crypto
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
+from chelonia.core.values import replace
 from chelonia.hosting.net.identity import identity_of_chain, subject_dn
 from chelonia.hosting.net.tls import TlsSettings, Trust, check_key_mode, load_key_public, load_own_chain
 
@@ -33,8 +34,7 @@ Prompt = Callable[[Path], bytes | None]
 """Asks a person for the password of an encrypted key file; None to give up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explicit:
+class Explicit(msgspec.Struct, frozen=True):
     """What the user named himself; each wins over anything found. Empty fields are looked for."""
 
     proxy: Path | None = None
@@ -44,8 +44,7 @@ class Explicit:
     ca_file: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialSurroundings:
+class CredentialSurroundings(msgspec.Struct, frozen=True):
     """Where to look: `environ` the environment, `home` the user's directory (None if he has none), `uid` his number.
 
     `proxy_dir` and `system_ca_dir` are the places grid software agreed on; other values are for tests.
@@ -58,8 +57,7 @@ class CredentialSurroundings:
     system_ca_dir: Path = SYSTEM_CA_DIR
 
 
-@dataclass(frozen=True, slots=True)
-class PassedOver:
+class PassedOver(msgspec.Struct, frozen=True):
     """A place that was looked at and not used: `origin` how we came to it, `path` the file, `reason` why not."""
 
     origin: str
@@ -95,8 +93,7 @@ class Credential:
         return replace(cas, proxy=None, cert=self.cert, key=self.key, password=self.password)
 
 
-@dataclass(frozen=True, slots=True)
-class _CredentialPlace:
+class _CredentialPlace(msgspec.Struct, frozen=True):
     """One place to look at; `final` if the user named it, so that nothing else is tried after it."""
 
     origin: str
@@ -162,6 +159,8 @@ def explain_chain(chain: Sequence[x509.Certificate], trust: Trust, now_ms: Ms) -
     """
     if not chain:
         return ("there is no certificate",)
+    from OpenSSL import crypto  # here, so that a command that is let in starts without it
+
     store = crypto.X509Store()
     store.set_flags(crypto.X509StoreFlags.ALLOW_PROXY_CERTS)
     store.set_time(datetime.fromtimestamp(now_ms / 1000, UTC))

@@ -17,8 +17,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from yarl import URL
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
@@ -55,8 +56,7 @@ class ClientLimits:
     answer_bytes_max: int = 4 * bounds.SOAP_BODY_BYTES_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
+class Sending(msgspec.Struct, frozen=True):
     """A request. `body` of a stream with `length` -1 is sent chunked."""
 
     method: str
@@ -70,8 +70,7 @@ class Sending:
     """Whether a long body waits for `100 Continue`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A whole answer."""
 
     status: int
@@ -193,6 +192,8 @@ class HttpClient:
             response.release()
 
     async def _open(self, sending: Sending, body: _Body | None) -> aiohttp.ClientResponse:
+        from yarl import URL
+
         headers = dict(sending.headers or {})
         if body is not None and sending.length >= 0:
             headers["Content-Length"] = str(sending.length)
@@ -268,8 +269,8 @@ class _Body:
 
 def target_of(url: str) -> str:
     """The part of a URL that may be shown: scheme, host and port."""
-    parsed = URL(url, encoded=True)
-    return f"{parsed.scheme}://{parsed.raw_authority}"
+    parsed = urlsplit(url)
+    return f"{parsed.scheme}://{parsed.netloc}"
 
 
 def raise_for_status(status: int, headers: Mapping[str, str], body: bytes, op: str = "") -> None:

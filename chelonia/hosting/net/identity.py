@@ -21,15 +21,16 @@ import ssl
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.core.values import replace
 
 IDENTITIES_MAX: Final = 4096
 """Identities remembered for resumed sessions, about 10 KiB each; the least recently used goes first."""
@@ -91,13 +92,12 @@ _OIDS: Final = {name.lower(): oid for oid, name in _SHORT_NAMES.items()} | {
     "s": "2.5.4.8",
 }
 _TYPE: Final = r"(?:[A-Za-z][A-Za-z0-9]*|[0-9]+(?:\.[0-9]+)+)="
-_SEPARATOR: Final = re.compile(rf"[/+](?={_TYPE})")
-_ESCAPE: Final = re.compile(rb"\\x([0-9A-Fa-f]{2})")
+_SEPARATOR: Final = rf"[/+](?={_TYPE})"
+_ESCAPE: Final = rb"\\x([0-9A-Fa-f]{2})"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """A peer whose chain has been verified, or nobody in particular.
 
     Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` verified VOMS attributes; `issuer` the
@@ -122,8 +122,7 @@ class Identity:
         return self.dn == ANONYMOUS
 
 
-@dataclass(frozen=True, slots=True)
-class Attested:
+class Attested(msgspec.Struct, frozen=True):
     """VOMS attributes of a chain that count, until an instant (exclusive), and why others do not."""
 
     attributes: tuple[str, ...] = ()
@@ -144,8 +143,7 @@ NOBODY: Final = Identity(ANONYMOUS)
 """The identity of a peer that showed no certificate."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     """One remembered identity, the chain it was read from, and the last verdict on it.
 
     The verdict holds in round `judged` of `IdentityCache.judge_again`, until `good_until_ms` (exclusive).
@@ -381,7 +379,7 @@ def parse_dn(text: str) -> tuple[Rdn, ...]:
     Returns: the RDNs in order, each with canonical short names (dotted OIDs where there is none) and plain values.
     Raises: BAD_REQUEST if `text` is no DN.
     """
-    cuts = [match.start() for match in _SEPARATOR.finditer(text)]
+    cuts = [match.start() for match in re.finditer(_SEPARATOR, text)]
     if not cuts or cuts[0] != 0 or text[0] != "/":
         raise CheloniaError(Kind.BAD_REQUEST, "parse DN", text[:200], "a DN looks like /O=Grid/CN=Jane Doe")
     rdns: list[list[tuple[str, str]]] = []
@@ -507,7 +505,7 @@ def escape_value(value: str | bytes) -> str:
     """Write a value so that it is printable ASCII and cannot be read as a further part of the DN."""
     data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
     text = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in data)
-    return _SEPARATOR.sub(lambda match: f"\\x{ord(match[0]):02X}", text)
+    return re.sub(_SEPARATOR, lambda match: f"\\x{ord(match[0]):02X}", text)
 
 
 _BACKSLASH: Final = "a backslash is written \\x5C; what openssl shows as \\/ is written /"
@@ -516,10 +514,10 @@ _BACKSLASH: Final = "a backslash is written \\x5C; what openssl shows as \\/ is 
 def _unescape(value: str, whole: str) -> str:
     """Undo `escape_value`. Raises: BAD_REQUEST on a stray backslash or bytes that are not UTF-8."""
     data = value.encode("utf-8", "surrogatepass")
-    if b"\\" in _ESCAPE.sub(b"", data):
+    if b"\\" in re.sub(_ESCAPE, b"", data):
         raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], _BACKSLASH)
     try:
-        return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), data).decode("utf-8")
+        return re.sub(_ESCAPE, lambda match: bytes.fromhex(match[1].decode()), data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], f"not UTF-8: {error.reason}") from error
 

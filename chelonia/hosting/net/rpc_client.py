@@ -1,6 +1,7 @@
 """Stubs of the five ports: what a caller holds when the service is not in its own process.
 
-One generic stub stands for every port: its methods come from `core.operations`, its type is the port's Protocol.
+One generic stub stands for every port: its methods come from `core.operations`, its type is the port's Protocol. What
+a port needs is loaded by its first call: most commands ask one port of six.
 
 A `Channel` carries calls to one service that may have several instances: it stays with one while it answers, goes on
 to the next when it does not, asks the next beside it when it is silent (frozen, or cut off), and repeats a call within
@@ -12,23 +13,19 @@ arrive as they left the other side; those of the transport name target and cure.
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from chelonia.core import operations
+import msgspec
+
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon, Position, later
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey, ServiceId
-from chelonia.core.operations import PortMethod, PortTable, Retry
-from chelonia.core.ports.access_keys import AccessKeys
-from chelonia.core.ports.ahash import AHash
-from chelonia.core.ports.bartender import Bartender
-from chelonia.core.ports.files import Files
-from chelonia.core.ports.librarian import Librarian
-from chelonia.core.ports.shepherd import Shepherd
+from chelonia.core.operations.rows import PortMethod, PortTable, Retry
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.racing import Race, beside
 from chelonia.hosting.net.clock import SystemClock, SystemIds
@@ -54,6 +51,12 @@ from chelonia.wire.web.headers import (
 )
 
 if TYPE_CHECKING:
+    from chelonia.core.ports.access_keys import AccessKeys
+    from chelonia.core.ports.ahash import AHash
+    from chelonia.core.ports.bartender import Bartender
+    from chelonia.core.ports.files import Files
+    from chelonia.core.ports.librarian import Librarian
+    from chelonia.core.ports.shepherd import Shepherd
     from chelonia.wire.operations.table import Service
 
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
@@ -68,8 +71,7 @@ COMPACT_MS: Final = 60_000
 """How long an answer in the compact encoding is waited for."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLimits:
+class RetryLimits(msgspec.Struct, frozen=True):
     """How hard a channel tries.
 
     `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once);
@@ -86,8 +88,7 @@ class RetryLimits:
     hedge_read_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """What every channel of a process shares.
 
     `service_id`: the caller's own, where its certificate serves several; `trouble`: told target and reason of each
@@ -100,7 +101,7 @@ class Link:
     ids: Ids
     service_id: ServiceId = ServiceId("")
     trouble: Callable[[str, str], None] | None = None
-    horizon: Horizon = field(default_factory=Horizon)
+    horizon: Horizon = msgspec.field(default_factory=Horizon)
     strong: bool = False
     """Whether every call reads the newest acknowledged state: for who forgets positions between two calls."""
     compact: CompactClient | None = None
@@ -108,8 +109,8 @@ class Link:
 
 def open_link(tls: TlsStore, limits: ClientLimits | None = None) -> Link:
     """A link with connections of its own, in both encodings. Its `client` closes them."""
-    context, clock = tls.client_context(), SystemClock()
-    client = HttpClient(lambda: context, limits)
+    clock = SystemClock()
+    client = HttpClient(functools.cache(tls.client_context), limits)
     client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), clock)
     return Link(client, clock, SystemIds(), compact=client.compact)
 
@@ -129,21 +130,21 @@ class Channel:
         if not urls:
             raise CheloniaError(Kind.BAD_CONFIG, service.name, cause=f"no URL of a {service.name} is known")
         self._link = link
-        self._name, self._table = service.name, _table(service)
+        self._name, self.table = service.name, _table(service)
         self._form = None if isinstance(service, PortTable) else service
         self._patience = patience or RetryLimits()
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
         self._heard: dict[str, int] = {}
-        self._compact = compact.methods(self._table) if link.compact is not None else {}
+        self._methods: dict[str, compact.Method] = {}
 
     async def call(self, call: Call, method: str, *args: Any) -> Any:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
         assert not call.scopes, "no encoding tells how a call is narrowed: its door stands beside the service"
         if self._link.strong:
             call = call.strongly()
-        row = self._table.by_method[method]
+        row = self.table.by_method[method]
         if row.retry is Retry.KEYED and not call.request_key:
             call = call.keyed(RequestKey(self._link.ids.uuid()))
         elif row.retry is Retry.KEY_ARGUMENT and not args[0]:
@@ -178,14 +179,14 @@ class Channel:
         is the one to stay with."""
         url, client = self._urls[first], self._link.compact
         hedge_ms = 0
-        row = self._table.by_method[method]
+        row = self.table.by_method[method]
         if len(self._urls) > 1 and row.retry is not Retry.ONCE:
             hedge_ms = (self._patience.hedge_read_ms if row.brief else 0) or self._patience.hedge_ms
 
         def trying(number: int) -> Coroutine[Any, Any, Any]:
             return self._once(self._urls[number], call, method, args)
 
-        if hedge_ms and row.retry is Retry.KEYED and self._table is operations.FILES:
+        if hedge_ms and row.retry is Retry.KEYED and self._name == "files":
             async with beside(self._ask_after(url, call, hedge_ms // 2)):
                 return await self._race(first, trying, trying(first), (hedge_ms, hedge_ms))
         standing = client.standing(url) if client is not None and self._packs(url, method) else None
@@ -251,7 +252,7 @@ class Channel:
 
     def _packs(self, url: str, method: str) -> bool:
         """Whether to ask in the compact encoding; what has no SOAP form is worth it wherever it was refused before."""
-        if self._link.compact is None or method not in self._compact:
+        if self._link.compact is None or method in compact.SOAP_ALONE:
             return False
         return self._link.compact.speaks(url, self._name) or method not in self._soap.by_method
 
@@ -259,12 +260,18 @@ class Channel:
         after = later(call.read_after, self._link.horizon.newest)
         words = compact.OutgoingCall(
             0, self._name, method, call.request_id, call.request_key, self._link.service_id, after,
-            call.strong, self._compact[method].packed(args),
+            call.strong, self._method(method).packed(args),
         )  # fmt: skip
         return PendingCall(words, self._read_ms(method) or COMPACT_MS, silent_ms)
 
+    def _method(self, name: str) -> compact.Method:
+        found = self._methods.get(name)
+        if found is None:
+            found = self._methods[name] = compact.method_of(self.table.by_method[name])
+        return found
+
     def _read_ms(self, method: str) -> int:
-        return self._table.by_method[method].answer_ms or self._patience.read_ms
+        return self.table.by_method[method].answer_ms or self._patience.read_ms
 
     async def _packed(
         self, answer: Awaitable[compact.IncomingAnswer], url: str, call: Call, method: str, args: tuple[Any, ...]
@@ -280,7 +287,7 @@ class Channel:
     def _unpacked(self, answered: compact.IncomingAnswer, url: str, method: str) -> Any:
         if answered.position is not None:
             self._saw(answered.position)
-        result = compact.decode_result(self._compact[method], answered)
+        result = compact.decode_result(self._method(method), answered)
         self._heard_from(url)
         return result
 
@@ -299,7 +306,7 @@ class Channel:
         if self._form is None:
             from chelonia.wire.operations.forms import soap_form
 
-            self._form = soap_form(self._table)
+            self._form = soap_form(self.table)
         return self._form
 
     async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
@@ -330,7 +337,7 @@ class Channel:
 
     def _saw(self, position: Position) -> None:
         """Shepherds keep no metadata: what they say of it is hearsay and would bind this whole process."""
-        if self._name != operations.SHEPHERD.name:
+        if self._name != "shepherd":
             self._link.horizon.saw(position)
 
     def _note_position(self, received: Received) -> None:
@@ -362,12 +369,17 @@ def _table(service: PortTable | Service) -> PortTable:
 
 
 class _Remote:
-    """A port's methods, each a call on `channel`."""
+    """A port's methods, each a call on `channel`, which is made for the first one."""
 
-    def __init__(self, channel: Channel, table: PortTable) -> None:
-        self.channel = channel
-        for row in table.by_method.values():
+    def __init__(self, make: Callable[[], Channel]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        """A method of the port, or its channel; all of them are there afterwards."""
+        self.channel = channel = self._make()
+        for row in channel.table.by_method.values():
             setattr(self, row.method, _asking(channel, row))
+        return object.__getattribute__(self, name)
 
 
 def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -381,37 +393,50 @@ def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, A
     return ask
 
 
-def remote(link: Link, service: PortTable | Service, urls: Sequence[str], patience: RetryLimits) -> Any:
-    """The port of a service elsewhere, every method a call."""
-    return _Remote(Channel(link, service, urls, patience), _table(service))
+def remote(link: Link, service: PortTable | Service | str, urls: Sequence[str], patience: RetryLimits) -> Any:
+    """The port of a service elsewhere, every method a call.
+
+    Args: service: as of `Channel`, or the name of its module in `core.operations`. Raises: BAD_CONFIG without a URL.
+    """
+
+    def channel() -> Channel:
+        return Channel(link, _rows_of(service) if isinstance(service, str) else service, urls, patience)
+
+    if not urls:
+        channel()
+    return _Remote(channel)
+
+
+def _rows_of(port: str) -> PortTable:
+    return cast(PortTable, getattr(importlib.import_module(f"chelonia.core.operations.{port}"), port.upper()))
 
 
 def remote_ahash(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AHash:
     """An A-Hash elsewhere. A transact without a key gets a fresh one: a repeated call must apply once."""
     hedged = RetryLimits(hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
-    return cast(AHash, remote(link, operations.AHASH, urls, patience or hedged))
+    return cast("AHash", remote(link, "ahash", urls, patience or hedged))
 
 
 def remote_librarian(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Librarian:
     """A Librarian elsewhere."""
-    return cast(Librarian, remote(link, operations.LIBRARIAN, urls, patience or RetryLimits()))
+    return cast("Librarian", remote(link, "librarian", urls, patience or RetryLimits()))
 
 
 def remote_shepherd(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Shepherd:
     """A Shepherd elsewhere; it is asked once, whoever asks has others."""
-    return cast(Shepherd, remote(link, operations.SHEPHERD, urls, patience or RetryLimits(retry_ms=0)))
+    return cast("Shepherd", remote(link, "shepherd", urls, patience or RetryLimits(retry_ms=0)))
 
 
 def remote_files(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Files:
     """The port `Files` of a Bartender elsewhere."""
-    return cast(Files, remote(link, operations.FILES, urls, patience or RetryLimits()))
+    return cast("Files", remote(link, "files", urls, patience or RetryLimits()))
 
 
 def remote_keys(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AccessKeys:
     """The port `AccessKeys` of a Bartender elsewhere."""
-    return cast(AccessKeys, remote(link, operations.ACCESS_KEYS, urls, patience or RetryLimits()))
+    return cast("AccessKeys", remote(link, "access_keys", urls, patience or RetryLimits()))
 
 
 def remote_bartender(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Bartender:
     """A Bartender elsewhere."""
-    return cast(Bartender, remote(link, operations.BARTENDER, urls, patience or RetryLimits()))
+    return cast("Bartender", remote(link, "bartender", urls, patience or RetryLimits()))

@@ -15,7 +15,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urljoin, urlsplit
@@ -24,6 +23,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, Streaming, TlsSource, target_of
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, make_client_context
 

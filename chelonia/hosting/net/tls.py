@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -70,10 +71,11 @@ UNLIMITED: Final = (
     "it has no signing policy, so it may issue every name: write one, or name the other in [trust] issuers"
 )
 _KEY_MODES: Final = (0o400, 0o600)
-_CA_FILE: Final = re.compile(r"[0-9a-f]{8}\.[0-9]{1,3}\Z")
-_CRL_FILE: Final = re.compile(r"[0-9a-f]{8}\.r[0-9]{1,3}\Z")
-_POLICY_LINE: Final = re.compile(r"(access_id_\w+|pos_rights|neg_rights|cond_\w+)\s+(\S+)\s+(\S.*)\Z")
-_PEM_CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+_TRUST_FILE: Final = r"[0-9a-f]{8}\.r?[0-9]{1,3}\Z|.*\.signing_policy\Z"
+_CA_FILE: Final = r"[0-9a-f]{8}\.[0-9]{1,3}\Z"
+_CRL_FILE: Final = r"[0-9a-f]{8}\.r[0-9]{1,3}\Z"
+_POLICY_LINE: Final = r"(access_id_\w+|pos_rights|neg_rights|cond_\w+)\s+(\S+)\s+(\S.*)\Z"
+_PEM_CRL: Final = rb"(?s)-----BEGIN X509 CRL-----.+?-----END X509 CRL-----"
 _PEM_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _CURES: Final = {
     18: "it is self-signed and not in the trust directory",
@@ -118,8 +120,7 @@ class TlsSettings:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class SigningPolicy:
+class SigningPolicy(msgspec.Struct, frozen=True):
     """What one CA may sign: `ca` its DN, `patterns` of subjects in slash form (`*` any text, `?` one character)."""
 
     ca: Dn
@@ -130,8 +131,7 @@ class SigningPolicy:
         return any(_pattern(pattern).fullmatch(subject) for pattern in self.patterns)
 
 
-@dataclass(frozen=True, slots=True)
-class Crl:
+class Crl(msgspec.Struct, frozen=True):
     """A revocation list as read: `source` file name, `revoked` serial numbers, `next_update_ms` when it expires.
 
     `signers`: SHA-256 of the CA certificates in the trust directory whose key verifies its signature.
@@ -151,8 +151,7 @@ class Crl:
         return fingerprint(issuer) in self.signers or _crl_signed(self.crl, issuer)
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(msgspec.Struct, frozen=True):
     """Everything read from a trust directory or CA file, at one moment; never changes.
 
     Fields: `cas` certificates; `crls`, `policies`, `problems` by the DN of the CA they are about: `problems` names
@@ -304,8 +303,7 @@ class TlsStore:
         return make_client_context(self._settings, trust, inspect, speaks=key.speaks)
 
 
-@dataclass(frozen=True, slots=True)
-class _Client:
+class _Client(msgspec.Struct, frozen=True):
     """A kind of client: whom it expects (None: anyone the CAs vouch for), and what it speaks."""
 
     expected_dn: Dn | None
@@ -435,7 +433,7 @@ def parse_signing_policy(text: str) -> tuple[SigningPolicy, ...]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        match = _POLICY_LINE.match(line.strip())
+        match = re.match(_POLICY_LINE, line.strip())
         if match is None or match[1] == "neg_rights":
             raise ValueError(f"line {number} is not understood: {line.strip()[:80]}")
         key, value = match[1], _unquote(match[3])
@@ -608,13 +606,12 @@ def _trust_files(settings: TlsSettings) -> list[Path]:
         except OSError as error:
             cause = f"cannot list the CA directory: {error.strerror}"
             raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(settings.ca_dir), cause) from error
-        wanted = (_CA_FILE.match, _CRL_FILE.match, lambda name: name.endswith(".signing_policy"))
-        files += [settings.ca_dir / name for name in names if any(want(name) for want in wanted)]
+        files += [settings.ca_dir / name for name in names if re.match(_TRUST_FILE, name)]
     return files + ([settings.ca_file] if settings.ca_file else [])
 
 
 def _is_crl(path: Path) -> bool:
-    return bool(_CRL_FILE.match(path.name))
+    return bool(re.match(_CRL_FILE, path.name))
 
 
 def _is_policy(path: Path) -> bool:
@@ -652,11 +649,11 @@ def _read_crls(files: Iterable[Path], cas: _Cas, problems: dict[str, str]) -> di
     found: dict[str, dict[bytes, Crl]] = {}
     for path in files:
         bundle = not _is_crl(path)
-        if bundle and (_is_policy(path) or _CA_FILE.match(path.name)):
+        if bundle and (_is_policy(path) or re.match(_CA_FILE, path.name)):
             continue
         try:
             data = _read(path)
-            blocks = _PEM_CRL.findall(data) or ([] if bundle else [data])
+            blocks = re.findall(_PEM_CRL, data) or ([] if bundle else [data])
             crls = [_load_crl(block, path, cas) for block in blocks]
         except (OSError, ValueError) as error:
             _unusable(path, error, cas, problems)

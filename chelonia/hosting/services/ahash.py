@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 from chelonia.ahash.group.service import ReplicatedAHash
@@ -15,6 +14,7 @@ from chelonia.ahash.store.port import LocalDurability
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia.hosting.ahash_replica import (
     REPLACE,
     RESTORE,

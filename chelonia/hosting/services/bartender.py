@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +15,11 @@ from chelonia.core.cluster.drills import Drill
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.ids import ServiceId
 from chelonia.core.names import parse_ln
-from chelonia.core.operations import ACCESS_KEYS, FILES
+from chelonia.core.operations.access_keys import ACCESS_KEYS
+from chelonia.core.operations.files import FILES
 from chelonia.core.ports.librarian import Librarian, NodeView
 from chelonia.core.timing.jobs import JobView
+from chelonia.core.values import replace
 from chelonia.hosting.config import BartenderSection, files_url, read_secret
 from chelonia.hosting.doors.compact_server import offer
 from chelonia.hosting.doors.plain.door import PlainDoor

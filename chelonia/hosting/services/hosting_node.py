@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.core.timing.jobs import Job, Jobs, JobView, Wait, every
+from chelonia.core.values import replace
 from chelonia.hosting.config import NodeConfig, trusted
 from chelonia.hosting.directory import ShepherdDirectory
 from chelonia.hosting.doors.compact_server import Offered

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.ports.shepherd import StoreIdentity
+from chelonia.core.values import replace
 from chelonia.hosting.config import load_config
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store.blobs_files import lay_out, locked

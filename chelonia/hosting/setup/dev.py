@@ -25,7 +25,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from chelonia.ahash.settings import AHashSettings
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.values import replace
 from chelonia.hosting.ahash_replica import found_store
 from chelonia.hosting.config import (
     AHashSection,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -21,6 +20,7 @@ from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, ReferenceId, ServiceId, blob_object, shepherd_object
 from chelonia.core.timing.clock import within
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.drills import decide as drills
 from chelonia.librarian.drills.decide import DRILL, DrillView, Holding, Scene

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, looked
@@ -22,6 +24,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.repair.plan.decide import NodeHealth
@@ -321,32 +324,32 @@ def _corruption(drill: Drill, seen: DrillView, now: Ms) -> Drill:
 
 # --- as it is stored --------------------------------------------------------------------------------------------------
 
-_INTS: Final = frozenset(f.name for f in fields(Drill) if f.type in ("int", "Ms"))
+_INTS: Final = frozenset(field.name for field in structs.fields(Drill) if isinstance(field.default, int))
 
 
 def stored_drill(record: StoredObject) -> Drill:
     """The present or last drill, from the record of repair."""
     found = record.sections.get(DRILL, {})
     values: dict[str, object] = {}
-    for field in fields(Drill):
-        text = found.get(field.name, "")
-        if field.name in _INTS:
-            values[field.name] = int(text) if text.isdecimal() else 0
-        elif field.name == "action":
-            values[field.name] = DrillAction(text or DrillAction.SILENCE.value)
-        elif field.name == "stage":
-            values[field.name] = DrillStage(text or DrillStage.NONE.value)
+    for name in Drill.__struct_fields__:
+        text = found.get(name, "")
+        if name in _INTS:
+            values[name] = int(text) if text.isdecimal() else 0
+        elif name == "action":
+            values[name] = DrillAction(text or DrillAction.SILENCE.value)
+        elif name == "stage":
+            values[name] = DrillStage(text or DrillStage.NONE.value)
         else:
-            values[field.name] = text
+            values[name] = text
     return Drill(**values)  # type: ignore[arg-type]
 
 
 def storing(drill: Drill) -> list[Element]:
     """The change that stores a drill in the place of the one before."""
     elements = []
-    for field in fields(Drill):
-        value = getattr(drill, field.name)
+    for name in Drill.__struct_fields__:
+        value = getattr(drill, name)
         text = str(value.value if isinstance(value, DrillAction | DrillStage) else value)
         kept = text not in ("", "0")
-        elements.append(put(REPAIR_OBJECT, DRILL, field.name, text) if kept else drop(REPAIR_OBJECT, DRILL, field.name))
+        elements.append(put(REPAIR_OBJECT, DRILL, name, text) if kept else drop(REPAIR_OBJECT, DRILL, name))
     return elements

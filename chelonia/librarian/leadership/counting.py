@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chelonia.core import bounds
 from chelonia.core.ids import CONTENT_PREFIX, QUOTAS_OBJECT, ObjectId, is_uuid
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.elements import add, erase, put

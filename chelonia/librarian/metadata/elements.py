@@ -7,7 +7,6 @@ erasure outbox. Layout: `docs/formats/metadata.md`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.cluster.replicas import Location
@@ -15,6 +14,7 @@ from chelonia.core.contents.uploads import Expect
 from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
+from chelonia.core.values import replace
 
 EXPECT: Final = "expect"
 """Change id of the elements that carry what the caller rests on: unmet means CONFLICT, never a silent retry."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from chelonia.core import bounds
@@ -57,6 +56,7 @@ from chelonia.core.ports.librarian import (
     Unlink,
     Unmake,
 )
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import OPEN, content_of
 from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
 from chelonia.librarian.metadata.records import PlannedTransact, Records

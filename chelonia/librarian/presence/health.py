@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from chelonia.core.cluster.placement import DRAINING, NODE_ALIVE, NODE_MAINTENAN
 from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import Dn, Ms, ServiceId, is_uuid
 from chelonia.core.ports.librarian import Arriving, Heartbeat, NodeView
+from chelonia.core.values import replace
 from chelonia.librarian.presence.failure_evidence import FailureEvidence
 from chelonia.librarian.presence.identity import older
 from chelonia.librarian.presence.listening import Listening

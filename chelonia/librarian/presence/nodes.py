@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 from chelonia.core import bounds
@@ -39,6 +38,7 @@ from chelonia.core.ports.librarian import (
     ReportAnswer,
     ServiceRecord,
 )
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.rebuild_record import REPORTED, may_have_named, still_named, under_way
 from chelonia.librarian.metadata.records import PlannedTransact, Records

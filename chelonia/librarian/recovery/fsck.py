@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -36,6 +36,7 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element, Page, Walk
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import content_of, last_byte_key
 from chelonia.librarian.metadata.elements import check, outbox_reference, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records

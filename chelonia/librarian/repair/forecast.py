@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.ids import Ms, ReferenceId
+from chelonia.core.values import replace
 
 SAMPLES: Final = 128
 """Copies remembered of small ones (below `COPY_BYTES`), and as many of large ones."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
@@ -28,6 +27,7 @@ from chelonia.core.ports.librarian import (
     ReportAnswer,
 )
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait, every
+from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.reports.heartbeats import HeartbeatSender
 from chelonia.shepherd.reports.stock import Stock

@@ -7,10 +7,9 @@ an old backup could erase bytes it has forgotten.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chelonia.core.cluster.position import Position
 from chelonia.core.ports.shepherd import Authority, ShepherdState
+from chelonia.core.values import replace
 
 
 def refusal(state: ShepherdState, authority: Authority | None) -> str:

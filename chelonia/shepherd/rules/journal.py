@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Report, ReportedReplica
+from chelonia.core.values import replace
 from chelonia.shepherd.store.lifecycle import gone
 
 Describe = Callable[[ReferenceId], ReportedReplica | None]

@@ -19,7 +19,7 @@ import stat
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,7 @@ from chelonia.core.ports.shepherd import (
     StoredReplica,
     StoreIdentity,
 )
+from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes, store_state
 from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_directory
 from chelonia.wire import records
@@ -229,14 +230,13 @@ class FileBlobs:
             folder = self._root / "replicas" / f"{number:02x}"
             noted = notes.parts.get(folder.name, {})
             page = await self.run(lambda folder=folder, noted=noted: _scan_page(folder, noted))  # type: ignore[misc]
-            alone = [stored for stored in page.read if stored.size < 0]
-            moved = {stored.reference for stored in alone if await self._follows_aside(stored.reference)}
+            alone = [stored.reference for stored in page.read if stored.size < 0]
+            moved = {reference for reference in alone if await self._follows_aside(reference)}
             yield replace(page, read=[stored for stored in page.read if stored.reference not in moved])
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
         """How many bytes of these replicas are there, -1 where none are."""
-        folder = f"{self._root}/replicas"
-        paths = [f"{folder}/{reference[:2]}/{reference}" for reference in references]
+        paths = [f"{self._root}/replicas/{reference[:2]}/{reference}" for reference in references]
         return await self.run(lambda: tuple(map(_size, paths)))
 
     async def notes(self, head: bytes = b"") -> Notes:

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import os
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +29,7 @@ from chelonia.core.ports.shepherd import (
     StoreIdentity,
 )
 from chelonia.core.timing.jobs import Job, Next, Wait
+from chelonia.core.values import replace
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store import store_state
 from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs

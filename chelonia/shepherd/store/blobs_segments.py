@@ -15,7 +15,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import PREFIX_CHARS, ByteRange, SmallReplica, StoredReplica
+from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_segment_start as start
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_segment_file import UNREADABLE, SegmentFile, make_segment, sync_directory

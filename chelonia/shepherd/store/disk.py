@@ -10,13 +10,13 @@ Runbook: docs/operate/when-a-disk-dies.md.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.ports.shepherd import BlobStore, StoreIdentity
 from chelonia.core.timing.clock import Ids
+from chelonia.core.values import replace
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,14 @@ Pure. Reasoning: docs/design/002-protocols.md, "Uncommitted replicas".
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.cluster.replicas import PROVEN, Cause, Checksums, ReplicaFacts, ReplicaState, next_state
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId
 from chelonia.core.ports.librarian import ReportedReplica
 from chelonia.core.ports.shepherd import StoredReplica
+from chelonia.core.values import replace
 from chelonia.shepherd.settings import ShepherdSettings
 
 ASK_AGAIN_TIMES_MAX: Final = 64

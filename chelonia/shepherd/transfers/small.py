@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
@@ -30,6 +29,7 @@ from chelonia.core.ports.shepherd import (
     SmallReplica,
     StoreOutcome,
 )
+from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Hasher

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from chelonia.core import bounds
@@ -27,6 +27,7 @@ from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ReferenceId, ServiceId,
 from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
+from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.rules.promises import Promise, make_room
 from chelonia.shepherd.store import lifecycle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from chelonia.core import operations
 from chelonia.core.errors import Kind
+from chelonia.core.operations import ahash
 from chelonia.core.ports.ahash import (
     AHash,
     ChangeOutcome,
@@ -57,7 +57,7 @@ _CHANGED = record(
 )
 _OBJECT = stored_object("ID")
 AHASH: Final = service(
-    operations.AHASH,
+    ahash.AHASH,
     "ahash",
     (
         Spec(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from chelonia.core import operations
+from chelonia.core.operations import bartender
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     Bartender,
@@ -152,7 +152,7 @@ def _spec(name: str, method: Any, request: Record, answer: Record) -> Spec:
 
 
 BARTENDER: Final = service(
-    operations.BARTENDER,
+    bartender.BARTENDER,
     "bar",
     (
         _spec("stat", Bartender.stat, _NAME, _STAT),

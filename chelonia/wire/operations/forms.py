@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from chelonia.core.operations import PortTable
+from chelonia.core.operations.rows import PortTable
 from chelonia.wire.operations.ahash import AHASH
 from chelonia.wire.operations.bartender import BARTENDER
 from chelonia.wire.operations.librarian import LIBRARIAN

@@ -7,14 +7,14 @@ as `deleted`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
-from chelonia.core import bounds, operations
+from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
+from chelonia.core.operations import librarian
 from chelonia.core.ports.librarian import (
     Arriving,
     Heartbeat,
@@ -31,6 +31,7 @@ from chelonia.core.ports.librarian import (
     Traversal,
     TraversedStep,
 )
+from chelonia.core.values import replace
 from chelonia.wire.elements import (
     CHECKSUMS,
     COUNTS,
@@ -240,7 +241,7 @@ _GET_ELEMENT = single(_GUID)
 _L = Librarian
 
 LIBRARIAN: Final = service(
-    operations.LIBRARIAN,
+    librarian.LIBRARIAN,
     "lbr",
     (
         Spec(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from chelonia.core import operations
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
+from chelonia.core.operations import shepherd
 from chelonia.core.ports.shepherd import (
     Authority,
     DeleteOutcome,
@@ -249,7 +249,7 @@ _AUTHORITY = record(Authority, Child("position", "position", POSITION))
 _TURL = {name: answers(name, _properties(f"{name}Response", _turl_make, _turl_take)) for name in ("get", "put")}
 
 SHEPHERD: Final = service(
-    operations.SHEPHERD,
+    shepherd.SHEPHERD,
     "she",
     (
         Spec(

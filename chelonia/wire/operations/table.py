@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chelonia.core.operations import PortTable
+from chelonia.core.operations.rows import PortTable
 from chelonia.wire.schema import Codec, Record, compile_record
 
 NAMESPACES: Final[Mapping[str, str]] = {

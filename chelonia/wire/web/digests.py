@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import replace
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 
 _HEX = re.compile(r"[0-9a-f]{1,8}")
 _BYTES = {"sha256": 32, "md5": 16, "adler32": 4, "crc32c": 4}

@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillSt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.timing.clock import stamp
+from chelonia.core.values import replace
 from chelonia.wire.web import curve
 from chelonia.wire.web.curve import Curve, CurvePoint
 from chelonia_clients.administrator import Administrator

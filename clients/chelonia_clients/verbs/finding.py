@@ -7,7 +7,6 @@ A verb that removes takes its whole name, or one of its other whole names: nothi
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
 from chelonia_clients.verbs import table
@@ -57,6 +56,8 @@ def find_verb(word: str) -> Verb | None:
 
 def suggest(word: str) -> str:
     """What a word that is no verb may have been meant as: `Did you mean ...?` after a blank, or ""."""
+    import difflib  # here: hardly a command needs it
+
     lower = word.lower()
     names = {verb.name.lower(): verb.name for verb in VERBS} | {alias: alias for alias in (*WHOLE, "put", "get")}
     if lower in _ADMIN:

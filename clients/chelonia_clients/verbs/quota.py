@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from chelonia.core.cluster.quotas import UNBOUNDED, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, Guid
+from chelonia.core.values import replace
 from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_size
 from chelonia_clients.output import human_size, table
 from chelonia_clients.session import REMOTE, Session

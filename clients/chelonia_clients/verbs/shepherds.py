@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chelonia.core import bounds
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_WAITING
@@ -16,6 +16,7 @@ from chelonia.core.cluster.replicas import ReplicaState, parse_location
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId, ServiceId
 from chelonia.core.ports.shepherd import RECORDS_ASIDE, Damaged, ReplicaRecord, ScrubOrder
+from chelonia.core.values import replace
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.client import new_call

@@ -10,11 +10,12 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, upload
 from chelonia_clients.arguments import Arguments, UsageError

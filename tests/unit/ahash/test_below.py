@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from chelonia.ahash import below
 from chelonia.ahash.engine import Overlay, transact
@@ -11,6 +10,7 @@ from chelonia.core import bounds
 from chelonia.core.contents.below import Below, common_prefix
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Needed
+from chelonia.core.values import replace
 from tests.support.ahash import put
 from tests.support.memory_store import MemoryStore
 

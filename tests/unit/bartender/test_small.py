@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from chelonia.core.errors import Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, When, Write
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
+from chelonia.core.values import replace
 from tests.support.files_worlds import at
 from tests.unit.bartender.stage import ADMIN, JOE, Stage, scene
 

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from chelonia.core.ports.bartender import (
     StartPutRequest,
 )
 from chelonia.core.ports.shepherd import Purpose
+from chelonia.core.values import replace
 from chelonia.wire import receipts
 from tests.unit.bartender.stage import (
     BARTENDER_DN,

@@ -12,6 +12,7 @@ from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.settings import Wish, settle
 from chelonia_clients.sync import SyncAdministrator
 from tests.support.bartender import FakeBartender
@@ -39,7 +40,7 @@ class Carrier:
         self.closed += 1
 
 
-async def opened(**names: tuple[str, ...]) -> connect.Administrator:
+async def opened(**names: tuple[str, ...]) -> Administrator:
     settings = settle(Wish(bartenders=("https://b",), **names), {}, None)  # type: ignore[arg-type]
     return connect.open_administrator(cast(HttpClient, Carrier()), settings)
 

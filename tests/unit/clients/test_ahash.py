@@ -1,6 +1,6 @@
 """`chelonia admin ahash ...` as administrators see it: A-Hashes of paper, each with a status of its own."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import StringIO
 
 import pytest
@@ -10,6 +10,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import AHashStatus, GroupChange, GroupStep, PagesSeen, ReplicaView
+from chelonia.core.values import replace
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.verbs import ahash as verbs_ahash
 

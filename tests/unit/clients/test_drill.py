@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 from xml.etree import ElementTree
@@ -17,6 +17,7 @@ from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillSt
 from chelonia.core.cluster.healing import Exposed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.values import replace
 from chelonia.hosting.metrics import Metrics
 from chelonia.wire.web import chart, curve
 from chelonia.wire.web.curve import Curve, CurvePoint

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +25,7 @@ from chelonia.core.cluster.healing import (
 from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.ports.ahash import Position
 from chelonia.core.ports.librarian import HealthSummary, NodeView, ServiceRecord
+from chelonia.core.values import replace
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from chelonia.core.contents.parts import UploadId
 from chelonia.core.errors import Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Failure, Files, Look, Looked, Part, Placed, Seal, Uploads
+from chelonia.core.values import replace
 from chelonia.hosting.transfer.upload import TRIES
 from chelonia_clients import resuming, transfers
 from chelonia_clients.client import Client

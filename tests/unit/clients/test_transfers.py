@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
+from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.stall_watch import StallWatch

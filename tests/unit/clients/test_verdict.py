@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from chelonia.core.cluster.healing import Exposed, NodeCursor
@@ -12,6 +10,7 @@ from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.ahash import AHashStatus, Position, ReplicaView
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
+from chelonia.core.values import replace
 from chelonia_clients.verbs.status import verdict_lines
 from chelonia_clients.verdict import Arrival, Seen, arrived, days_left, full_in_ms, judge
 from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE

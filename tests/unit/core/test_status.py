@@ -4,7 +4,7 @@ import pytest
 
 from chelonia.core import status
 from chelonia.core.errors import Kind
-from chelonia.core.operations import BARTENDER
+from chelonia.core.operations.bartender import BARTENDER
 
 
 @pytest.mark.parametrize("op", sorted(status.PHRASES))

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
+from chelonia.core.values import replace
 from chelonia_fuse import behind, committing
 from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
@@ -62,7 +62,7 @@ def young_as_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
 def _young(answer: object) -> object:
     known = getattr(answer, "attributes", None)
     if known is not None and known.accessed_ns == UNWRITTEN_NS:
-        object.__setattr__(answer, "attributes", structs.replace(known, created_ns=time.time_ns()))
+        return replace(answer, attributes=replace(known, created_ns=time.time_ns()))  # type: ignore[type-var]
     return answer
 
 
@@ -230,9 +230,9 @@ def test_what_was_told_of_a_part_says_nothing_beyond_it_nor_later() -> None:
 
 
 def test_a_file_is_awaited_for_a_few_seconds_only(mount: Trial) -> None:
-    known = structs.replace(
+    known = replace(
         mount.root.attributes, type="file", etag=f"{mount.root.guid}-0", accessed_ns=UNWRITTEN_NS, created_ns=10**9
     )
     assert is_unwritten(known, 2 * 10**9)
     assert not is_unwritten(known, 5 * 10**9)
-    assert not is_unwritten(structs.replace(known, etag="blob"), 2 * 10**9)
+    assert not is_unwritten(replace(known, etag="blob"), 2 * 10**9)

@@ -1,7 +1,6 @@
 """A replica in a node: which directories it takes, and what it says of itself."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import AHashStatus, PagesSeen, ReplicaView
+from chelonia.core.values import replace
 from chelonia.hosting.ahash_replica import leave_group, outlive_grants, page_scrub, store_settings, tell, unready
 from chelonia.hosting.config import AHashSection, problems_of
 from chelonia.hosting.metrics import Metrics

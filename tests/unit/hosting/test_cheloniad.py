@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -21,6 +20,7 @@ from cryptography import x509
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.rights.policy import Action, decide
+from chelonia.core.values import replace
 from chelonia.hosting.cheloniad import main, note_trouble, spare_the_collector
 from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.net.identity import identity_of_chain

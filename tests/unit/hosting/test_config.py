@@ -13,6 +13,7 @@ import pytest
 
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia.hosting import config as configuration
 from chelonia.hosting.ahash_replica import configured
 from chelonia.hosting.config import (
@@ -106,7 +107,7 @@ def test_every_key_of_the_manual_is_explained(role: str) -> None:
 def test_what_is_printed_is_read_back_the_same(role: str) -> None:
     config = load_config(CONF / f"{role}.toml")
     again = parse_config(tomllib.loads(render_config(config)))
-    assert dataclasses.replace(again, **{role: None}) == dataclasses.replace(config, **{role: None})
+    assert replace(again, **{role: None}) == replace(config, **{role: None})
     assert render_config(again) == render_config(config)
 
 
@@ -227,7 +228,7 @@ def test_a_group_is_read_as_it_is_meant() -> None:
     membership = configured(section)
     assert (membership.voters, membership.replicas, membership.next_replica) == ((1,), (1, 2, 3), 4)
     again = parse_config(tomllib.loads(render_config(parse_config(tomllib.loads(GROUP)))))
-    assert again.ahash == dataclasses.replace(section, tuning=again.ahash.tuning if again.ahash else {})
+    assert again.ahash == replace(section, tuning=again.ahash.tuning if again.ahash else {})
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.librarian.settings import LibrarianSettings
 from tests.support.librarian import ADMIN, bench

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chelonia.ahash.service import AHashService
 from chelonia.core.caller import Call
@@ -28,6 +28,7 @@ from chelonia.core.ports.shepherd import (
     ShepherdStatus,
     TurlOutcome,
 )
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.service import LibrarianService

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash, AHashStatus, Element, Page, TransactOutcome
 from chelonia.core.ports.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.ports.shepherd import DeleteOutcome
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import drop, erase, outbox_record, put
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.repair.erase import sorted_out
@@ -502,8 +503,7 @@ class Vague:
 
 def test_what_may_have_been_written_is_planned_like_what_was() -> None:
     async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
-        async with paper(3, settings, wrap=Vague) as p:
+        async with paper(3, replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9), wrap=Vague) as p:
             _, blob = await p.upload("f", copies=2)
             await asyncio.sleep(3)
             one = p.b.shepherds[0]

@@ -1,7 +1,6 @@
 """What a drill does to a Shepherd: silence that ends by itself, and one byte of one copy."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.ports.shepherd import ByteRange, GetRequest, ScrubOrder
+from chelonia.core.values import replace
 from tests.support.shepherd import (
     ADMINISTRATOR,
     BARTENDER,

@@ -1,7 +1,6 @@
 """What administrators ask of a Shepherd: a scrub of some replicas, and what becomes of its quarantine."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
 from chelonia.core.ports.shepherd import ScrubOrder, ScrubPage, StoredReplica
+from chelonia.core.values import replace
 from chelonia.shepherd import service
 from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, virtual
 

@@ -4,7 +4,6 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem
 from chelonia.core.ports.shepherd import MARK, Authority, GetRequest, ShepherdState
+from chelonia.core.values import replace
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark

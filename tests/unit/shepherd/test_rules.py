@@ -1,7 +1,6 @@
 """The pure parts: the replica's local life, the journal, the index, authority, pacing, checksums."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import ReportedReplica
 from chelonia.core.ports.shepherd import Authority, Scanned, ShepherdState, StoredReplica
+from chelonia.core.values import replace
 from chelonia.shepherd.rules import authority, scrub
 from chelonia.shepherd.rules.journal import Describe, Journal
 from chelonia.shepherd.rules.scrub import RoundPace, ScrubRound

@@ -1,13 +1,13 @@
 """A scrub leaves nothing out: not the end of large replicas, nor the last replica of a page."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from chelonia.core import bounds
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import ScrubOrder
+from chelonia.core.values import replace
 from chelonia.shepherd import scrubber
 from tests.support.shepherd import ADMINISTRATOR, World, virtual
 

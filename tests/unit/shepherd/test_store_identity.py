@@ -1,7 +1,6 @@
 """Whose store a disk is: made once, known again, missed when it is gone."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, InventoryItem
 from chelonia.core.ports.shepherd import Authority, StoreIdentity
+from chelonia.core.values import replace
 from tests.support.memory_blobs import MemoryBlobs
 from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, virtual
 

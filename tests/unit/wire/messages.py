@@ -19,6 +19,8 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.bartender import Bartender, MakeRequest
 from chelonia.core.ports.librarian import HealthSummary, ReportAnswer, Traversal
 from chelonia.core.ports.shepherd import GetRequest, PutRequest, ReplicaStatOutcome
+from chelonia.core.values import replace
+from tests.unit.wire.samples import field_names
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["", "\\", "\x00", "\r\n", "\ufffe", " a ", "<&>]]>", '"', "\\u0041"]
@@ -51,13 +53,8 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return SECTIONS if typing.get_origin(args[1]) is Mapping else st.dictionaries(TEXT, of(args[1]), max_size=3)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
-    if hint in (StoredObject, Traversal):
-        return _dataclass(hint)
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        hints = typing.get_type_hints(hint)
-        return st.builds(hint, **{name: of(hints[name]) for name in hint.__struct_fields__})
-    if dataclasses.is_dataclass(hint):
-        return _dataclass(hint)
+    if dataclasses.is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
+        return _value(hint)
     return {str: TEXT, bytes: st.binary(max_size=12), int: INT, bool: st.booleans(), type(None): st.none()}[hint]
 
 
@@ -74,7 +71,7 @@ def results(method: Any) -> st.SearchStrategy[Any]:
     return of(typing.get_type_hints(method)["return"])
 
 
-def _dataclass(cls: Any) -> st.SearchStrategy[Any]:
+def _value(cls: Any) -> st.SearchStrategy[Any]:
     if cls is LogicalName:
         return st.builds(LogicalName, GUIDS, NAME_PARTS, st.booleans())
     if cls is StoredObject:
@@ -83,7 +80,7 @@ def _dataclass(cls: Any) -> st.SearchStrategy[Any]:
         hints = typing.get_type_hints(cls)
         return st.builds(cls, of(hints["steps"]), st.booleans(), of(hints["last"]), NAME_PARTS)
     hints = typing.get_type_hints(cls)
-    fields = {field.name: of(hints[field.name]) for field in dataclasses.fields(cls)}
+    fields = {name: of(hints[name]) for name in field_names(cls)}
     if cls in (GetRequest, PutRequest):
         fields["lifetime_ms"] = st.integers(0, 2**40)
     if cls is ReportAnswer:
@@ -103,4 +100,4 @@ def _as_sent(outcome: ReplicaStatOutcome) -> ReplicaStatOutcome:
     """What is not found has no fields; what is found has none spelled None."""
     if not outcome.found:
         return ReplicaStatOutcome(outcome.request_id, outcome.reference, False)
-    return dataclasses.replace(outcome, size=max(outcome.size, -1))
+    return replace(outcome, size=max(outcome.size, -1))

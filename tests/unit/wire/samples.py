@@ -37,13 +37,8 @@ def of(hint: Any) -> Any:
         return SECTIONS if args[1] is not int else {"alive": 7}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return next(iter(hint))
-    if hint in (StoredObject, Traversal):
-        return _dataclass(hint)
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        hints = typing.get_type_hints(hint)
-        return hint(**{name: of(hints[name]) for name in hint.__struct_fields__})
-    if dataclasses.is_dataclass(hint):
-        return _dataclass(hint)
+    if dataclasses.is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
+        return _value(hint)
     return {str: TEXT, bytes: b"\x00\xff", int: 7, bool: True, type(None): None}[hint]
 
 
@@ -60,15 +55,22 @@ def result(method: Any) -> Any:
     return of(typing.get_type_hints(method)["return"])
 
 
-def _dataclass(cls: Any) -> Any:
+def _value(cls: Any) -> Any:
     if cls is LogicalName:
         return LogicalName(Guid("0"), ("a", "b"))
     if cls is StoredObject:
         return StoredObject(ObjectId("0"), 7, SECTIONS, {"entries": 1001})
     hints = typing.get_type_hints(cls)
-    values = {name: of(hint) for name, hint in hints.items()}
+    values = {name: of(hints[name]) for name in field_names(cls)}
     if cls is Traversal:
         values["rest"] = ("c", "d")
     if cls is Checksums:
         values |= {"crc32c": "", "crc64nvme": ""}  # SOAP does not know them
     return cls(**values)
+
+
+def field_names(cls: Any) -> tuple[str, ...]:
+    """Of a struct or a dataclass."""
+    if issubclass(cls, msgspec.Struct):
+        return cls.__struct_fields__
+    return tuple(field.name for field in dataclasses.fields(cls))

@@ -13,7 +13,10 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
-from chelonia.core.operations import AHASH, FILES, TABLES, PortMethod
+from chelonia.core.operations.ahash import AHASH
+from chelonia.core.operations.files import FILES
+from chelonia.core.operations.rows import PortMethod
+from chelonia.core.operations.tables import TABLES
 from chelonia.core.ports.files import Remove, Removing
 from chelonia.wire import compact
 from tests.unit.wire import messages

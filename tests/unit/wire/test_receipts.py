@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.values import replace
 from chelonia.wire import armour, receipts
 
 INT = st.integers(-1, 2**63 - 1)
@@ -38,35 +38,35 @@ def test_text_and_signed_bytes_are_those_of_the_document() -> None:
 
 def test_the_signature_covers_everything_but_itself() -> None:
     signed = receipts.signed_bytes(RECEIPT)
-    assert receipts.signed_bytes(dataclasses.replace(RECEIPT, signature="other")) == signed
+    assert receipts.signed_bytes(replace(RECEIPT, signature="other")) == signed
     others = [
-        dataclasses.replace(RECEIPT, blob=BlobId("other")),
-        dataclasses.replace(RECEIPT, location=Location(ServiceId("x"), RECEIPT.location.reference)),
-        dataclasses.replace(RECEIPT, location=Location(RECEIPT.location.shepherd, ReferenceId("x"))),
-        dataclasses.replace(RECEIPT, size=6),
-        dataclasses.replace(RECEIPT, checksums=Checksums(sha256="00")),
-        dataclasses.replace(RECEIPT, boot=4),
-        dataclasses.replace(RECEIPT, issued_ms=Ms(0)),
+        replace(RECEIPT, blob=BlobId("other")),
+        replace(RECEIPT, location=Location(ServiceId("x"), RECEIPT.location.reference)),
+        replace(RECEIPT, location=Location(RECEIPT.location.shepherd, ReferenceId("x"))),
+        replace(RECEIPT, size=6),
+        replace(RECEIPT, checksums=Checksums(sha256="00")),
+        replace(RECEIPT, boot=4),
+        replace(RECEIPT, issued_ms=Ms(0)),
     ]
     assert len({receipts.signed_bytes(other) for other in others} | {signed}) == len(others) + 1
 
 
 @pytest.mark.parametrize("count", range(1, 18))
 def test_receipts_given_together_share_one_signature_and_each_stands_for_itself(count: int) -> None:
-    unsigned = [dataclasses.replace(RECEIPT, size=n, signature="") for n in range(count)]
+    unsigned = [replace(RECEIPT, size=n, signature="") for n in range(count)]
     messages = list[bytes]()
     signed = receipts.sign_all(unsigned, lambda message: f"of {messages.append(message) or len(messages)}")
     assert len(messages) == 1
-    assert [dataclasses.replace(each, signature="") for each in signed] == unsigned
+    assert [replace(each, signature="") for each in signed] == unsigned
     carried = [receipts.from_text(receipts.to_text(each)) for each in signed]
     assert {receipts.vouched(each) for each in carried} == {(messages[0], "of 1")}
     for each in carried:
-        other = dataclasses.replace(each, size=99)
+        other = replace(each, size=99)
         assert receipts.vouched(other)[0] != messages[0]
 
 
 def test_a_shared_signature_is_that_of_the_document() -> None:
-    unsigned = [dataclasses.replace(RECEIPT, size=n, signature="") for n in (5, 6, 7)]
+    unsigned = [replace(RECEIPT, size=n, signature="") for n in (5, 6, 7)]
     messages = list[bytes]()
     signed = receipts.sign_all(unsigned, lambda message: messages.append(message) or "c2lnbmF0dXJl")
     assert messages[0].hex() == BLOCKS["shared"].replace("\n", "")
@@ -75,9 +75,9 @@ def test_a_shared_signature_is_that_of_the_document() -> None:
 
 @pytest.mark.parametrize("way", ["", "x", "A", "AQ", "AQID", "-" * 10_000])
 def test_a_way_that_leads_nowhere_vouches_for_nothing(way: str) -> None:
-    first, _ = receipts.sign_all([RECEIPT, dataclasses.replace(RECEIPT, size=6)], lambda message: "s")
+    first, _ = receipts.sign_all([RECEIPT, replace(RECEIPT, size=6)], lambda message: "s")
     root, _ = receipts.vouched(first)
-    assert receipts.vouched(dataclasses.replace(first, signature=f"tree:{way}:s"))[0] != root
+    assert receipts.vouched(replace(first, signature=f"tree:{way}:s"))[0] != root
 
 
 @given(st.lists(st.builds(Receipt, size=INT, boot=INT, issued_ms=INT, checksums=SUMS), max_size=4).map(tuple))
@@ -96,7 +96,7 @@ def test_what_is_not_a_receipt_is_a_bad_request(text: str) -> None:
 
 def test_receipts_are_bounded_in_size_and_number() -> None:
     with pytest.raises(CheloniaError) as caught:
-        receipts.to_text(dataclasses.replace(RECEIPT, signature="x" * receipts.RECEIPT_TEXT_MAX))
+        receipts.to_text(replace(RECEIPT, signature="x" * receipts.RECEIPT_TEXT_MAX))
     assert caught.value.kind is Kind.TOO_LARGE
     with pytest.raises(CheloniaError) as caught:
         receipts.from_header(receipts.to_header((RECEIPT,) * (bounds.RECEIPTS_MAX + 1)))

@@ -8,7 +8,6 @@ hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhe
 from __future__ import annotations
 
 import mimetypes
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -16,6 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.rights.locks import check_held
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import measuring, pages, preview, redirects
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import changes, content, locks, macaroons, properties
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.metrics import Metrics

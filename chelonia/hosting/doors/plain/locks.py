@@ -7,7 +7,6 @@ locked. Locks are kept with their entries: every Bartender sees them, and they o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -19,6 +18,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.locks import Lock, check_beside
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, look, place_of, seen
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.wire.web import dav, locks

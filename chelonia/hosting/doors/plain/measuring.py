@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Looked, Want
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
 from chelonia.wire.crcs import NAMES, Crc, Hash
 from chelonia.wire.web.digests import wanted

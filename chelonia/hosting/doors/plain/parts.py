@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +28,7 @@ from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import UNSHARED, Change, Clone, Done, Failure, Files, Look, Looked, Want, When
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.jobs import JobView
+from chelonia.core.values import replace
 from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.conditions import when_of

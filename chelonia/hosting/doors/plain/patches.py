@@ -6,7 +6,6 @@ appends do not leave as many blobs. Never takes a part for the whole.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums
@@ -14,6 +13,7 @@ from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Splice, Want, When
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, reader, seen
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, TRIES, kept_sent, sent
 from chelonia.hosting.net.http_messages import Whole, read_whole

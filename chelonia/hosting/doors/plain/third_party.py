@@ -13,7 +13,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -22,6 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Placing, Want, Write
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.delegation import DELEGATION
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen
 from chelonia.hosting.doors.plain.redirects import COPIER

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import Exchange
 from chelonia.hosting.doors.s3 import acls, buckets, forms, listing, multipart, object_parts, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner

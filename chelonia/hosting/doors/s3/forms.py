@@ -7,12 +7,13 @@ says, so nothing else is ever stored whole.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from chelonia.core.values import replace
 from chelonia.hosting.doors.s3 import acls, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse

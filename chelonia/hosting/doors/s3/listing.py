@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
@@ -19,6 +18,7 @@ from chelonia.core.contents.below import common_prefix
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Failure, Listing, Look, Named, Remove, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.values import replace
 from chelonia.hosting.doors.s3 import versions as versioning
 from chelonia.hosting.doors.s3.objects import GONE, removals
 from chelonia.hosting.doors.s3.parts import (

@@ -10,7 +10,6 @@ import hashlib
 import heapq
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -35,6 +34,7 @@ from chelonia.core.ports.files import (
     Want,
 )
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3 import versions

@@ -8,7 +8,7 @@ them. Keys that have no place as names are kept apart (`wire.s3.apart`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import structs
@@ -36,6 +36,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -14,6 +14,7 @@ from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, Placing, UserValues, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.timing.clock import Clock
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts, keys, sigv4, versions

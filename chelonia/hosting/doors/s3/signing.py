@@ -7,12 +7,13 @@ of a body is held back until all that was said of it has been found true, so not
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.values import replace
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.wire.s3 import checksums, chunks, sigv4

@@ -8,7 +8,6 @@ A removal makes a delete marker, then moves what has the key beside it, on condi
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -28,6 +27,7 @@ from chelonia.core.ports.files import (
     When,
 )
 from chelonia.core.ports.librarian import TYPE_SYMLINK
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, bucket_state, kept, no_key, seen, version_of
 from chelonia.wire.s3 import versions

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
@@ -21,6 +20,7 @@ from chelonia.core.metadata import Needed
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.ahash import Element, Unmet, Walk
 from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import add, check, drop, erase, is_, put, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import tree

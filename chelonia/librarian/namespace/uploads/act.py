@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 from chelonia.core import bounds
@@ -19,6 +18,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob, facts_of
 from chelonia.librarian.metadata.elements import expectations
 from chelonia.librarian.metadata.records import PlannedTransact, Records

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -42,6 +42,7 @@ from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import NOBODY, TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.timing.clock import stamp
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, put

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -34,6 +34,7 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import NodeView
+from chelonia.core.values import replace
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, outbox_reference, put, unset, version

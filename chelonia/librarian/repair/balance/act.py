@@ -8,7 +8,7 @@ nothing to do: it ends when a whole pass has found nothing, and looks again when
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.cluster.healing import HeldDrain
@@ -16,6 +16,7 @@ from chelonia.core.cluster.placement import Place, takes
 from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.timing.pacing import Pace
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.repair.balance import decide as balance
 from chelonia.librarian.repair.balance.decide import Balance, BalanceMove

@@ -10,7 +10,7 @@ takes at that rate, no longer; whoever tells of none, for `claim_ms`. Reasoning:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.bounds import COPIES_IN_FLIGHT_PER_NODE_MAX
@@ -19,6 +19,7 @@ from chelonia.core.ids import Ms
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Arriving
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import is_, put
 
 GIVEN_UP: Final = "0"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
@@ -21,6 +21,7 @@ from chelonia.core.cluster.replicas import PROVEN, Location, Readable, ReplicaSt
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import NodeView
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 
 _S = ReplicaState

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from chelonia.core.cluster.healing import Endangered
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.repair.plan import decide as repair

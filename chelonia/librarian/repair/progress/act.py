@@ -6,12 +6,11 @@ all that moved in one transact, at most once a leader's lease: that much is look
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chelonia.core import bounds
 from chelonia.core.cluster.healing import Exposed, HealControl, HealStatus, NodeCursor
 from chelonia.core.cluster.placement import NODE_OFFLINE
 from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership import operator_controls as steering
 from chelonia.librarian.repair import forecast

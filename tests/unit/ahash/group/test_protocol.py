@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -57,6 +56,7 @@ from chelonia.ahash.store.replicated_port import (
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
+from chelonia.core.values import replace
 
 PACE = ProtocolPeriods()
 GROUP = Membership(9, tuple(Member(i, Dn(f"/CN={i}"), f"h{i}:1", i != 4) for i in (1, 2, 3, 4)), 5)

@@ -5,7 +5,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +26,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.ports.ahash import GroupChange, GroupStep, TransactOutcome
+from chelonia.core.values import replace
 from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, SMALL, add, is_value, no_panic, put
 from tests.support.group import Group, group_of
 from tests.support.polling import poll_async

@@ -5,7 +5,8 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.operations import EVERYONE, TABLES
+from chelonia.core.operations.rows import EVERYONE
+from chelonia.core.operations.tables import TABLES
 from chelonia.core.rights.access import ACCESS, check_access, own_shepherd
 
 L, B, S, A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR

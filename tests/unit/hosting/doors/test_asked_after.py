@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from chelonia.core import operations
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.names import parse_ln
+from chelonia.core.operations.files import FILES
 from chelonia.core.ports.files import Change, Done, Look, Looked, Remove
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry
@@ -54,7 +54,7 @@ async def no_http(request: HttpRequest) -> HttpResponse:
 @asynccontextmanager
 async def door(grid: Grid, port: Busy) -> AsyncIterator[HttpServer]:
     registry = RoleRegistry((), None, SystemClock())
-    packed = CompactDoor(offer(operations.FILES, port), CompactParts(registry, Horizon()))
+    packed = CompactDoor(offer(FILES, port), CompactParts(registry, Horizon()))
     async with secure(no_http, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
         yield server
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from lxml import html
@@ -14,6 +12,7 @@ from chelonia.core.cluster.healing import Endangered, Exposed, HealControl, Heal
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView, ServiceRecord
 from chelonia.core.timing.jobs import JobView
+from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain.cluster_page import page
 from chelonia.hosting.doors.plain.door import PlainDoor

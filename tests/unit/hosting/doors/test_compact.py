@@ -7,23 +7,24 @@ import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import uvloop
 
-from chelonia.core import bounds, operations
+from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Horizon, Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject, Triple
-from chelonia.core.operations import BARTENDER
+from chelonia.core.operations import librarian as librarian_rows
+from chelonia.core.operations.bartender import BARTENDER
 from chelonia.core.ports.ahash import AHash, AHashStatus, ChangeType, Element
 from chelonia.core.ports.bartender import Bartender, NameRequest, StatOutcome
 from chelonia.core.ports.librarian import Delete, ServiceRecord
+from chelonia.core.values import replace
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.doors.compact_server import STRANGERS, USERS, AtOnce, CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry, Source
@@ -229,7 +230,7 @@ class Slow:
 
 async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(grid: Grid) -> None:
     port, registry = Slow(), RoleRegistry((replace(KNOWN, role=Role.BARTENDER),), None, SystemClock())
-    packed = CompactDoor(offer(operations.LIBRARIAN, port), CompactParts(registry, Horizon()))
+    packed = CompactDoor(offer(librarian_rows.LIBRARIAN, port), CompactParts(registry, Horizon()))
     soap = SoapDoor(LIBRARIAN_TABLE, port, "https://x/Librarian", SoapParts(registry, Metrics()))
     wanted = {"get": ((), ()), "delete": (Delete(Guid("0")),)}
     async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:

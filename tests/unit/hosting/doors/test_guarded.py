@@ -15,11 +15,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from chelonia.core.values import replace
 from chelonia.hosting.doors import guarded as node_side
 from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, log_line, message
 from chelonia.hosting.doors.guarded import START, Guarded, GuardParts

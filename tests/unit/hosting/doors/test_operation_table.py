@@ -14,7 +14,8 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.operations import EVERYONE, TABLES, Retry, row, table
+from chelonia.core.operations.rows import EVERYONE, Retry, row, table
+from chelonia.core.operations.tables import TABLES
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.rights.access import guarded
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer

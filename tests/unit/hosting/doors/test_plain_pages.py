@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from urllib.parse import urlencode
 
 import pytest
@@ -12,6 +11,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.preview import TEXT_BYTES
 from chelonia.hosting.metrics import Metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 import pytest
@@ -17,6 +17,7 @@ from chelonia.core.ids import ROOT, Dn, Ms, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Set
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
 from chelonia.hosting.doors.s3 import multipart

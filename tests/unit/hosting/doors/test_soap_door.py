@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from chelonia.core.ids import Dn, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeStatus, ChangeType, Condition, ConditionType, Element
 from chelonia.core.ports.librarian import ServiceRecord
+from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.routes import Readiness, Routes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from chelonia.core.values import replace
 from chelonia.hosting.net import voms
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_key
 from chelonia.hosting.net.identity import Attested, Chain

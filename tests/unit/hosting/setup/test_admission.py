@@ -6,7 +6,6 @@ import asyncio
 import json
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import ReplicaView
+from chelonia.core.values import replace
 from chelonia.hosting.net.identity import name_from_dn
 from chelonia.hosting.setup import admission, admission_door
 from chelonia.hosting.setup.admission import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.ahash import AHashStatus, GroupChange, ReplicaView
 from chelonia.core.ports.librarian import ServiceRecord
+from chelonia.core.values import replace
 from chelonia.hosting.cheloniad import main
 from chelonia.hosting.config import load_config, read_secret
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind

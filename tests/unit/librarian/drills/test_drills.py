@@ -1,7 +1,6 @@
 """Drills: when one may begin, what it may be done to, how it goes on and ends, and what is stored of it."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -22,6 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import NodeView
+from chelonia.core.values import replace
 from chelonia.librarian.drills import decide as drills
 from chelonia.librarian.drills.decide import DrillView, Holding, Scene
 from chelonia.librarian.repair.plan.decide import NodeHealth

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,6 +12,7 @@ from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat, Librarian, ServiceRecord
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence.health import HealthTable, StoredNode, Transition
 from chelonia.librarian.presence.quorum_verdict import PresenceVerdict, verdict

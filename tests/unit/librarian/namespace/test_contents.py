@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +19,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob
 from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
 from chelonia.librarian.namespace import view

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import zlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import Delete
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKey, content_object
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import add, drop
 from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account
 from chelonia.librarian.settings import LibrarianSettings

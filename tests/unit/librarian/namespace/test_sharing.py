@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, Dn, Guid, ObjectId, RequestKey
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.sharing import decide

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from chelonia.core.contents.uploads import CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey
 from chelonia.core.ports.librarian import Delete, MoveEntry, SetWanted, Undelete, Unlink, Unmake
+from chelonia.core.values import replace
 from chelonia.librarian.leadership import sweep as expiring
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken, unsettled

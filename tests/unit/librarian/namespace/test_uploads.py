@@ -1,7 +1,6 @@
 """Uploads: pending names, receipts, commits that apply once, overwriting in place."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.librarian import Delete, MakeEntry, ModifyEntry, MoveEntry, SetWanted, Unlink
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.presence.receipt_audit import TRIES_MAX
 from tests.support.librarian import BARTENDER, EVE, HOUR, JOE, SUMS, Bench, bench, keyed, shepherd_call

@@ -1,12 +1,11 @@
 """Who is there, who leads, and the brakes: state machines with time passed in."""
 
-from dataclasses import replace
-
 import pytest
 
 from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat
+from chelonia.core.values import replace
 from chelonia.librarian.leadership.lease.decide import LeaderLease, Leadership
 from chelonia.librarian.presence.health import (
     FlapRule,

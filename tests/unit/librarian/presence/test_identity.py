@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence.identity import ALARM_KEEP_MS, Recorded, Voices, judge

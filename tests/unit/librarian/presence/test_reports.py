@@ -1,7 +1,6 @@
 """Numbered reports, inventories, heartbeats and the registry."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.ports.ahash import TransactOutcome
 from chelonia.core.ports.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
+from chelonia.core.values import replace
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, outbox_key, outbox_record, put
 from chelonia.librarian.presence import reports

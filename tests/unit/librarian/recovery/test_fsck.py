@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -26,6 +26,7 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, Finding, Mended, Severity
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import drop, erase, put
 from chelonia.librarian.namespace.trash import discard_content, due_key, forget

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.ports.ahash import AHash, Element, Page
 from chelonia.core.ports.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import check, drop, erase, file_record, outbox_record, put
 from chelonia.librarian.presence import registry
 from chelonia.librarian.recovery.invariants import BLOB_LOST

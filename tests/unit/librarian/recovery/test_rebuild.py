@@ -1,13 +1,12 @@
 """What a record beside a replica is worth to a rebuild."""
 
-from dataclasses import replace
-
 import pytest
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.shepherd import ReplicaRecord
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict

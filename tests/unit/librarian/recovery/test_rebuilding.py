@@ -7,7 +7,6 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -39,6 +38,7 @@ from chelonia.core.ports.librarian import (
 )
 from chelonia.core.ports.shepherd import RecordPage
 from chelonia.core.timing.clock import stamp
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact
 from chelonia.librarian.recovery.invariants import broken

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from unittest.mock import ANY
 
 import pytest
@@ -26,6 +25,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.ports.librarian import Delete, RebuildStatus
 from chelonia.core.ports.shepherd import RecordPage, ReplicaStatOutcome
+from chelonia.core.values import replace
 from chelonia.librarian.leadership.lease import decide as leader
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, put

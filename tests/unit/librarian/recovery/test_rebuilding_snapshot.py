@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -19,6 +18,7 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Delete
 from chelonia.core.ports.shepherd import GetRequest, RecordPage, ReplicaStatOutcome, TurlOutcome
 from chelonia.core.rights.access import check_access
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.recovery.invariants import broken
 from chelonia.librarian.recovery.mends import LOST_FOUND

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, ServiceId
 from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.ports.shepherd import RecordPage, ShepherdStatus
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records, RetryContext
 from chelonia.librarian.recovery.rebuild import listing as recounts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, SNAPSHOTS_OBJECT, BlobId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import ModifyEntry
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import make_blob
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import PlannedTransact

@@ -1,7 +1,6 @@
 """Moves: what leaves a draining node, a full disk, a shared domain; that they end, and never cost a file a copy."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import NodeView
+from chelonia.core.values import replace
 from chelonia.librarian.repair.balance.decide import Balance, BalanceMove, held, move, sources
 from chelonia.librarian.repair.guard import Relief
 from chelonia.librarian.repair.plan.decide import (

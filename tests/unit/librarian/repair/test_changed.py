@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from chelonia.core.cluster.replicas import Checksums, Location, ReplicaFacts
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId, blob_object
 from chelonia.core.ports.librarian import NodeView
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob, make_blob
 from chelonia.librarian.metadata.elements import drop, erase, put
 from chelonia.librarian.repair.plan.changed import to_plan

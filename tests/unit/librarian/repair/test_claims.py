@@ -1,7 +1,5 @@
 """How long claims last: renewed while bytes arrive, and bounded whatever is told."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +8,7 @@ from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Arriving
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import is_
 from chelonia.librarian.repair.claims.decide import GIVEN_UP, Arrivals, rate_min, renewal
 

@@ -1,11 +1,11 @@
 """Who may have how many repair copies under way, and what becomes of one for which there is no place."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from chelonia.core.ids import ServiceId
+from chelonia.core.values import replace
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN

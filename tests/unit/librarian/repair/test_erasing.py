@@ -1,7 +1,6 @@
 """What becomes of an order to erase that cannot be carried out."""
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +8,7 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.librarian import Delete
 from chelonia.core.ports.shepherd import DeleteOutcome
+from chelonia.core.values import replace
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER

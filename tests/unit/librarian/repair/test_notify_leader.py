@@ -1,10 +1,10 @@
 """What one Librarian tells the repair leader, and what comes of it."""
 
 import asyncio
-from dataclasses import replace
 
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import ReferenceId, ServiceId
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings

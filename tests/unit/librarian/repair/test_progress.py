@@ -1,7 +1,7 @@
 """Healing that shows itself and can be told: status, forecast, pause, limits, and cursors that outlive a leader."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from chelonia.core.cluster.healing import HealAction, HealOrder, HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.ports.ahash import AHash, Page
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.repair.worklist import Worklist
 from chelonia.librarian.service import LibrarianService

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Location
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import SetWanted
+from chelonia.core.values import replace
 from chelonia.librarian.repair.plan.decide import BlobPlan, Removal
 from chelonia.librarian.repair.proofs import decide as proofs
 from tests.sim.virtual_loop import run_virtual

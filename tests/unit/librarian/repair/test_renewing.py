@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ObjectId, ReferenceId, blob_object
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash
+from chelonia.core.values import replace
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from chelonia.core.cluster.replicas import Cause, Location, ReplicaState, next_state
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import NodeView
+from chelonia.core.values import replace
 from chelonia.librarian.repair.plan.decide import (
     ApprovedShepherds,
     BlobView,

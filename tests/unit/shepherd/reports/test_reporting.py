@@ -1,6 +1,5 @@
 """What Librarians hear: heartbeats, numbered reports neither lost nor doubled, the inventory's differences."""
 
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +11,7 @@ from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem, InventoryPage
 from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBlob
+from chelonia.core.values import replace
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import SmallBlob, SmallReplica, StoreOutcome
+from chelonia.core.values import replace
 from chelonia.shepherd.store.checksums import Hasher
 from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request, virtual
 

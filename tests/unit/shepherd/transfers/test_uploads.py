@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import Authority, Purpose, Upload, Uploaded
+from chelonia.core.values import replace
 from tests.support.shepherd import (
     BARTENDER,
     EVE,

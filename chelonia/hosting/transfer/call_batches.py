@@ -1,0 +1,122 @@
+"""Small files on their way up or down, and other changes, in as few calls as they come together.
+
+The first goes at once. What comes while `CALLS_AT_ONCE` calls are on their way goes in the next one, so a single change
+waits for nobody, and thousands share their calls. Each has an answer of its own. A call of which some answers are of a
+passing trouble is made again under its key, so that what has applied is not done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import RequestKey
+from chelonia.core.ports.files import Failure, Write
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.pacing import Backoff
+from chelonia.hosting.net.rpc_client import AGAIN
+
+CALLS_AT_ONCE: Final = 3
+"""Small calls on their way, so that there is always one at work."""
+CALL_FILES_MAX: Final = 16
+"""Elements of one call: as many as a Bartender has in work at once. A call that takes long is asked of the next one
+beside it, and all its bytes are stored twice."""
+CALL_BYTES_MAX: Final = bounds.INLINE_CALL_BYTES_MAX // 2
+"""Bytes of the files in one call: with their names and metadata it stays below what a user may send."""
+AGAIN_MS: Final = 10_000
+PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+_Batch = list[tuple[Q, "asyncio.Future[A | Failure]"]]
+
+
+class CallBatches(Generic[Q, A]):
+    """What one client asks of one operation that takes many elements: the changes of `apply`, or looks."""
+
+    def __init__(
+        self,
+        ask: Callable[[Call, tuple[Q, ...]], Awaitable[tuple[A | Failure, ...]]],
+        clock: Clock,
+        *,
+        again_ms: int = AGAIN_MS,
+    ) -> None:
+        """`again_ms`: for how long a passing trouble of an element is tried again; 0: its owner tries."""
+        self._ask = ask
+        self._clock = clock
+        self._again_ms = again_ms
+        self._waiting: list[tuple[Q, asyncio.Future[A | Failure]]] = []
+        self._sending = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def send(self, call: Call, element: Q) -> A | Failure:
+        """Send an element with what else waits; `call`: its context, if it is the first. Raises: as the operation."""
+        answer: asyncio.Future[A | Failure] = asyncio.get_running_loop().create_future()
+        self._waiting.append((element, answer))
+        if self._sending < CALLS_AT_ONCE:
+            self._sending += 1
+            task = asyncio.create_task(self._send_waiting(call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await answer
+
+    async def _send_waiting(self, call: Call) -> None:
+        """Call by call until nothing waits."""
+        number = 0
+        try:
+            while batch := self._next():
+                number += 1
+                await self._send(call.keyed(RequestKey(f"{call.request_key}/{number}")), batch)
+        finally:
+            self._sending -= 1  # in the step that saw that nothing waits: who comes after it is sent by another
+
+    async def _send(self, call: Call, batch: _Batch[Q, A]) -> None:
+        try:
+            await self._settle(call, batch)
+        except BaseException:
+            for _, answer in (*batch, *self._waiting):
+                answer.cancel()
+            raise
+
+    def _next(self) -> _Batch[Q, A]:
+        """As many of those that wait as one call takes, in their order; who has gone away sends nothing."""
+        self._waiting = _open(self._waiting)
+        count = size = 0
+        for element, _ in self._waiting[:CALL_FILES_MAX]:
+            size += len(element.inline.data) if isinstance(element, Write) and element.inline is not None else 0
+            if count and size > CALL_BYTES_MAX:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _settle(self, call: Call, batch: _Batch[Q, A]) -> None:
+        """Give each its first lasting answer when it comes, and ask again while some have none; a call that fails later
+        fails only those."""
+        elements = tuple(element for element, _ in batch)
+        give_up_ms, backoff = self._clock.monotonic_ms() + self._again_ms, Backoff(PAUSE_MS, PAUSE_MS_MAX)
+        while True:
+            try:
+                answers = await self._ask(call, elements)
+            except CheloniaError as error:
+                for _, waiting in _open(batch):
+                    waiting.set_exception(error)
+                return
+            pause_ms = backoff.failed()
+            over = self._clock.monotonic_ms() + pause_ms > give_up_ms
+            for (_, waiting), told in zip(batch, answers, strict=True):
+                passing = isinstance(told, Failure) and told.kind in AGAIN
+                if not waiting.done() and (over or not passing):
+                    waiting.set_result(told)
+            if not _open(batch):
+                return
+            await self._clock.sleep(pause_ms)
+
+
+def _open(batch: _Batch[Q, A]) -> _Batch[Q, A]:
+    """Those that somebody still waits for."""
+    return [each for each in batch if not each[1].done()]
