@@ -45,10 +45,10 @@ from chelonia.hosting.net.rpc_client import AGAIN
 from chelonia_clients.waiting import keep_quiet
 
 if TYPE_CHECKING:
-    from chelonia.core.ports.files import Files, Space
+    from chelonia.core.ports.files import Change, Done, Files, Look, Looked, Space
     from chelonia.core.rights.scopes import Shared
+    from chelonia.hosting.transfer.call_batches import CallBatches
     from chelonia.hosting.transfer.requester import A, Trouble
-    from chelonia.hosting.transfer.write_batches import WriteBatches
 
 Metadata = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}` as the user may see it."""
@@ -102,7 +102,8 @@ class Client:
         self.http = http
         self.clock: Clock = SystemClock()
         self.files = files
-        self._writes: WriteBatches | None = None
+        self._writes: CallBatches[Change, Done] | None = None
+        self._looks: CallBatches[Look, Looked] | None = None
         self._retry_ms = retry_ms
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
@@ -119,13 +120,22 @@ class Client:
         await self.http.close()
 
     @property
-    def writes(self) -> WriteBatches | None:
+    def writes(self) -> CallBatches[Change, Done] | None:
         """What sends small files, many in one call; None without the port Files."""
         if self._writes is None and self.files is not None:
-            from chelonia.hosting.transfer.write_batches import WriteBatches  # which brings the value types of Files
+            from chelonia.hosting.transfer.call_batches import CallBatches  # which brings the value types of Files
 
-            self._writes = WriteBatches(self.files, self.clock)
+            self._writes = CallBatches(self.files.apply, self.clock)
         return self._writes
+
+    @property
+    def looks(self) -> CallBatches[Look, Looked] | None:
+        """What asks for small files, many in one call; None without the port Files."""
+        if self._looks is None and self.files is not None:
+            from chelonia.hosting.transfer.call_batches import CallBatches
+
+            self._looks = CallBatches(self.files.look, self.clock)
+        return self._looks
 
     def new_call(self) -> Call:
         """The context of one request of this user."""

@@ -37,7 +37,7 @@ from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
 SMALL_AT_ONCE: Final = 8
-"""Small files at a time for each larger one: they share their calls (`write_batches`)."""
+"""Small files at a time for each larger one: they share their calls (`call_batches`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,8 @@ async def get_tree(
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
     """
-    async with aclosing(in_order(_downloads(client, ln, target, options), options.parallel)) as results:
+    downloads = _downloads(client, ln, target, options)
+    async with aclosing(in_order(downloads, SMALL_AT_ONCE * options.parallel)) as results:
         async for done in results:
             yield done
 
@@ -254,11 +255,16 @@ async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Director
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """What all uploads of a tree have in common. `large`: places for files that are not small."""
+    """What all transfers of a tree have in common. `large`: places for files that are not small."""
 
     client: Client
     options: TreeOptions
     large: asyncio.Semaphore
+
+    def place(self, size: int) -> contextlib.AbstractAsyncContextManager[object]:
+        """Where a file of so many bytes waits for its turn; a small one need not, as it shares its call."""
+        is_small = self.client.files is not None and 0 <= size <= bounds.INLINE_BYTES_MAX
+        return contextlib.nullcontext() if is_small else self.large
 
 
 async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry | None) -> TransferResult:
@@ -275,8 +281,7 @@ async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry
         planned = TransferResult("file", source, ln, size, over=there is not None)
         if options.dry_run:
             return planned
-        is_small = client.writes is not None and size <= bounds.INLINE_BYTES_MAX
-        async with contextlib.nullcontext() if is_small else tree.large:
+        async with tree.place(size):
             return await put_file(client, path, ln, options)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
         modified = f"{(await asyncio.to_thread(os.stat, path)).st_mtime:.3f}"
@@ -289,7 +294,7 @@ async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry
 
 
 async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[Job, None]:
-    top = True
+    top, tree = True, _Tree(client, options, asyncio.Semaphore(options.parallel))
     async for entry in client.list(ln, recursive=True, needed=SHORT):
         if top:
             yield known(await _directory(ln, target, options))
@@ -303,26 +308,24 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
         except CheloniaError as error:
             yield known(TransferResult(entry.type, source, printable(str(target)), error=error))
             continue
-        yield await _download_job(client, entry, source, path, options)
+        yield await _download_job(tree, entry, source, path)
     if top:
         yield known(await _directory(ln, target, options))
 
 
-async def _download_job(client: Client, entry: DirectoryEntry, source: str, path: Path, options: TreeOptions) -> Job:
+async def _download_job(tree: _Tree, entry: DirectoryEntry, source: str, path: Path) -> Job:
     match entry.type:
         case "collection":
-            return known(await _directory(source, path, options))
+            return known(await _directory(source, path, tree.options))
         case "file":
-            return partial(_download_needed, client, entry, source, path, options)
+            return partial(_download_needed, tree, entry, source, path)
         case other:
             return known(TransferResult("file", source, printable(str(path)), note=f"{other}: skipped"))
 
 
-async def _download_needed(
-    client: Client, entry: DirectoryEntry, source: str, path: Path, options: TreeOptions
-) -> TransferResult:
+async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path: Path) -> TransferResult:
     """Download a file unless it is there already."""
-    target = printable(str(path))
+    target, options = printable(str(path)), tree.options
     try:
         verdict = await compare(path, entry, checksum=options.checksum)
     except OSError:  # it is not there, or the download says what is wrong
@@ -332,7 +335,8 @@ async def _download_needed(
     if verdict is Verdict.OTHER and options.dry_run:
         return TransferResult("file", source, target, entry.size)
     if verdict is Verdict.OTHER:
-        return await get_file(client, source, path, options, entry.modified_s)
+        async with tree.place(entry.size):
+            return await get_file(tree.client, source, path, options, entry.modified_s)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run and entry.modified_s is not None:
         try:
             await asyncio.to_thread(os.utime, path, (entry.modified_s, entry.modified_s))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.hosting.transfer.write_batches import CALL_FILES_MAX
+from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.inodes import Inode, is_unwritten
 

@@ -45,8 +45,8 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.file_reader import FileReader
-from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia_clients.client import new_call
 from chelonia_fuse.staging import Plan
 
@@ -93,12 +93,12 @@ class MountedCluster:
     send: Sender
     wanted: int
     away_until_s: float = 0.0
-    _changes: WriteBatches = field(init=False)
-    _commits: WriteBatches = field(init=False)
+    _changes: CallBatches[Change, Done] = field(init=False)
+    _commits: CallBatches[Change, Done] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._changes = WriteBatches(self.files, SystemClock())
-        self._commits = WriteBatches(self.files, SystemClock(), again_ms=0)  # who commits tries again himself
+        self._changes = CallBatches(self.files.apply, SystemClock())
+        self._commits = CallBatches(self.files.apply, SystemClock(), again_ms=0)  # who commits tries again himself
 
     @property
     def is_away(self) -> bool:
@@ -131,10 +131,10 @@ class MountedCluster:
     async def change(self, change: Change) -> Done:
         """Apply one change. Raises: what it says."""
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
-        return _good(await _in_time(self._changes.write(new_call(), change), "apply", place), "apply")
+        return _good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
 
     async def _commit(self, change: Write | Splice) -> Attributes:
-        answer = await _in_time(self._commits.write(new_call(), change), "apply", change.place)
+        answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
         return _told(_good(answer, "apply"), change.place)
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:

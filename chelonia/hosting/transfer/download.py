@@ -31,11 +31,12 @@ from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import PROTOCOL_HTTP, ByteRange
 from chelonia.hosting.net.http_client import target_of
+from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
-from chelonia.hosting.transfer.requester import Progress, Requester, answered
+from chelonia.hosting.transfer.requester import Progress, Requester
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +246,10 @@ class _Search:
             barren = 0 if self.arrived > before else barren + 1
 
     async def _ask(self, patience_ms: int) -> tuple[_Facts, _Choice]:
-        if self._client.files is not None and not self.asked:
+        looks = self._client.looks
+        if looks is not None and not self.asked:
             self.asked = True
-            looked = await self._looked(self._client.files, patience_ms)
+            looked = await self._looked(looks, patience_ms)
             if looked is not None:
                 return looked
         client, request = self._client, (GetFileRequest("0", self._ln, (PROTOCOL_HTTP,)),)
@@ -261,11 +263,11 @@ class _Search:
         facts = _Facts(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
         return facts, ReplicaChoice(turls, patience_ms)
 
-    async def _looked(self, files: Files, patience_ms: int) -> tuple[_Facts, _Choice] | None:
+    async def _looked(self, looks: CallBatches[Look, Looked], patience_ms: int) -> tuple[_Facts, _Choice] | None:
         """What one look tells: all bytes of a small file, or where to read others; None: the Bartender is to be asked
         in another way."""
         place, want = parse_ln(self._ln), Want.BYTES | Want.SOURCES | Want.CHECKSUMS
-        there = await answered(self._client, lambda call: files.look(call, (Look(place, want),)))
+        there = await looks.send(self._client.new_call(), Look(place, want))
         if isinstance(there, Failure):
             if there.kind in (Kind.BAD_REQUEST, Kind.NOT_SUPPORTED):  # one that knows nothing of bytes in messages
                 return None

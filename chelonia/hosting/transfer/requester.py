@@ -11,10 +11,10 @@ from typing import Generic, Protocol, TypeVar
 
 from chelonia.core.caller import Call
 from chelonia.core.ports.bartender import Bartender
-from chelonia.core.ports.files import Failure, Files
+from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
-from chelonia.hosting.transfer.write_batches import WriteBatches
+from chelonia.hosting.transfer.call_batches import CallBatches
 
 Trouble = Callable[[str, str], None]
 """Notified of each failure that will be tried again: its target and its reason."""
@@ -73,8 +73,13 @@ class Requester(Protocol):
     trouble: Trouble
 
     @property
-    def writes(self) -> WriteBatches | None:
+    def writes(self) -> CallBatches[Change, Done] | None:
         """What sends small files; None: nothing does."""
+        ...
+
+    @property
+    def looks(self) -> CallBatches[Look, Looked] | None:
+        """What asks for small files; None: nothing does."""
         ...
 
     def new_call(self) -> Call:

@@ -22,11 +22,11 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
-from chelonia.core.ports.files import ANY, Failure, Inline, Setting, When, Write
+from chelonia.core.ports.files import ANY, Change, Done, Failure, Inline, Setting, When, Write
 from chelonia.hosting.net.http_client import Sending, raise_for_status
+from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.requester import Progress, Requester
 from chelonia.hosting.transfer.stall_watch import StallWatch
-from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER
 
@@ -140,7 +140,7 @@ async def send(
 
 
 async def _inline(
-    writes: WriteBatches, call: Call, source: Source, ln: str, wish: UploadOptions
+    writes: CallBatches[Change, Done], call: Call, source: Source, ln: str, wish: UploadOptions
 ) -> UploadResult | None:
     """Send a small file in the message that names it; None where it takes the long way: it has grown, its metadata are
     more than a user's own, or the Bartender is of a version that cannot."""
@@ -160,7 +160,7 @@ async def _inline(
     inline = Inline(data, wish.replicas, Checksums(sha256))
     when = ANY if wish.replace else When(absent=True)
     write = Write(place, setting=setting, user=user or None, when=when, inline=inline)
-    done = await writes.write(call, write)
+    done = await writes.send(call, write)
     if isinstance(done, Failure):
         if done.kind in _LONG_WAY:
             return None

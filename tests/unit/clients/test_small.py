@@ -17,9 +17,9 @@ from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Change, Done, Failure, Files, Make
 from chelonia.core.ports.librarian import TYPE_COLLECTION
+from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
-from chelonia.hosting.transfer.write_batches import WriteBatches
 from chelonia_clients.client import Client
 from tests.support.bartender import FakeBartender
 from tests.support.files import MemoryFiles
@@ -145,9 +145,9 @@ async def test_the_trouble_of_one_holds_back_nobody_else(client: Client) -> None
 async def test_who_tries_again_himself_is_told_of_the_trouble_at_once(client: Client) -> None:
     files = cast(AsJoe, client.files)
     files.trouble = 1
-    batches = WriteBatches(client.files, client.clock, again_ms=0)
+    batches: CallBatches[Change, Done] = CallBatches(files.apply, client.clock, again_ms=0)
     change = Make(parse_ln("/c"), TYPE_COLLECTION)
-    assert await batches.write(client.new_call(), change) == Failure(Kind.OUTCOME_UNKNOWN)
+    assert await batches.send(client.new_call(), change) == Failure(Kind.OUTCOME_UNKNOWN)
     assert len(files.applied) == 1
 
 
