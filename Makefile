@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut hosts grid conform conform-s3 s3-faults mounted browser check-history bench deb constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut upgrade hosts grid conform conform-s3 s3-faults mounted browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -62,6 +62,9 @@ honest: .venv/.installed-test ## damage replicas in 23 ways, to one, two and all
 
 powercut: .venv/.installed-test ## cut the power of real daemons under writers, on file systems that forget; as root (ARGS: --cuts 200 --seed 1)
 	$(PY) -m tests.cluster.powercut $(ARGS)
+
+upgrade: .venv/.installed-test ## replace the nodes of a cluster of another revision by this tree's, one by one, under writers (FROM=revision; ARGS: --seed 1)
+	$(PY) -m tests.cluster.upgrade $(FROM) $(ARGS)
 
 hosts: .venv/.installed-test ## hosts as network namespaces, set up by the operator's page; cut them off under writers; as root (ARGS: --rounds 2)
 	$(PY) -m tests.cluster.hosts $(ARGS)

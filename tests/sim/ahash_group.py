@@ -274,6 +274,9 @@ class SimReplica:
     def write_pages(self) -> None:
         """Nothing: the model has no pages."""
 
+    def rouse(self, still_ms: int) -> None:
+        """Nothing: the model asks until it is answered."""
+
     def set_voter(self, voter: bool) -> None:
         """See `ReplicatedEngine`."""
 

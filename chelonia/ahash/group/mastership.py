@@ -28,6 +28,7 @@ from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, TermMark, Vouched
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
 from chelonia.ahash.group.protocol import GroupReplica
+from chelonia.ahash.group.standstill import Standstill
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import Executor, Reader, Store
@@ -209,6 +210,7 @@ class Mastership:
         self._woken = asyncio.Event()
         self._wake_ms = 0
         self._owed, self._owed_ms = 0, Ms(0)
+        self._standstill = Standstill()
         self._failure = ""
         self._stopping = self._handing_over = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -269,6 +271,8 @@ class Mastership:
             now = self._clock.monotonic_ms()
             self._do(self.replica.tick, now)
             self._expire(now)
+            if now >= self._standstill.look_ms and (still_ms := self._standstill.look(self.replica.status(now), now)):
+                self._engine.rouse(still_ms)
             self._wake_ms = max(now + 1, min(self.replica.next_wake(now), now + self._pace.beat_ms))
             self.replica.attention.look_ms = self._wake_ms
             self._woken.clear()

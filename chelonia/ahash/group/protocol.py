@@ -232,6 +232,7 @@ class GroupReplica:
             parted=tuple(sorted(self.histories.parted)),
             terms_begun=self._terms_begun,
             stretch=self._strain.stretch(now_ms),
+            acked=self._flushed.sequence if self._flushed is not None and self._trusted else 0,
         )
 
     # ------------------------------------------------------------------------------------------------- what happens

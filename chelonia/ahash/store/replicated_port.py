@@ -186,6 +186,11 @@ class ReplicatedEngine(Store, Protocol):
         """The master's next checkpoint is near: write what it would have us write, beside all else."""
         ...
 
+    def rouse(self, still_ms: int) -> None:
+        """It has vouched for nothing for so long, though its master has more: announce ourselves, or begin anew if
+        nothing at all has moved since it was last asked."""
+        ...
+
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected."""
         ...

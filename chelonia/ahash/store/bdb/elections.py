@@ -81,6 +81,7 @@ class Elections:
         """Hold elections on another environment from now on. The caller has `turn`."""
         self._env = env
         self.ballot = Ballot()
+        self.set_priority()
 
     def stop(self) -> None:
         """End; what is asked for from now on is not held."""

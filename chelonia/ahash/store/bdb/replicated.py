@@ -37,7 +37,9 @@ from chelonia.ahash.store.bdb.environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store.bdb.files import ReplicaIdentity, ReplicaNotes, claim_directory, make_private, take_lock
 from chelonia.ahash.store.bdb.frames import Frame, FrameKind, frame_kind, is_brief, is_whole, may_roll_back
 from chelonia.ahash.store.bdb.gate import Gate, OneState
+from chelonia.ahash.store.bdb.kept_logs import KeptLogs
 from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.bdb.sync_progress import SyncProgress
 from chelonia.ahash.store.bdb.work import Briefness, WorkQueue
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.replicated_port import (
@@ -94,8 +96,8 @@ class ReplicatedStore:
         self._own = identity.replica
         self._before_office = before_office
         self._state = OneState()
-        self._logs_kept = threading.Lock()
         self._gate = Gate()
+        self._logs = KeptLogs(directory, settings, self._gate, self._open_env)
         self._commits = Commits(lambda control, record: self._send(None, control, record), self._panic)
         self._work: WorkQueue[Frame | Callable[[], None]] = WorkQueue()
         self._brief = Briefness()
@@ -114,11 +116,11 @@ class ReplicatedStore:
         self._frame_term = 0
         self._complaint = ""
         # set by several threads, each one assignment
-        self._initialising = False
+        self._initialising = self._rousing = False
+        self._progress = SyncProgress()
         self._new_until_s = 0.0
         self._refills = 0
         self._applied = 0
-        self._logs_seen_s = time.monotonic()
         self._pages = PageWriter(directory / "db" / environment.TREE, self._gate, lambda: self._env)
         self._checkpoints = Checkpoints(settings, self._pages, lambda: self._post(CheckpointDue()))
         self._env: Any = None
@@ -132,7 +134,9 @@ class ReplicatedStore:
             claim_directory(directory / "replica", identity)
             self.notes = ReplicaNotes(directory)
             with environment.opening(directory, REFILL):
-                self._elections = Elections(self._open_environment(), self._refusal, self._election_failed)
+                self._elections = Elections(
+                    self._open_environment(), self._refusal, lambda why: self._post(ElectionFailed(why))
+                )
                 self.heard_term = int(self._open_env().rep_stat()["gen"])
                 self._trusted = self._find_trust()
         except BaseException:
@@ -187,6 +191,12 @@ class ReplicatedStore:
         """Write changed pages before a checkpoint of the master's."""
         self._pages.ask()
 
+    def rouse(self, still_ms: int) -> None:
+        """Have the replication thread look to itself; no such call waits for another."""
+        if not self._rousing:
+            self._rousing = True
+            self._work.put(lambda: self._look_to_itself(still_ms))
+
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected, and votes."""
         self._elections.voter = voter
@@ -204,20 +214,11 @@ class ReplicatedStore:
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`, or None."""
-
-        def read(tree: Any) -> bytes | None:
-            value: bytes | None = tree.get(key)
-            return value
-
-        return self._use(read)
+        return self.get_many((key,))[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of `keys`."""
-
-        def read(tree: Any) -> list[bytes | None]:
-            return [tree.get(key) for key in keys]
-
-        return self._use(read)
+        return self._use(lambda tree: [tree.get(key) for key in keys])
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most `limit` (key, value) with start <= key < end, in order."""
@@ -309,14 +310,15 @@ class ReplicatedStore:
         with Errors(self._panic), self._gate:
             if self._open_env() and self._master == self._own:
                 self._env.txn_checkpoint()
-        self._remove_logs()
+        self._logs.remove()
+        self.notes.sync()
 
     def backup(self, target: str) -> None:
         """Write a complete copy into the new directory `target`. See `Store.backup`."""
         environment.write_backup(target, self._copy)
 
     def _copy(self, partial: Path) -> None:
-        with self._logs_kept, Errors(self._panic, full=Kind.NO_SPACE):
+        with self._logs.lock, Errors(self._panic, full=Kind.NO_SPACE):
             before = self._history()
             environment.copy_environment(self._open_env(), partial)
         if self._history() != before:  # pages of one history with the log of another
@@ -340,7 +342,7 @@ class ReplicatedStore:
         self._pages.close()
         if self._thread is not None:
             self._thread.join()
-        with self._logs_kept, self._work.turn, self._state.changing(), self._gate.exclusive():
+        with self._logs.lock, self._work.turn, self._state.changing(), self._gate.exclusive():
             self._release()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
@@ -477,20 +479,6 @@ class ReplicatedStore:
             self.notes.acked.note(self._term, sequence)
         except OSError as error:
             _LOG.warning("the witness of what was acknowledged could not be written: %s", error)
-
-    def _remove_logs(self) -> None:
-        """Remove logs that recovery does not need, but for those kept for replicas that were away; sync the witness."""
-        kept = max(1, self._settings.log_kept_bytes // self._settings.log_file_bytes)
-        with self._gate:
-            names = []
-            with suppress(bdb.DBError):  # while it synchronises, the library keeps all
-                names = sorted(os.fsdecode(name) for name in self._open_env().log_archive())
-        if names[:-kept] and self._logs_kept.acquire(blocking=False):  # a backup in progress still needs them
-            try:
-                environment.remove_logs(self._directory, names[:-kept])
-            finally:
-                self._logs_kept.release()
-        self.notes.sync()
 
     # --- the replication thread ------------------------------------------------------------------------------------
 
@@ -650,11 +638,9 @@ class ReplicatedStore:
 
     def _look_after_logs(self) -> None:
         """Followers: old logs go now and then. (The master's checkpoints are the committer's.)"""
-        if self._master == self._own:
-            return
-        if (time.monotonic() - self._logs_seen_s) * 1000 >= self._settings.checkpoint_interval_ms:
-            self._logs_seen_s = time.monotonic()
-            self._remove_logs()
+        if self._master != self._own and self._logs.is_due():
+            self._logs.remove()
+            self.notes.sync()
 
     def _follow(self) -> None:
         with self._state.changing(), self._gate.exclusive():
@@ -684,7 +670,7 @@ class ReplicatedStore:
             try:
                 self._take_office()
             except bdb.DBRepUnavailError as error:
-                self._election_failed(f"Berkeley DB: {error}")
+                self._post(ElectionFailed(f"Berkeley DB: {error}"))
             except bdb.DBError as error:
                 self._panic(f"the office cannot be taken: {error}")
                 raise
@@ -694,7 +680,7 @@ class ReplicatedStore:
             self._env.rep_start(bdb.DB_REP_MASTER)
             found = self._env.rep_stat()
             if found["status"] != bdb.DB_REP_MASTER:
-                self._election_failed("Berkeley DB was busy and did not become master")
+                self._post(ElectionFailed("Berkeley DB was busy and did not become master"))
                 return
             self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
             self._open_tree(create=True)
@@ -718,15 +704,31 @@ class ReplicatedStore:
             return "the master was lost during the first synchronisation: the environment is opened again"
         return ""
 
-    def _begin_anew(self) -> None:
-        """Open the environment again, as a new process would: one that was being synchronised may not vote.
+    def _look_to_itself(self, still_ms: int) -> None:
+        """Begin anew where nothing moved since this was last called: no commit, and no log or page that is copied."""
+        self._rousing = False
+        if self._master == self._own:
+            return None
+        if not self._progress.is_still(self._env.rep_stat(), self._master, self._term, self._applied, self._ready):
+            return self._announce()
+        what = f"has vouched for nothing for {still_ms // 1000} s ({self._progress.said}): it is opened again"
+        cure = f"if this comes again and again, stop it, and as for {self._directory}: {REFILL}"
+        _LOG.warning("ahash replica %d %s; %s", self._own, what, cure)
+        return self._open_again()
 
-        Not where it is being copied by now, and where a backup reads it only for the next election that is asked for.
-        """
-        if not (self._initialising and self._trusted and self._logs_kept.acquire(blocking=False)):
+    def _begin_anew(self) -> None:
+        """One that was being synchronised may not vote; not where it is being copied by now."""
+        if self._initialising and self._trusted:
+            self._open_again()
+
+    def _open_again(self) -> None:
+        """Open the environment again, as a new process would; not while a backup reads it, or an election is held."""
+        if not self._logs.lock.acquire(blocking=False):
             return
         try:
             with self._elections.turn, self._state.changing(), self._gate.exclusive():
+                if self._elections.inside:
+                    return
                 self._drop_tree()
                 self._env.close()
                 with environment.opening(self._directory, REFILL):
@@ -734,16 +736,12 @@ class ReplicatedStore:
                     self._trusted = self._find_trust()
                 self._master, self._ready, self._copied, self._pending = None, False, False, None
                 self._initialising, self._readable = False, True
-                self._elections.set_priority()
                 self._env.rep_start(bdb.DB_REP_CLIENT)
         finally:
-            self._logs_kept.release()
+            self._logs.lock.release()
         _LOG.info("ahash replica %d opened its environment again, at commit %d", self._own, self._applied)
         if not self._trusted:
             self._post(Refilling())
-
-    def _election_failed(self, reason: str) -> None:
-        self._post(ElectionFailed(reason))
 
     # --- called by the library, on any thread; may not call it ------------------------------------------------------
 

@@ -1,0 +1,100 @@
+"""Nodes of an older revision are stopped and started with this tree, one after the other, while users work.
+
+`make upgrade FROM=v0.3` (any revision that git knows). Replicas of the A-Hash and Shepherds of both versions work
+beside each other meanwhile; nothing acknowledged may be lost, and nothing may hang. The seed decides the order.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.harness import Cluster, runs
+from tests.cluster.load import Load
+from tests.cluster.powercut import WHOLE_S, Trial
+from tests.support.polling import poll
+
+ROOT = Path(__file__).parents[2]
+SHEPHERDS, CORES, WRITERS = 4, 3, 4
+
+
+@contextmanager
+def code_of(tree: Path) -> Iterator[None]:
+    """What is started meanwhile runs the code in `tree`, with the libraries of now."""
+    os.environ.update(PYTHONPATH=f"{tree}{os.pathsep}{tree / 'clients'}", PYTHONSAFEPATH="1")
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"], os.environ["PYTHONSAFEPATH"]
+
+
+def check_out(revision: str, tree: Path) -> None:
+    """The files of a revision. Raises: CalledProcessError when git does not know it."""
+    tree.mkdir(parents=True)
+    archive = subprocess.run(
+        ["git", "archive", revision, "chelonia", "clients"], cwd=ROOT, capture_output=True, check=True
+    )
+    subprocess.run(["tar", "x", "-C", str(tree)], input=archive.stdout, check=True)
+
+
+def replace(cluster: Cluster, name: str) -> None:
+    """One node ends in order, and comes back as this tree's."""
+    pid = cluster.signal(name, signal.SIGTERM)
+    poll(lambda: not runs(pid), WHOLE_S, what=f"{name} has ended")
+    cluster.start_node(name)
+
+
+async def upgrade(root: Path, revision: str, seed: int) -> int:
+    """Replace all nodes of a cluster below `root`. Returns: files acknowledged. Raises: AssertionError."""
+    check_out(revision, root / "old")
+    trial = Trial(Cluster(root / "cluster", SHEPHERDS, restart=False, replicas=CORES), random.Random(seed))
+    cluster = trial.cluster
+    try:
+        with code_of(root / "old"):
+            await asyncio.to_thread(cluster.start)
+        await trial.whole()
+        load = Load(cluster, "/upgrade", writers=WRITERS, retry_ms=10_000)
+        trial.loads.append(load)
+        async with load:
+            await load.until_acknowledged(4, WHOLE_S)
+            for name in trial.chance.sample(cluster.names, len(cluster.names)):
+                began = time.monotonic()
+                await asyncio.to_thread(replace, cluster, name)
+                await trial.whole()
+                await load.until_acknowledged(3, WHOLE_S)
+                print(f"{name} is replaced; on after {time.monotonic() - began:.1f} s", flush=True)
+        files = await trial.judge_all()
+        await trial.clean()
+    finally:
+        await asyncio.to_thread(cluster.stop)
+        cluster.give_up()
+    complaints = cluster.complaints()
+    assert not complaints, "\n".join(complaints)
+    return files
+
+
+def main() -> int:
+    """0 when nothing was lost."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.upgrade")
+    parser.add_argument("revision")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="upgrade-"))
+    print(f"from {options.revision}, seed {options.seed}, below {root}", flush=True)
+    files = asyncio.run(upgrade(root, options.revision, options.seed))
+    print(f"all nodes replaced; {files} acknowledged files, none lost", flush=True)
+    shutil.rmtree(root)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
