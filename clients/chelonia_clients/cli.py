@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GARBAGE_OBJECTS: Final = 50_000
 """How many objects are made before garbage is looked for: loading makes as many, and drops none."""
+EVERYDAY: Final = ("mkdir", "put", "get", "ls", "stat", "cp", "mv", "rm", "undelete", "sync", "share", "mount")
+"""What most people type; the list of all verbs has the original's names for some of them."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 INSECURE: Final = "-w is not supported: TLS is always checked; `chelonia doctor` shows what is wrong with certificates"
@@ -168,7 +170,8 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
 
 def usage() -> list[str]:
     """What the command knows."""
-    lines = ["Usage: chelonia [-v] [-x] [-z <path>] [-b <URL>] [options] <verb> [<arguments>]", "", "Verbs:"]
+    lines = ["Usage: chelonia [-v] [-x] [-z <path>] [-b <URL>] [options] <verb> [<arguments>]", ""]
+    lines += [f"Every day: {' '.join(EVERYDAY)}", "To begin:  setup doctor whoami", "", "Verbs:"]
     lines += [f"  {verb.name:<22} {verb.summary}" for verb in VERBS]
     lines += ["", "Options:"]
     for flag in GLOBAL:

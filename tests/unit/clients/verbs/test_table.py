@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chelonia_clients.arguments import GLOBAL, Flag, UsageError, parse, split_verb
-from chelonia_clients.cli import usage
+from chelonia_clients.cli import EVERYDAY, usage
 from chelonia_clients.verbs.finding import ORIGINAL, REMOVING, WHOLE, find_verb, suggest
 from chelonia_clients.verbs.table import VERBS
 
@@ -59,6 +59,12 @@ def test_every_verb_is_reached_by_its_own_name_and_stands_in_the_usage() -> None
     for verb in VERBS:
         assert find_verb(verb.name) is verb
         assert verb.name in "\n".join(usage())
+
+
+def test_what_is_typed_every_day_stands_first_and_is_a_verb() -> None:
+    line = usage()[2]
+    assert line.split()[2:] == list(EVERYDAY)
+    assert all(find_verb(word) for word in EVERYDAY)
 
 
 @pytest.mark.parametrize("word", ["del", "delete", "remove", "rem", "unl", "unm", "unmmount", "delfil", "rmd"])
