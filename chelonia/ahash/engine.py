@@ -105,19 +105,29 @@ def change(overlay: Overlay, elements: tuple[Element, ...]) -> tuple[ChangeOutco
 def check_transact(elements: tuple[Element, ...]) -> None:
     """Refuse elements that no store state could make right. Raises: BAD_REQUEST, TOO_LARGE."""
     _check_count(elements, bounds.TRANSACT_ELEMENTS_MAX, "transact")
-    right = set[tuple[ObjectId, str]]()  # most elements are of few objects and sections
+    plain = _are_plain(elements)
     for element in elements:
-        if (element.object, element.section) in right and element.change is ChangeType.SET:
-            check_text(element.property, bounds.PROPERTY_BYTES_MAX, "transact: a property")
-            check_size(element.value, bounds.VALUE_BYTES_MAX, "transact: a value")
-        else:
+        if not plain:
             _check_element(element, "transact")
-            if element.change is ChangeType.SET:
-                right.add((element.object, element.section))
         if element.change is ChangeType.ADD:
             parse_integer(element.value, element.object)
         for condition in element.conditions:
             _check_condition(condition, "transact")
+
+
+def _are_plain(elements: tuple[Element, ...]) -> bool:
+    """Whether all that elements name and set is short and ASCII, as it nearly always is: asked of all at once."""
+    changing = [e for e in elements if e.change is not ChangeType.CHECK and e.change is not ChangeType.DELETE]
+    names = [*{e.object for e in elements}, *{e.section for e in changing}, *[e.property for e in changing]]
+    values = [e.value for e in changing]
+    return (
+        all(names)
+        and all(map(str.isascii, names))
+        and all(map(str.isascii, values))
+        and max(map(len, names), default=0) <= min(bounds.NAME_BYTES_MAX, bounds.PROPERTY_BYTES_MAX)
+        and max(map(len, values), default=0) <= bounds.VALUE_BYTES_MAX
+        and "\0" not in "".join(names)
+    )
 
 
 def check_change(elements: tuple[Element, ...]) -> None:

@@ -36,12 +36,12 @@ async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) 
     (kept,) = turn.stored
     record = writing.record_type(inline.checksums)
     facts = FileFacts(begin.size, getattr(begin.checksums, record), record, begin.wanted)
-    await writing.commit(
+    after = await writing.commit(
         ports, turn, change, facts, CommitFile(ready, kept.begun, kept.receipts, kept.begin.replaces != "")
     )
     ports.storing.named(kept.receipts)
     note = await ports.shepherds.shortage(turn.service, begin.wanted)
-    return Done(made=there is None, note=note)
+    return Done(after, made=there is None, note=note)
 
 
 def _begin(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> BeginPut:

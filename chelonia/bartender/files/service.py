@@ -168,7 +168,7 @@ class FilesService:
     async def _described(
         self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]
     ) -> tuple[Done | Failure, ...]:
-        """The answers with the attributes of what is there after them: one walk for all."""
+        """The answers with the attributes of what is there after them: one walk for those that have none yet."""
         wanted = {n: place for n, change in enumerate(changes) if (place := _after(change, answers[n])) is not None}
         if not wanted:
             return tuple(answers)
@@ -224,8 +224,8 @@ def _recalled(change: Change) -> Done | Failure:
 
 
 def _after(change: Change, answer: Done | Failure) -> LogicalName | None:
-    """Where the entry of a change is once it has applied, None where there is none."""
-    if isinstance(answer, Failure) or isinstance(change, Remove | Open | Part | Drop):
+    """Where the entry of a change is once it has applied, None where there is none, or it was described already."""
+    if isinstance(answer, Failure) or answer.attributes or isinstance(change, Remove | Open | Part | Drop):
         return None
     return change.target if isinstance(change, Move) else change.place
 

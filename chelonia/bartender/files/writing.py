@@ -25,7 +25,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
+from chelonia.core.ports.files import Arrived, Attributes, Clone, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action
@@ -86,21 +86,27 @@ async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
     begin = token.begin
     ready, there = await ready_to_write(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
-    await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
-    return Done(made=there is None)
+    after = await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
+    return Done(after, made=there is None)
 
 
-async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFacts, order: CommitFile) -> None:
-    """Have the file made, or its bytes swapped. `order.renew`: the upload began for a file that was there then."""
+async def commit(
+    ports: Ports, turn: ElementCall, change: Write, facts: FileFacts, order: CommitFile
+) -> Attributes | None:
+    """Have the file made, or its bytes swapped. `order.renew`: the upload began for a file that was there then.
+
+    Returns: its attributes after it, where they are known.
+    """
     ready = order.begin
     told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, order.begun.blob))
     renew = order.renew and not ready.replaces
     try:
-        await ports.librarian.commit_file(
+        done = await ports.librarian.commit_file(
             turn.service, replace(order, begin=replace(ready, sections=told), renew=renew)
         )
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
+    return attributes_of(done.entry) if done.entry is not None else None
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:

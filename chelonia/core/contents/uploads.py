@@ -15,7 +15,7 @@ from chelonia.core.cluster.replicas import Checksums, Receipt
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import UploadId
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
-from chelonia.core.metadata import Sections
+from chelonia.core.metadata import Sections, StoredObject
 from chelonia.core.names import LogicalName
 
 Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
@@ -76,10 +76,11 @@ class CommitFile(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The file as committed."""
+    """The file as committed. `entry`: as the transact has left it; None where that is not known, as after a retry."""
 
     guid: Guid
     blob: BlobId
+    entry: StoredObject | None = None
 
 
 class SpliceFile(msgspec.Struct, frozen=True):

@@ -65,12 +65,14 @@ class LibrarianIdentity:
 class PlannedTransact:
     """A decided transact, the note that a retry of the request will be answered from, and what it is counted by where
     its job writes for several reasons. `unmet`: is shown the condition that did not hold, before all is built again; it
-    may raise the error that it means, and says whether somebody wrote what is read by all: that costs no try."""
+    may raise the error that it means, and says whether somebody wrote what is read by all: that costs no try.
+    `left`: the entries that it changes, as it leaves them."""
 
     elements: Sequence[Element]
     memo: str = ""
     cause: str = ""
     unmet: Callable[[Call, Unmet], Awaitable[bool]] | None = None
+    left: tuple[StoredObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -473,7 +473,8 @@ class Names:
         changes = summaries.changes(elements, changed)
         counted = await self.quotas.counted(call, changes)
         kept = summaries.kept(elements, stamp, changes)
-        return PlannedTransact([*kept, *counted], memo, unmet=self.quotas.unmet)
+        left = tuple(StoredObject(later.id, read.version + 1, later.sections) for read, later in changes)
+        return PlannedTransact([*kept, *counted], memo, unmet=self.quotas.unmet, left=left)
 
     @property
     def _keep_ms(self) -> int:

@@ -152,7 +152,7 @@ async def test_where_names_lead_is_asked_once_for_a_call_and_anew_when_it_change
     await stage.add_shepherds("s1", "s2", "s3")
     writes = tuple(Write(at(name), inline=Inline(DATA, 3)) for name in ("/f", "/g"))
     assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, writes))
-    assert len(stage.between.named("traverse")) == 2  # to judge them, and to describe them
+    assert len(stage.between.named("traverse")) == 1
 
     async def meanwhile() -> None:
         await stage.bartender.files.apply(JOE, (Set(at("/f"), user={"a": "b"}), Set(at("/g"), user={"a": "b"})))
@@ -161,6 +161,16 @@ async def test_where_names_lead_is_asked_once_for_a_call_and_anew_when_it_change
     assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, writes))
     twice = await stage.bartender.files.apply(JOE, (replace(writes[0], when=When(absent=True)), writes[0], writes[0]))
     assert [type(each) for each in twice] == [Failure, Done, Done]
+
+
+@scene
+async def test_an_answer_tells_the_file_as_it_is(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    for _ in range(3):
+        done, looked = await write(stage), await read(stage)
+        assert isinstance(done, Done)
+        assert isinstance(looked, Looked)
+        assert done.attributes == looked.attributes
 
 
 @scene

@@ -156,9 +156,15 @@ class FileUploads:
         self.check_begun(call, request)
         guid = begin.replaces or (self._guid() if request.renew else begun.guid)
         memo = f"{guid} {begun.blob}"
-        rounds = count()
+        rounds, draft = count(), PlannedTransact(())
 
         async def build() -> PlannedTransact:
+            nonlocal draft
+            draft = PlannedTransact(())
+            draft = await drafted()
+            return draft
+
+        async def drafted() -> PlannedTransact:
             new = self.begun_blob(request, guid, begin.wanted)
             over = await self._overwritten(call, begin.replaces)
             first = next(rounds) == 0
@@ -178,9 +184,10 @@ class FileUploads:
                 call, uploads.commit_file(request, slot, new, self._now()), memo, fresh(guid)
             )
 
-        first = (await self._records.apply(call, build)).memo
+        outcome = await self._records.apply(call, build)
         await self.rechecking.written(request.receipts)
-        return _committed(first)
+        done = _committed(outcome.memo)
+        return Committed(done.guid, done.blob, draft.left[0]) if draft.left and not outcome.recalled else done
 
     async def _check_unused(self, call: Call, new: NewBlob, first: bool) -> None:
         """Why a transact was refused, other than for its names. Raises: ALREADY_DONE."""
