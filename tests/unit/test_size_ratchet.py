@@ -1,9 +1,9 @@
 """Holds the code to the house's sizes: hard limits, and two shares that may only fall.
 
-Hard: a module has at most 800 lines, a function at most 70 (its docstring not counted), and no file carries a name that
-says nothing. Ratcheted, in parts per thousand of all functions: those over 20 lines, and those over five parameters.
-The allowed shares stand in size_ratchet.json; `make ratchet` lowers them to what the code has reached, and a test
-compares the file with its own history, so that nobody raises them in passing.
+Hard: a module has at most 800 lines, a function at most 70 (its docstring not counted), a folder of `chelonia` at most
+20 modules, and no file carries a name that says nothing. Ratcheted, in parts per thousand of all functions: those over
+20 lines, and those over five parameters. The allowed shares stand in size_ratchet.json; `make ratchet` lowers them to
+what the code has reached, and a test compares the file with its own history, so that nobody raises them in passing.
 
 As a program: `test_size_ratchet.py check` for `make check`, `test_size_ratchet.py tighten` for `make ratchet`.
 """
@@ -13,6 +13,7 @@ import itertools
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ MODULES_ONLY = ("tests",)
 
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
+ROOM_MODULES_MAX = 20
 LONG_FUNCTION_LINES = 20
 PARAMETERS_ADVISED = 5
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc", "manager"}
@@ -116,6 +118,12 @@ def overlong_modules(sizes: dict[str, int]) -> list[str]:
     return [f"{path}: {n} lines, at most {MODULE_LINES_MAX}" for path, n in sizes.items() if n > MODULE_LINES_MAX]
 
 
+def crowded_rooms(paths: list[str]) -> list[str]:
+    """Name the folders of `chelonia` with more modules than a reader can keep apart."""
+    rooms = Counter(str(Path(path).parent) for path in paths if path.startswith("chelonia/"))
+    return [f"{room}: {n} modules, at most {ROOM_MODULES_MAX}" for room, n in rooms.items() if n > ROOM_MODULES_MAX]
+
+
 def overlong_functions(functions: list[Function]) -> list[str]:
     """Name the functions over the limit."""
     over = [each for each in functions if each.lines > FUNCTION_LINES_MAX]
@@ -193,6 +201,7 @@ def complaints() -> list[str]:
     sizes = {shown(path): len(path.read_text("utf-8").splitlines()) for path in files}
     return [
         *overlong_modules(sizes),
+        *crowded_rooms(list(sizes)),
         *overlong_functions(functions),
         *empty_names(list(sizes)),
         *broken_shares(shares_of(functions), allowed_shares(), functions),
@@ -239,6 +248,7 @@ def function(lines: int = 1, parameters: int = 0) -> Function:
     "found",
     [
         overlong_modules({"a.py": MODULE_LINES_MAX + 1, "b.py": MODULE_LINES_MAX}),
+        crowded_rooms([f"chelonia/core/m{n}.py" for n in range(ROOM_MODULES_MAX + 1)] + ["chelonia/wire/xml.py"]),
         overlong_functions([function(FUNCTION_LINES_MAX + 1), function(FUNCTION_LINES_MAX)]),
         empty_names(["chelonia/core/utils.py", "chelonia/core/ids.py"]),
         loosened([{"x": 5}, {"x": 4}, {"x": 4}]),
@@ -246,7 +256,7 @@ def function(lines: int = 1, parameters: int = 0) -> Function:
         broken_shares({"lines": 101}, {"lines": 100}, [function()]),
         broken_shares({"lines": 59}, {"lines": 100}, [function()] * FUNCTIONS_TO_ENGAGE),
     ],
-    ids=["module", "function", "name", "raised", "dropped", "share", "slack"],
+    ids=["module", "room", "function", "name", "raised", "dropped", "share", "slack"],
 )
 def test_each_rule_can_fail(found: list[str]) -> None:
     assert len(found) == 1

@@ -1,12 +1,24 @@
-"""What a replica remembers of the master it follows, and of frames that came before they may be taken. Pure."""
+"""What a replica remembers of the master it follows, whether it gets on there, and frames that came early. Pure.
+
+Berkeley DB asks again for what it lacks, but not from every state that it can get into, and nobody else would notice:
+so it is decided here when the engine of a follower that stands still is to be roused. Never: what the engine does then.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
+from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
 from chelonia.ahash.group.log_vouching import TermMark
 from chelonia.ahash.group.peer_messages import EngineFrame
 from chelonia.core import bounds
+
+LOOK_MS: Final = 1000
+"""How often it is looked at."""
+STILL_MS: Final = 10_000
+"""A follower that acknowledges nothing for so long, though its master has more, has its engine roused, and again after
+as long: longer than any pause of a busy machine that a term outlives."""
 
 
 @dataclass(slots=True)
@@ -34,6 +46,29 @@ class Following:
     def __post_init__(self) -> None:
         self.master, self.term, self.first = self.mark.replica, self.mark.term, self.mark.first
         self.key = (self.term, self.master)
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Whether a follower that hears its master acknowledges what that has. `look_ms`: when to look next."""
+
+    look_ms: int = 0
+    _seen: tuple[int, int | None, int] | None = None
+    _since_ms: int = 0
+    _due_ms: int = 0
+
+    def look(self, found: ReplicaStatus, now_ms: int) -> int:
+        """Returns: for how long it has stood still, when its engine is to be roused now; else 0."""
+        self.look_ms = now_ms + LOOK_MS
+        behind = found.role is ReplicaRole.FOLLOWER and found.acked < found.head
+        seen = (found.term, found.master, found.acked) if behind else None
+        if seen is None or seen != self._seen:
+            self._seen, self._since_ms, self._due_ms = seen, now_ms, now_ms + STILL_MS
+            return 0
+        if now_ms < self._due_ms:
+            return 0
+        self._due_ms = now_ms + STILL_MS
+        return now_ms - self._since_ms
 
 
 @dataclass(slots=True)

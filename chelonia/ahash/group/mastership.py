@@ -22,13 +22,13 @@ from msgspec.structs import astuple
 
 from chelonia.ahash.group import effects, log_vouching, membership, peer_messages
 from chelonia.ahash.group.effects import Effects, ReplicaRole
+from chelonia.ahash.group.following import Standstill
 from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, TermMark, VouchedCommit
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
 from chelonia.ahash.group.protocol import GroupReplica
-from chelonia.ahash.group.standstill import Standstill
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import Executor, Reader, Store

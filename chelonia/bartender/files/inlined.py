@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Sequence
 
-from chelonia.bartender import small
 from chelonia.bartender.bulk import ElementCall, StoredBytes
 from chelonia.bartender.client_metadata import FileFacts
 from chelonia.bartender.files import writing
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry
+from chelonia.bartender.shepherds import taken
 from chelonia.bartender.transfers import begun_facts, locations
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import Checksums, ReplicaState
+from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
 from chelonia.core.ports.files import Done, Inline, Write
-from chelonia.core.ports.shepherd import SmallBlob
+from chelonia.core.ports.shepherd import FetchOutcome, SmallBlob
+from chelonia.core.timing.racing import Race, many
 from chelonia.core.values import replace
 
 
@@ -94,4 +97,19 @@ async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int)
         return None
     if not turn.room.carry(size):
         return None
-    return await small.fetched(ports, turn.service, alive, size) if size and alive else (None if size else b"")
+    return await _fetched(ports, turn.service, alive, size) if size and alive else (None if size else b"")
+
+
+async def _fetched(ports: Ports, call: Call, locations: Sequence[Location], size: int) -> bytes | None:
+    """The bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
+    waiting, more = await ports.shepherds.nearest(call, locations), 1
+    waiting.sort(key=lambda location: ports.shepherds.is_silent(location.shepherd))
+    async with Race[Location, FetchOutcome](ports.clock) as race:
+        while race.running or waiting:
+            for location in taken(waiting, more):
+                race.begin(location, ports.fetching.ask(call, location.shepherd, location.reference, size))
+            ended = await race.ended(ports.settings.hedge_ms if waiting else ports.settings.shepherd_timeout_ms)
+            if ended is not None and (data := ended[1].result().data) is not None:
+                return data
+            more = many(silent=ended is None, of_use=False)
+    return None

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from chelonia.ahash.group import forwarding, peer_messages, standstill
+from chelonia.ahash.group import following, forwarding, peer_messages
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
 from chelonia.ahash.group.forwarding import ForwardedCall
@@ -91,8 +91,8 @@ async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
 @pytest.mark.expect_log("WARNING .*has vouched for nothing for .*it is opened again")
 async def test_a_follower_that_stands_still_is_opened_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever state its engine got into, and nobody else would notice: here it forgot that it is synchronised."""
-    monkeypatch.setattr(standstill, "LOOK_MS", 20)
-    monkeypatch.setattr(standstill, "STILL_MS", 200)
+    monkeypatch.setattr(following, "LOOK_MS", 20)
+    monkeypatch.setattr(following, "STILL_MS", 200)
     follower = group.followers()[0]
     assert (await write(group, group.master(), "k1", "1")).applied
     cast(ReplicatedStore, group.engines[follower])._ready = False

@@ -1,8 +1,8 @@
 """When a follower that acknowledges nothing has its engine roused."""
 
 from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
+from chelonia.ahash.group.following import STILL_MS, Standstill
 from chelonia.ahash.group.log_vouching import Vouched
-from chelonia.ahash.group.standstill import STILL_MS, Standstill
 
 
 def status(
