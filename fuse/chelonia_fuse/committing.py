@@ -177,12 +177,14 @@ class FileCommitter:
 
     async def replay(self) -> int:
         """Take up what an earlier mount left in the journal. Returns: how many changes. Raises: as a look does."""
+        records = {record.guid: record for record in self._journal.records()}
         for record, data in self._packed.records():
-            self._cache.keep(record.guid, data)
-            self._journal.write(record)
+            if record.guid not in records:  # else that one is later: it was closed again, and could not be packed
+                self._cache.keep(record.guid, data)
+                self._journal.write(record)
+                records[record.guid] = record
         self._packed.clear()
-        records = self._journal.records()
-        for record in records:
+        for record in records.values():
             guid = Guid(record.guid)
             try:
                 known = (await self._cluster.look(LogicalName(guid, ()))).attributes

@@ -137,6 +137,21 @@ async def test_what_was_closed_survives_the_death_of_the_mount(
     assert not list((tmp_path / "one" / "journal").iterdir())
 
 
+@pytest.mark.expect_log("is committed now")
+async def test_the_last_of_two_versions_that_were_closed_survives_the_death_of_the_mount(
+    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(mount, monkeypatch)
+    await mount.write("f", b"first", flags=NEW)
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"second")
+    mount.system._cluster.away_until_s = time.monotonic() + 60  # it waits in the journal, beside the first
+    await mount.close(handle)
+    again = await mounted(twin, tmp_path / "one")
+    await again.committer.work_off()
+    assert await other.read("f") == b"second"
+
+
 async def test_what_is_done_with_a_file_that_waits_for_its_commit(
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
