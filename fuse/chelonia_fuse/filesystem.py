@@ -39,7 +39,7 @@ from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache, CachedCopy
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
-from chelonia_fuse.inodes import UNWRITTEN_NS, Inode, Inodes, is_unwritten
+from chelonia_fuse.inodes import AWAITED_S, UNWRITTEN_NS, Inode, Inodes, is_unwritten
 from chelonia_fuse.lookups import VALID_S, Lookups
 from chelonia_fuse.options import Options
 from chelonia_fuse.reading import READABLE, WINDOW_MAX, WINDOW_MIN, CopyReader
@@ -187,9 +187,8 @@ class FileSystem:
 
     async def _written(self, inode: Inode) -> None:
         """Wait until the mount that has made a file, and closed it a moment ago, has committed its bytes."""
-        while is_unwritten(inode.attributes, time.time_ns()) and not inode.made_ns:
-            await asyncio.sleep(_PAUSE_S)
-            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()))).attributes)
+        if _is_awaited(inode, inode.attributes):
+            inode.learn((await self._looked_written(inode, Want.NOTHING, spare=False)).attributes)
 
     def _removed(self, parent: Inode, name: str, inode: Inode | None) -> None:
         _touch(parent, name)
@@ -309,15 +308,12 @@ class FileSystem:
         return Handle(inode, flags)
 
     async def _look_anew(self, inode: Inode, flags: int) -> None:
-        copy, place = inode.copy, LogicalName(inode.guid, ())
+        copy = inode.copy
         here = copy is not None and not copy.staged.missing(0, copy.staged.size)
         reads = READABLE if flags & os.O_ACCMODE != os.O_WRONLY else Want.BYTES
         want = Want.NOTHING if here or flags & os.O_TRUNC else reads
         try:
-            there = await self._looked(place, want, spare=here)
-            while is_unwritten(there.attributes, time.time_ns()) and not inode.made_ns:
-                await asyncio.sleep(_PAUSE_S)
-                there = await self._looked(place, want, spare=here)
+            there = await self._looked_written(inode, want, spare=here)
         except CheloniaError as error:
             if error.kind not in AGAIN or not here:
                 raise
@@ -331,6 +327,16 @@ class FileSystem:
             copy = self.cache.of(inode)
             if copy.staged.etag == there.attributes.etag:  # what was changed here may be of another version
                 copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
+
+    async def _looked_written(self, inode: Inode, want: Want, *, spare: bool) -> Looked:
+        """A file as it is in the cluster, once its bytes are there."""
+        there = await self._looked(LogicalName(inode.guid, ()), want, spare=spare)
+        for _ in range(_LOOKS_MAX):
+            if not _is_awaited(inode, there.attributes):
+                break
+            await asyncio.sleep(_PAUSE_S)
+            there = await self._looked(LogicalName(inode.guid, ()), want, spare=spare)
+        return there
 
     async def _looked(self, place: LogicalName, want: Want, *, spare: bool) -> Looked:
         try:
@@ -402,6 +408,8 @@ class FileSystem:
 _NEW: Final = When(absent=True)
 _PAUSE_S: Final = 0.03
 """Between two looks at a file whose bytes are to come."""
+_LOOKS_MAX: Final = round(AWAITED_S / _PAUSE_S)
+"""So many of them at most: this machine's clock may be slow, and no bytes may come."""
 
 
 @contextlib.asynccontextmanager
@@ -413,6 +421,10 @@ async def _settled(inode: Inode | None) -> AsyncIterator[None]:
         return
     async with copy.lock:
         yield
+
+
+def _is_awaited(inode: Inode, known: Attributes) -> bool:
+    return not inode.made_ns and is_unwritten(known, time.time_ns())
 
 
 def _touch(inode: Inode, name: str = "") -> None:

@@ -6,13 +6,14 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
 from chelonia.core.values import replace
-from chelonia_fuse import behind, committing
+from chelonia_fuse import behind, committing, filesystem
 from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
 from tests.support.files import MemoryFiles
@@ -251,3 +252,15 @@ def test_a_file_is_awaited_for_a_few_seconds_only(mount: Trial) -> None:
     assert is_unwritten(known, 2 * 10**9)
     assert not is_unwritten(known, 5 * 10**9)
     assert not is_unwritten(replace(known, etag="blob"), 2 * 10**9)
+
+
+async def test_a_clock_that_is_slow_makes_nobody_wait_for_long(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(mount, monkeypatch)
+    await mount.write("f", b"bytes", flags=NEW)
+    slow = SimpleNamespace(time_ns=lambda: time.time_ns() - 3600 * 10**9, monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr(filesystem, "time", slow)
+    monkeypatch.setattr(filesystem, "_PAUSE_S", 0.0)
+    async with asyncio.timeout(20):
+        assert await other.read("f") == b""
