@@ -262,7 +262,9 @@ class Names:
             entry = await self._records.one(call, entry_id(request.guid), tree.ENTRY)
             tree.check_unmakable(entry)
             await self._emptied(call, entry)  # before all of it is read: with many names that would cost as many
-            doomed = await self._doomed(call, await self._records.one(call, entry.id))
+            entry = await self._records.one(call, entry.id)
+            tree.check_unmakable(entry)  # somebody else may have unmade it meanwhile
+            doomed = await self._doomed(call, entry)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.contents.uploads import CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey
+from chelonia.core.ports.ahash import Page
 from chelonia.core.ports.librarian import Delete, MoveEntry, SetWanted, Undelete, Unlink, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.leadership import sweep as expiring
 from chelonia.librarian.metadata.elements import put
+from chelonia.librarian.metadata.records import Records
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken, unsettled
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
@@ -143,6 +146,26 @@ async def test_a_name_taken_meanwhile_is_told_and_another_will_do() -> None:
         assert caught.value.kind is Kind.EXISTS
         await made.service.undelete(BARTENDER, Undelete(guid, ROOT, "old"))
         assert await made.names() == {"f": again, "old": guid}
+
+
+async def test_of_two_who_unmake_a_collection_one_hears_that_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the trash then: the other must not take it from there."""
+    async with bench(settings=KEPT) as made:
+        data = await made.collection("data")
+        others, scan = [Unmake(data)], Records.scan
+
+        async def meanwhile(records: Records, call: Call, obj: ObjectId, section: str, after: str, limit: int) -> Page:
+            if section == "pending" and others:
+                await made.service.unmake(BARTENDER, others.pop())
+            return await scan(records, call, obj, section, after, limit)
+
+        monkeypatch.setattr(Records, "scan", meanwhile)
+        with pytest.raises(CheloniaError) as caught:
+            await made.service.unmake(BARTENDER, Unmake(data))
+        assert caught.value.kind is Kind.NOT_FOUND
+        assert broken(await snapshot(made)) == ()
+        await made.service.undelete(BARTENDER, Undelete(data, ROOT, "data"))
+        assert await made.names() == {"data": data}
 
 
 async def test_what_was_in_a_collection_that_is_gone_comes_back_elsewhere() -> None:
