@@ -53,18 +53,18 @@ class S3Parts:
     derived: WeakKeyDictionary[IssuedKey, dict[str, bytes]] = field(default_factory=WeakKeyDictionary)
     """Keys of a day that users' keys sign with, by scope: they go with the key that they are of."""
     states: dict[LogicalName, tuple[int, str]] = field(default_factory=dict)
-    """Of buckets asked for lately: until when (ms) what they said counts, and whether they keep versions."""
+    """Of buckets asked for lately: until when (ms, monotonic) what they said counts, and whether they keep versions."""
 
     def state(self, bucket: LogicalName) -> str | None:
         """Whether a bucket keeps versions, as it said lately; None: it is to be asked."""
         until, state = self.states.get(bucket, (0, ""))
-        return state if self.clock.now_ms() < until else None
+        return state if self.clock.monotonic_ms() < until else None
 
     def note(self, bucket: LogicalName, state: str) -> str:
         """Remember whether a bucket keeps versions. Returns: that."""
         if len(self.states) >= STATES_KNOWN:
             self.states.clear()
-        self.states[bucket] = self.clock.now_ms() + STATE_KNOWN_MS, state
+        self.states[bucket] = self.clock.monotonic_ms() + STATE_KNOWN_MS, state
         return state
 
     def signing_key(self, issued: IssuedKey, scope: str) -> bytes:
