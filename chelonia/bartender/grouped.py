@@ -1,4 +1,4 @@
-"""Calls to Shepherds about small bytes: what is asked of one in one turn of the event loop goes in one message.
+"""Small blobs are read from Shepherds: what is asked of one in one turn of the event loop goes in one message.
 
 Each question has an answer of its own; where the call fails, each has that failure as its answer. Whoever waits no
 longer cancels his answer: the call goes on for the others, and the Shepherd is noted to be silent if it had its time.
@@ -8,28 +8,23 @@ The call has no request key, as each of its questions would have its own; its re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
 
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, RequestKey, ServiceId
-from chelonia.core.ports.shepherd import FetchOutcome, Shepherd
-
-Q = TypeVar("Q")
-A = TypeVar("A")
+from chelonia.core.ports.shepherd import FetchOutcome
 
 
 @dataclass(slots=True)
-class _Group(Generic[Q, A]):
+class _Group:
     """Questions that leave together. `size`: bytes that travel with them or with their answers."""
 
     call: Call
-    questions: list[Q] = field(default_factory=list)
-    answers: list[asyncio.Future[A]] = field(default_factory=list)
+    questions: list[ReferenceId] = field(default_factory=list)
+    answers: list[asyncio.Future[FetchOutcome]] = field(default_factory=list)
     size: int = 0
 
     def has_room(self, size: int) -> bool:
@@ -37,53 +32,45 @@ class _Group(Generic[Q, A]):
         return len(self.questions) < bounds.BULK_ELEMENTS_MAX and self.size + size <= bounds.STORED_CALL_BYTES_MAX
 
 
-class GroupedCalls(Generic[Q, A]):
-    """One kind of call, to all Shepherds."""
+class GroupedCalls:
+    """Reads small blobs from all Shepherds."""
 
-    def __init__(
-        self,
-        shepherds: Shepherds,
-        ask: Callable[[Shepherd, Call, tuple[Q, ...]], Coroutine[Any, Any, tuple[A, ...]]],
-        failed: Callable[[CheloniaError], A],
-    ) -> None:
-        """Args: ask: makes the call; failed: the answer to each question of a call that failed."""
+    def __init__(self, shepherds: Shepherds) -> None:
         self._shepherds = shepherds
-        self._ask = ask
-        self._failed = failed
-        self._leaving: dict[ServiceId, _Group[Q, A]] = {}
+        self._leaving: dict[ServiceId, _Group] = {}
         self._asked: set[asyncio.Task[None]] = set()
 
-    def ask(self, call: Call, shepherd: ServiceId, question: Q, size: int) -> asyncio.Future[A]:
+    def ask(self, call: Call, shepherd: ServiceId, question: ReferenceId, size: int) -> asyncio.Future[FetchOutcome]:
         """Ask with what else is asked of this Shepherd in this turn; `call` is the Bartender's own."""
         loop, group = asyncio.get_running_loop(), self._leaving.get(shepherd)
         if group is None or not group.has_room(size):
             group = self._leaving[shepherd] = _Group(call.keyed(RequestKey("")))
             loop.call_soon(self._begin, shepherd, group)
-        answer: asyncio.Future[A] = loop.create_future()
+        answer: asyncio.Future[FetchOutcome] = loop.create_future()
         group.questions.append(question)
         group.answers.append(answer)
         group.size += size
         return answer
 
-    def _begin(self, shepherd: ServiceId, group: _Group[Q, A]) -> None:
+    def _begin(self, shepherd: ServiceId, group: _Group) -> None:
         if self._leaving.get(shepherd) is group:
             del self._leaving[shepherd]
         task = asyncio.get_running_loop().create_task(self._answer(shepherd, group))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
-    async def _answer(self, shepherd: ServiceId, group: _Group[Q, A]) -> None:
+    async def _answer(self, shepherd: ServiceId, group: _Group) -> None:
         noted = self._shepherds.silence_noted(shepherd)
         for answer in group.answers:
             answer.add_done_callback(noted)
-        asking = self._ask(self._shepherds.port(shepherd), group.call, tuple(group.questions))
         try:
+            asking = self._shepherds.port(shepherd).fetch(group.call, tuple(group.questions))
             given = await self._shepherds.heard(shepherd, asking)
             if len(given) != len(group.answers):
                 cause = f"{len(given)} answers to {len(group.answers)} questions"
                 raise CheloniaError(Kind.NETWORK, subject=shepherd, cause=cause)
         except CheloniaError as error:
-            given = (self._failed(error),) * len(group.answers)
+            given = (FetchOutcome(error=str(error), kind=error.kind.value),) * len(group.answers)
         except BaseException as error:  # a mistake of ours, or the end of the process: nobody waits on
             for answer in group.answers:
                 if not answer.done():
@@ -92,12 +79,3 @@ class GroupedCalls(Generic[Q, A]):
         for answer, one in zip(group.answers, given, strict=True):
             if not answer.done():
                 answer.set_result(one)
-
-
-def fetching(shepherds: Shepherds) -> GroupedCalls[ReferenceId, FetchOutcome]:
-    """Reads small blobs."""
-    return GroupedCalls(
-        shepherds,
-        lambda port, call, references: port.fetch(call, references),
-        lambda error: FetchOutcome(error=str(error), kind=error.kind.value),
-    )

@@ -10,10 +10,8 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.bartender.storing import Storing
 from chelonia.core import bounds
-from chelonia.core.ids import ReferenceId
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian
-from chelonia.core.ports.shepherd import FetchOutcome
 from chelonia.core.timing.clock import Clock, Ids
 
 
@@ -27,7 +25,7 @@ class Ports:
     ids: Ids
     settings: BartenderSettings
     storing: Storing
-    fetching: GroupedCalls[ReferenceId, FetchOutcome]
+    fetching: GroupedCalls
     limits: LimitCounts = field(default_factory=LimitCounts)
     places: Places = field(default_factory=Places)
     lists: Queues = field(default_factory=lambda: Queues(bounds.LISTS_PER_CALLER_MAX))

@@ -10,10 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from chelonia.bartender import audit, deleted, grouped, listing, modify, names, transfers
+from chelonia.bartender import audit, deleted, listing, modify, names, transfers
 from chelonia.bartender.access_keys import AccessKeysService
 from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
 from chelonia.bartender.files.service import FilesService
+from chelonia.bartender.grouped import GroupedCalls
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
@@ -71,7 +72,7 @@ class BartenderService:
         """Bind the service to its world; nothing is started and nothing is kept."""
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         storing = Storing(shepherds, clock, settings)
-        self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, grouped.fetching(shepherds))
+        self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, GroupedCalls(shepherds))
         self._stat = BulkOperation(
             "stat", partial(listing.stat, self._ports), listing.stat_refused, _ln, keyed=False
         )  # fmt: skip
