@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import random
 import statistics
@@ -33,7 +34,7 @@ from machine import Cost, load, meter
 
 BUCKET, BAR = "publish", 0.8
 FULL_FILES, QUICK_FILES, FILES = 162_000, 125, 400
-MEAN_BYTES, MEDIAN_BYTES, SPREAD = 46_000, 8_192, 1.9
+MEAN_BYTES, SPREAD = 46_000, 1.9
 """7.45 GB in 162 000 files; most are far smaller: log-normal, its sigma SPREAD, scaled to the mean."""
 THREADS, DELETERS = 16, 2
 BULK_SHARE = 400
@@ -57,7 +58,7 @@ class Release:
     def sizes(self) -> dict[str, int]:
         """How many bytes each name has."""
         law = statistics.NormalDist()
-        raw = [MEDIAN_BYTES * 2.718281828 ** (SPREAD * law.inv_cdf((n + 0.5) / self.files)) for n in range(self.files)]
+        raw = [math.exp(SPREAD * law.inv_cdf((n + 0.5) / self.files)) for n in range(self.files)]
         random.Random(self.seed).shuffle(raw)
         scale = MEAN_BYTES * self.files / sum(raw)
         return {key: max(1, int(size * scale)) for key, size in zip(self.keys(), raw, strict=True)}

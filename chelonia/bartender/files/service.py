@@ -187,7 +187,7 @@ class FilesService:
 
 
 def _asking(name: str, act: Callable[[ElementCall, R], Awaitable[A]]) -> BulkOperation[R, A | Failure]:
-    """An operation that changes nothing."""
+    """An operation that no request key belongs to: it changes nothing, or gives another link each time (`share`)."""
     return BulkOperation(name, _checked(act), _failure, repr, keyed=False)
 
 

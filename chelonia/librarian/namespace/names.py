@@ -144,12 +144,9 @@ class Names:
             more = [blob for blob in ids if blob not in blobs]
             found = await self._records.get(call, more, view.BLOBS_LINKED.needed)
             blobs |= dict(zip(more, found, strict=True))
-        done, asked = (
-            dict[int, StoredObject](),
-            view.asked(needed),
-        )  # of several walks that end at one entry it is shown once
+        done, asked = dict[int, StoredObject](), view.asked(needed)
         for entry in entries:
-            if id(entry) not in done:
+            if id(entry) not in done:  # several walks may end at one entry
                 own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
                 done[id(entry)] = view.shown(entry, asked, view.weakest_locations(own, self._present))
         return tuple([done[id(entry)] for entry in entries])
