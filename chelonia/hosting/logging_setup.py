@@ -101,7 +101,7 @@ class LinesTogether(logging.handlers.WatchedFileHandler):
     """Writes the lines of one turn of the event loop at once, at its end; without one, each."""
 
     def __init__(self, path: Path, encoding: str) -> None:
-        super().__init__(path, encoding=encoding)
+        super().__init__(path, encoding=encoding, errors="backslashreplace")
         self._waiting: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -112,7 +112,11 @@ class LinesTogether(logging.handlers.WatchedFileHandler):
             self.flush()
             super().emit(record)
             return
-        self._waiting.append(self.format(record))
+        try:
+            self._waiting.append(self.format(record))
+        except Exception:
+            self.handleError(record)  # as of any handler: who logs is not troubled
+            return
         if len(self._waiting) == 1:
             loop.call_soon(self.flush)
 

@@ -92,3 +92,17 @@ async def test_lines_of_one_turn_are_written_together_and_follow_the_file(
     audit.info("who=jim")
     audit.handlers[0].close()  # as at the end of the process
     assert path.read_text().endswith("who=jim\n")
+
+
+async def test_a_line_that_cannot_be_written_as_it_is_takes_no_other_with_it(
+    tmp_path: Path, audit: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "audit.log"
+    root = logging.Logger("a root of its own")  # noqa: LOG001
+    configure(LogSettings(format="json", audit_file=str(path)), "n1", root)
+    audit.info("who=jane")
+    audit.info("who=%s", "no text \udcff")
+    audit.info("who=%d", "no number")
+    await asyncio.sleep(0)
+    assert [json.loads(line)["message"] for line in path.read_text().splitlines()] == ["who=jane", "who=no text \udcff"]
+    assert "no number" in capsys.readouterr().err
