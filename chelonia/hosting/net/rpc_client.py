@@ -1,4 +1,4 @@
-"""Stubs of the five ports: what a caller holds when the service is not in its own process.
+"""Stubs of the six ports: what a caller holds when the service is not in its own process.
 
 One generic stub stands for every port: its methods come from `core.operations`, its type is the port's Protocol. What
 a port needs is loaded by its first call: most commands ask one port of six.
@@ -374,12 +374,18 @@ class _Remote:
     def __init__(self, make: Callable[[], Channel]) -> None:
         self._make = make
 
+    @functools.cached_property
+    def channel(self) -> Channel:
+        """What carries all of them: it knows who answers."""
+        return self._make()
+
     def __getattr__(self, name: str) -> Any:
-        """A method of the port, or its channel; all of them are there afterwards."""
-        self.channel = channel = self._make()
-        for row in channel.table.by_method.values():
-            setattr(self, row.method, _asking(channel, row))
-        return object.__getattribute__(self, name)
+        """A method of the port, kept for its next call. Raises: AttributeError for a name that the port has not."""
+        row = self.channel.table.by_method.get(name)
+        if row is None:
+            raise AttributeError(name)
+        ask = self.__dict__[name] = _asking(self.channel, row)
+        return ask
 
 
 def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, Any, Any]]:
