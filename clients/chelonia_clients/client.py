@@ -125,7 +125,7 @@ class Client:
         if self._writes is None and self.files is not None:
             from chelonia.hosting.transfer.call_batches import CallBatches  # which brings the value types of Files
 
-            self._writes = CallBatches(self.files.apply, self.clock)
+            self._writes = CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms)
         return self._writes
 
     @property
@@ -134,7 +134,7 @@ class Client:
         if self._looks is None and self.files is not None:
             from chelonia.hosting.transfer.call_batches import CallBatches
 
-            self._looks = CallBatches(self.files.look, self.clock)
+            self._looks = CallBatches(self.files.look, self.clock, again_ms=self._retry_ms)
         return self._looks
 
     def new_call(self) -> Call:

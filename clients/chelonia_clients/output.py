@@ -11,13 +11,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from chelonia.core import status
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
-
-if TYPE_CHECKING:
-    pass
 
 
 class AnswerLost(Exception):

@@ -45,7 +45,7 @@ class TreeOptions:
     """How to move files.
 
     Args:
-        parallel: files at a time; of an upload small ones beside them.
+        parallel: files at a time; `SMALL_AT_ONCE` times as many small ones beside them.
         replicas: copies to ask for; None: as many as usual, of a copy inside the cluster as many as its source.
         replace: overwrite what is there and differs.
         progress: as for one file, called for all of them.

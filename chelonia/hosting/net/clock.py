@@ -35,10 +35,10 @@ class SystemClock:
 
 
 class SystemIds:
-    """Ids and random choices from the operating system's source."""
+    """Ids and tokens from the operating system's source; choices that nobody gains by guessing from a quicker one."""
 
     def __init__(self) -> None:
-        self._random = random.Random()  # for jitter and placement; seeded by the system
+        self._random = random.Random()  # jitter and placement; seeded by the system
 
     def uuid(self) -> str:
         """A fresh random UUID in lower case."""

@@ -6,12 +6,11 @@ The SDK's `Client` is one; a door binds its own. Nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from chelonia.core.caller import Call
 from chelonia.core.ports.bartender import Bartender
-from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked
+from chelonia.core.ports.files import Change, Done, Files, Look, Looked
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.call_batches import CallBatches
@@ -38,29 +37,6 @@ class BartenderOutcome(Protocol):
 
 
 A = TypeVar("A", bound=BartenderOutcome)
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard(Generic[T]):
-    """An answer of the port `Files` as an outcome."""
-
-    answer: T | Failure
-    kind: str
-    cause: str
-
-
-async def answered(client: Requester, ask: Callable[[Call], Awaitable[tuple[T | Failure, ...]]]) -> T | Failure:
-    """Ask the port `Files` about one element, again under the same key while that meets a passing trouble."""
-
-    async def attempt(call: Call) -> tuple[_Heard[T], ...]:
-        (answer,) = await ask(call)
-        kind, cause = (answer.kind.value, answer.cause) if isinstance(answer, Failure) else ("", "")
-        return (_Heard(answer, kind, cause),)
-
-    return (await client.settled(attempt)).answer
 
 
 class Requester(Protocol):
