@@ -4,10 +4,13 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
-from chelonia.core.operations.rows import EVERYONE, SEALING_MS, Retry, row, table
+from chelonia.core.operations.rows import EVERYONE, Retry, row, table
 from chelonia.core.ports.librarian import Librarian
 
 _L, _B, _S, _A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
+
+SEALING_MS: Final = 2 * 60 * 1000
+"""How long the answer to the sealing of ten thousand parts is waited for: a dozen transacts."""
 
 LIBRARIAN: Final = table(
     "librarian",

@@ -100,11 +100,3 @@ def table(service: str, *rows: Row) -> PortTable:
     found = PortTable(service, {m.method: m for m in methods}, {m.name: m for m in methods})
     assert len(found.by_method) == len(found.by_name) == len(methods), "every method and every name once"
     return found
-
-
-READING_MS: Final = 15 * 60 * 1000
-"""How long the answer to what reads whole replicas, or many records, is waited for."""
-SEALING_MS: Final = 2 * 60 * 1000
-"""How long the answer to the sealing of ten thousand parts is waited for: a dozen transacts."""
-COPY_MS: Final = 365 * 24 * 3_600 * 1000
-"""How long the answer to `copy` is waited for here, as good as for ever: who asks gives up when the claim is over."""

@@ -3,10 +3,15 @@
 from typing import Final
 
 from chelonia.core.caller import Role
-from chelonia.core.operations.rows import COPY_MS, READING_MS, Retry, row, table
+from chelonia.core.operations.rows import Retry, row, table
 from chelonia.core.ports.shepherd import Shepherd
 
 _L, _B, _A = Role.LIBRARIAN, Role.BARTENDER, Role.ADMINISTRATOR
+
+READING_MS: Final = 15 * 60 * 1000
+"""How long the answer to what reads whole replicas, or many records, is waited for."""
+COPY_MS: Final = 365 * 24 * 3_600 * 1000
+"""How long the answer to `copy` is waited for here, as good as for ever: who asks gives up when the claim is over."""
 
 SHEPHERD: Final = table(
     "shepherd",
