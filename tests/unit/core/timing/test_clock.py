@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
-from chelonia.core.timing.clock import done_within, within
+from chelonia.core.timing.clock import Clock, done_within, ended_within, within
+
+Limited = Callable[[Clock, int, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 
 
 class _Clock:
@@ -35,20 +38,22 @@ class _Clock:
         return asyncio.get_running_loop().call_later(0 if self._over else 3_600, callback)
 
 
-async def test_what_answers_in_time_is_taken_as_it_is() -> None:
+@pytest.mark.parametrize("limited", [within, ended_within])
+async def test_what_answers_in_time_is_taken_as_it_is(limited: Limited) -> None:
     async def answer() -> str:
         return "done"
 
     async def refuse() -> str:
         raise CheloniaError(Kind.DENIED, cause="no")
 
-    assert await within(_Clock(over=False), 5, answer()) == "done"
+    assert await limited(_Clock(over=False), 5, answer()) == "done"
     with pytest.raises(CheloniaError) as caught:
-        await within(_Clock(over=False), 5, refuse())
+        await limited(_Clock(over=False), 5, refuse())
     assert caught.value.kind is Kind.DENIED
 
 
-async def test_what_does_not_answer_is_ended() -> None:
+@pytest.mark.parametrize("limited", [within, ended_within])
+async def test_what_does_not_answer_is_ended(limited: Limited) -> None:
     ended = asyncio.Event()
 
     async def hang() -> None:
@@ -58,10 +63,21 @@ async def test_what_does_not_answer_is_ended() -> None:
             ended.set()
 
     with pytest.raises(CheloniaError) as caught:
-        await within(_Clock(over=True), 5, hang())
+        await limited(_Clock(over=True), 5, hang())
     assert (caught.value.kind, caught.value.cause) == (Kind.TIMEOUT, "no answer in 5 ms")
     async with asyncio.timeout(5):
         await ended.wait()
+
+
+async def test_who_is_ended_by_others_meets_no_deadline() -> None:
+    async def hang() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(ended_within(_Clock(over=False), 5, hang()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_what_ends_as_it_may_is_done_and_what_does_not_goes_on() -> None:
