@@ -1,4 +1,5 @@
-"""How a value is changed: by another one. Value types are frozen; those of ports and messages are `msgspec.Struct`.
+"""How a value is changed: by another one. Value types are frozen; most of those of ports and messages are
+`msgspec.Struct`. What keeps a field out of its `repr` (bytes, secrets), or is referred to weakly, is a dataclass.
 
 A struct is made, compared and encoded in C, and its class in a thirtieth of the time of a dataclass: a command line
 that loads two hundred of them notices. `replace` serves both, so that nobody needs to know which one he holds.
