@@ -92,11 +92,7 @@ class FileCommitter:
         except CheloniaError as error:
             if error.kind not in AGAIN or self._strict:
                 raise
-            await self._keep(inode)
-            path = self._inodes.place(inode)
-            _LOG.warning(
-                "close %s: %s: it is kept in %s and will be committed later", path, error, self._cache.path(inode.guid)
-            )
+            await self._later(inode, error)
 
     async def commit(self, inode: Inode) -> None:
         """Return once what was changed is durable in the cluster. Raises: what it says."""
@@ -136,6 +132,14 @@ class FileCommitter:
             copy.queued, copy.kept_ns = True, copy.written_ns
             self.waiting[inode.guid] = inode
 
+    async def _later(self, inode: Inode, error: CheloniaError | OSError) -> None:
+        """Keep what the cluster does not take now."""
+        await self._keep(inode)
+        path = self._inodes.place(inode)
+        _LOG.warning(
+            "close %s: %s: it is kept in %s and will be committed later", path, error, self._cache.path(inode.guid)
+        )
+
     async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
         """Keep a small file for a commit that begins at once."""
         async with copy.lock:
@@ -159,12 +163,13 @@ class FileCommitter:
         """It waits, as what is closed while the cluster is away; where even that fails its packed record stays."""
         if inode.copy is None:
             return
+        passing = isinstance(error, CheloniaError) and error.kind in AGAIN
         try:
-            await self._keep(inode)
+            await (self._later(inode, error) if passing else self._keep(inode))
             self._packed.done(inode.guid)
         except OSError as trouble:
             _LOG.error("the cache directory: %s (make room, or choose another by -o cache=)", trouble)
-        if not isinstance(error, CheloniaError) or error.kind not in AGAIN:
+        if not passing:
             self._lost(inode, error)
 
     def _lost(self, inode: Inode, error: CheloniaError | OSError) -> None:

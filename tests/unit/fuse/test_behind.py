@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
 from chelonia.core.values import replace
 from chelonia_fuse import behind, committing, filesystem
@@ -132,9 +134,8 @@ async def test_what_was_closed_survives_the_death_of_the_mount(
     await again.committer.work_off()
     monkeypatch.undo()
     assert [await other.read(f"f{n}") for n in (0, 1, 2, 4)] == [b"bytes %d" % n for n in (0, 1, 2, 4)]
-    for name in ("f3", "f0.conflict"):
-        with pytest.raises(CheloniaError):
-            await other.find(name)
+    listed = await other.system._cluster.page(parse_ln("/"), "")
+    assert [each.name for each in listed.entries if not each.name.startswith("many")] == ["f0", "f1", "f2", "f4"]
     assert not list((tmp_path / "one" / "journal").iterdir())
 
 
@@ -190,6 +191,22 @@ async def test_programs_hear_of_trouble_once_a_commit_was_refused(mount: Trial, 
     await mount.committer.behind.drained()
     with pytest.raises(CheloniaError, match="quota"):
         await mount.write("two", b"2", flags=NEW)
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_what_cannot_be_committed_after_it_was_closed_is_told_and_waits(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go = held(mount, monkeypatch)
+    await mount.write("f", b"bytes", flags=NEW)
+    mount.network.away = True
+    go.set()
+    with caplog.at_level(logging.WARNING):
+        await mount.committer.behind.drained()
+    assert "close /f: " in caplog.text
+    mount.network.away = False
+    await mount.committer.work_off()
+    assert await other.read("f") == b"bytes"
 
 
 async def test_a_few_files_are_there_for_all_when_they_are_closed(twin: MemoryFiles, tmp_path: Path) -> None:
