@@ -48,7 +48,7 @@ class Told:
 NOTHING: Final = Told()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class KnownNames:
     """What is known of the names of one directory.
 
