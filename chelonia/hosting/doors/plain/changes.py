@@ -35,6 +35,7 @@ from chelonia.hosting.doors.plain.parts import (
     DoorParts,
     Exchange,
     apply,
+    apply_all,
     carrying,
     cloned,
     destination,
@@ -136,7 +137,7 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
             if entry.attributes.type == TYPE_COLLECTION:
                 await remove_below(parts, exchange, place.child(entry.name), depth + 1)
         gone: tuple[Change, ...] = tuple(Remove(place.child(entry.name), when=exchange.free) for entry in page)
-        for answer in await parts.files.apply(exchange.call, gone):
+        for answer in await apply_all(parts, exchange.call, gone):
             if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
                 raise answer.error("DELETE")
 

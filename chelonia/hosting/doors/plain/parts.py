@@ -167,13 +167,18 @@ async def seen_or_hidden(
 
 
 async def apply(parts: DoorParts, call: Call, change: Change) -> Done:
-    """Apply one change. Raises: as it fails.
-
-    It has a request key, so that it is carried out once whatever becomes of the A-Hash's master meanwhile. Without one,
-    nobody could ask again, and the client would hear that the outcome is unknown.
-    """
-    (answer,) = await parts.files.apply(call.keyed(RequestKey(secrets.token_hex(16))), (change,))
+    """Apply one change. Raises: as it fails."""
+    (answer,) = await apply_all(parts, call, (change,))
     return good(answer, type(change).__name__.lower())
+
+
+async def apply_all(parts: DoorParts, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+    """Apply changes, each as `Files.apply`.
+
+    They have a request key, so that each is carried out once whatever becomes of the A-Hash's master meanwhile. Without
+    one, nobody could ask again, and the client would hear that the outcome is unknown.
+    """
+    return await parts.files.apply(call.keyed(RequestKey(secrets.token_hex(16))), changes)
 
 
 async def cloned(parts: DoorParts, call: Call, change: Clone) -> Done | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
-from chelonia.hosting.doors.plain.parts import apply
+from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
@@ -71,7 +71,7 @@ async def _as_the_bucket(parts: S3Parts, ask: Ask, policy: Mapping[str, str | No
     places = [ask.bucket.child(name) for name in (apart.COLLECTION, versions.COLLECTION)]
     pairs = [(Set(place, policy=policy), Remove(place, Removing.MARK)) for place in places]
     changes = tuple(change for pair in pairs for change in pair)
-    for answer in await parts.plain.files.apply(ask.exchange.call, changes):
+    for answer in await apply_all(parts.plain, ask.exchange.call, changes):
         if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
             raise answer.error(ask.operation)
 

@@ -19,6 +19,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Failure, Listing, Look, Named, Remove, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.values import replace
+from chelonia.hosting.doors.plain.parts import apply_all
 from chelonia.hosting.doors.s3 import versions as versioning
 from chelonia.hosting.doors.s3.objects import GONE, removals
 from chelonia.hosting.doors.s3.parts import (
@@ -212,7 +213,7 @@ async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: 
                 ask.exchange.call, Listing(place, behind, 0, want, below=True, prefix=prefix)
             )
         except CheloniaError as error:
-            if error.kind is Kind.NOT_FOUND:
+            if error.kind in _NO_BUCKET:  # or there is a bucket, and nothing apart: `_names` tells
                 return []
             raise
         known = [(apart.key_of(entry.name), entry) for entry in page.entries if entry.attributes.type == TYPE_FILE]
@@ -282,7 +283,7 @@ async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, Chel
             outcomes[key] = error
         else:
             changes += [(key, change) for change in (found[:1] if none_apart else found)]
-    answered = await parts.plain.files.apply(ask.exchange.call, tuple(change for _, change in changes))
+    answered = await apply_all(parts.plain, ask.exchange.call, tuple(change for _, change in changes))
     for (key, _), answer in zip(changes, answered, strict=True):
         if isinstance(answer, Failure) and answer.kind not in GONE:
             outcomes[key] = answer.error("DeleteObjects")

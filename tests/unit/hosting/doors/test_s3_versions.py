@@ -383,6 +383,21 @@ def test_an_empty_copy_of_a_mark_is_a_mark(door: Door) -> None:
     assert there.attributes.type == "collection"
 
 
+def test_many_are_removed_while_the_master_of_the_a_hash_goes_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for without a request key then has an unknown outcome."""
+    door.put("k", b"one")
+    door.put("l", b"two")
+    inner = door.files.apply
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        return await inner(call, changes) if call.request_key else (Failure(Kind.NETWORK),) * len(changes)
+
+    monkeypatch.setattr(door.files, "apply", apply)
+    doomed = "<Object><Key>k</Key></Object><Object><Key>l</Key></Object>"
+    told = door.ask("POST", "/lab?delete", f"<Delete>{doomed}</Delete>")
+    assert (told.texts("Key"), told.texts("Code")) == (["k", "l"], [])
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["by reference", "by its bytes"])
 def test_a_copy_is_of_one_state_of_what_is_overwritten(
     door: Door, monkeypatch: pytest.MonkeyPatch, *, shared: bool
