@@ -97,6 +97,8 @@ class FileCommitter:
     async def commit(self, inode: Inode) -> None:
         """Return once what was changed is durable in the cluster. Raises: what it says."""
         copy = inode.copy
+        if inode.gone:
+            self.let_go(inode)  # it may have been removed while it was written to the journal
         if copy is None or inode.gone or not (copy.staged.changed or copy.queued):
             return
         async with copy.lock:

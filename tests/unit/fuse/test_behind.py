@@ -17,6 +17,7 @@ from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Writ
 from chelonia.core.values import replace
 from chelonia_fuse import behind, committing, filesystem
 from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
+from chelonia_fuse.journal import JournalRecord
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import OWNER, WHO, Network, Trial, mounted
@@ -152,6 +153,29 @@ async def test_the_last_of_two_versions_that_were_closed_survives_the_death_of_t
     again = await mounted(twin, tmp_path / "one")
     await again.committer.work_off()
     assert await other.read("f") == b"second"
+
+
+async def test_what_is_removed_while_it_is_closed_does_not_come_back(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, keeping, go = mount.committer._packed.keep, asyncio.Event(), asyncio.Event()
+
+    async def slowly(record: JournalRecord, data: bytes) -> None:
+        keeping.set()
+        await go.wait()
+        await keep(record, data)
+
+    monkeypatch.setattr(mount.committer._packed, "keep", slowly)
+    handle = await mount.open("f", NEW)
+    await mount.system.write(handle, 0, b"bytes")
+    closing = asyncio.create_task(mount.close(handle))
+    await keeping.wait()
+    await mount.system.remove(mount.root, "f", directory=False)
+    go.set()
+    await closing
+    await mount.committer.behind.drained()
+    again = await mounted(twin, tmp_path / "one")
+    assert not again.committer.waiting
 
 
 async def test_what_is_done_with_a_file_that_waits_for_its_commit(
