@@ -87,7 +87,6 @@ class Lookups:
     async def _list(self, parent: Inode, after: str, limit: int) -> None:
         """Have a part of a directory told; who can do without does."""
         children, asked_ns = parent.children, time.monotonic_ns()
-        children.listing = True
         try:
             page = await self._cluster.page(LogicalName(parent.guid, ()), after, limit)
         except CheloniaError:

@@ -72,14 +72,17 @@ class KnownNames:
         return self.told.has(name, now_ns) and self.changed.get(name, -1) < self.told.asked_ns
 
     def asked(self, name: str, now_ns: int) -> tuple[str, int] | None:
-        """Take note of a lookup that has to ask. Returns: after which path to list how many entries, if that pays."""
+        """Take note of a lookup that has to ask. Returns: after which path to list how many entries, if that pays; the
+        caller does so, and says when it is over."""
         self._asked = [at for at in self._asked[-_WINDOW_MIN:] if now_ns - at < VALID_NS] + [now_ns]
         in_order, self._last = name.encode() > self._last.encode(), name
         if len(self._asked) < _ASKED_MIN or self.listing or now_ns < self._refused_ns + _REFUSED_NS:
             return None
         if 0 <= self._whole <= _WORTH * len(self._asked):
+            self.listing = True
             return "", _WINDOW_MAX
         self._window = min(max(_WINDOW_MIN, 2 * self._window), _WINDOW_MAX) if in_order else 0
+        self.listing = in_order
         return (name, self._window) if in_order else None
 
     def refused(self, now_ns: int) -> None:

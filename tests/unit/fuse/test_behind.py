@@ -271,6 +271,16 @@ async def test_who_looks_at_name_after_name_asks_a_few_times(mount: Trial, other
     assert (await other.system.lookup(other.root, "n060")).attributes.size == 3
 
 
+async def test_who_looks_at_many_names_at_a_time_has_them_listed_once(mount: Trial, other: Trial) -> None:
+    names = [f"n{n:03d}" for n in range(20)]
+    for name in names:
+        await mount.write(name, b"12345")
+    await mount.committer.behind.drained()
+    other.network.asked.clear()
+    await asyncio.gather(*(other.system.lookup(other.root, name) for name in names))
+    assert other.network.asked.count("list") == 1
+
+
 def test_what_was_told_of_a_part_says_nothing_beyond_it_nor_later() -> None:
     known = KnownNames()
     known.listed(Told("b", "dir/", 1000))
