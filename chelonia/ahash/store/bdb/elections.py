@@ -150,7 +150,7 @@ class Elections:
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
             try:
-                reason = self._refusal() or self._hold(order)
+                reason = self._hold(order)
             except (bdb.DBError, CheloniaError, OSError) as error:  # without this thread no election is held any more
                 reason = f"it broke off: {error!r}"
             self._busy = False
@@ -165,12 +165,12 @@ class Elections:
         self.turn.acquire()
         self._holding.turn = self.inside = True
         try:
+            if refusal := self._refusal():  # asked here: trust may be lost by whoever had `turn` before
+                return refusal
             self._env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, order.wait_ms * 1000)
             self._env.rep_elect(order.sites, order.votes)
-        except bdb.DBRepUnavailError:
-            return "not enough votes"
         except bdb.DBError as error:
-            return f"Berkeley DB: {error}"
+            return "not enough votes" if isinstance(error, bdb.DBRepUnavailError) else f"Berkeley DB: {error}"
         finally:
             self.inside = False
             self.frame_sent()
