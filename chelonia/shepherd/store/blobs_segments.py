@@ -76,9 +76,9 @@ class BlobSegments:
     def load(self) -> bool:
         """Find out where everything is, which takes long when there was no orderly end; whether there was none. Done
         by whatever is called first."""
-        return self._at_hand().unclean
+        return self._loaded().unclean
 
-    def _at_hand(self) -> Found:
+    def _loaded(self) -> Found:
         found = self._found
         if found is None:
             with self._loading:
@@ -94,11 +94,11 @@ class BlobSegments:
     @property
     def places(self) -> start.Places:
         """Where each replica is, by what their references begin with."""
-        return self._at_hand().places
+        return self._loaded().places
 
     @property
     def _known(self) -> dict[int, Known]:
-        return self._at_hand().known
+        return self._loaded().known
 
     def close(self) -> None:
         """Note where everything is, for the next start; nothing can be changed from now on."""
@@ -459,9 +459,9 @@ class BlobSegments:
                     return known, file
             if not self.is_here():
                 raise OSError(errno.ENOENT, "the segments are gone", str(self._folder))
-        if file is not None:
+        if known is not None:  # whatever of it is not synced yet: a start takes only the newest for half written
             with contextlib.suppress(OSError):  # who waits for it is told
-                file.sync(added=True)
+                (file or self._file(newest)).sync(added=True)
         return self._begin(newest + 1)
 
     def _begin(self, number: int) -> tuple[Known, SegmentFile]:

@@ -24,7 +24,7 @@ from chelonia.shepherd.store.blobs_segments import BlobSegments
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES
 from chelonia.shepherd.store.store_state import read_identity
 from chelonia.wire import records
-from tests.support.polling import poll
+from tests.support.polling import poll, poll_async
 
 
 def named(number: int) -> ReferenceId:
@@ -256,6 +256,31 @@ def test_rot_of_what_nobody_has_settled_yet_is_no_crash(tmp_path: Path) -> None:
 
     found = after_crash(root, tmp_path / "b", rot)
     assert found.read(named(1), ByteRange(0, 3000))[:3] == b"rot", "the scrub tells it"
+
+
+@pytest.mark.parametrize("after", ["a start", "a read that failed"])
+def test_a_full_segment_is_synced_before_the_next_one_is_begun(
+    tmp_path: Path, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it has not been written to since it was opened: what a start wiped in it is not to come back."""
+    segments, synced, sync = BlobSegments(tmp_path, segment_bytes=2 * BLOCK_BYTES), list[str](), os.fdatasync
+    segments.store(replicas(1))
+    if after == "a start":
+        segments = BlobSegments(tmp_path, segment_bytes=2 * BLOCK_BYTES)
+        segments.load()
+    else:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pread", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
+            with pytest.raises(CheloniaError):
+                segments.read(named(1), ByteRange(0, 3000))
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    segments.store(replicas(2))
+    assert synced == ["00000001.segment", "00000002.segment"]
 
 
 def test_bytes_that_look_like_a_header_are_none(tmp_path: Path, expect_log: Callable[..., None]) -> None:
@@ -644,7 +669,7 @@ async def test_what_is_stored_while_the_store_is_closed_is_in_its_notes(
         storing = asyncio.create_task(store.store_whole(replicas(2)))
         await asyncio.to_thread(begun.wait, 60)
         closing = asyncio.create_task(asyncio.to_thread(store.close))
-        await asyncio.wait([closing], timeout=0.05)
+        await poll_async(lambda: store._files._pool._shutdown, what="the store is being closed")
         go.set()
         await closing
         await storing
