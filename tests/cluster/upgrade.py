@@ -14,9 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from tests.cluster.harness import Cluster, runs
 from tests.cluster.load import Load
@@ -27,14 +27,9 @@ ROOT = Path(__file__).parents[2]
 SHEPHERDS, CORES, WRITERS = 4, 3, 4
 
 
-@contextmanager
-def code_of(tree: Path) -> Iterator[None]:
-    """What is started meanwhile runs the code in `tree`, with the libraries of now."""
-    os.environ.update(PYTHONPATH=f"{tree}{os.pathsep}{tree / 'clients'}", PYTHONSAFEPATH="1")
-    try:
-        yield
-    finally:
-        del os.environ["PYTHONPATH"], os.environ["PYTHONSAFEPATH"]
+def code_of(tree: Path) -> Any:
+    """While this is entered, what is started runs the code in `tree`, with the libraries of now."""
+    return patch.dict(os.environ, PYTHONPATH=f"{tree}{os.pathsep}{tree / 'clients'}", PYTHONSAFEPATH="1")
 
 
 def check_out(revision: str, tree: Path) -> None:
