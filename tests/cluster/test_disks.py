@@ -77,12 +77,12 @@ async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is
         assert "0 committed replicas" in cluster.accept_store("shepherd1")
         cluster.expect_log("has store|replicas it held are reported lost")
         cluster.start_node("shepherd1")
-        await cluster.until_serving("shepherd1")
+        told = f"{len(DATA)} replicas it held are reported lost"
+        await poll_async(lambda: told in cluster.log_of("shepherd1"), 60.0, what=told)  # before: as it was
         for ln, data in DATA.items():
             await until_live(client, ln, 3, deadline=60.0)
             assert await fetch(client, ln) == data
     assert cluster.log_of("core").count("as an administrator said") == 1
-    assert f"{len(DATA)} replicas it held are reported lost" in cluster.log_of("shepherd1")
 
 
 def refusal_of_a_foreign_disk(cluster: Cluster, name: str, foreign: Path) -> str:
