@@ -12,6 +12,8 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,7 @@ from chelonia.core.ports.bartender import (
     MoveRequest,
     NameRequest,
     Outcome,
+    StatOutcome,
     UndeleteRequest,
 )
 from chelonia.core.timing.clock import Clock
@@ -42,12 +45,12 @@ from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import AGAIN
+from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia_clients.waiting import keep_quiet
 
 if TYPE_CHECKING:
-    from chelonia.core.ports.files import Change, Done, Files, Look, Looked, Space
+    from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked, Space
     from chelonia.core.rights.scopes import Shared
-    from chelonia.hosting.transfer.call_batches import CallBatches
     from chelonia.hosting.transfer.requester import A, Trouble
 
 Metadata = Mapping[str, Mapping[str, str]]
@@ -102,8 +105,10 @@ class Client:
         self.http = http
         self.clock: Clock = SystemClock()
         self.files = files
-        self._writes: CallBatches[Change, Done] | None = None
-        self._looks: CallBatches[Look, Looked] | None = None
+        self._writes: CallBatches[Change, Done | Failure] | None = None
+        self._looks: CallBatches[Look, Looked | Failure] | None = None
+        self._stats = CallBatches(bartender.stat, self.clock, again_ms=0)
+        self._stats_asked = count()
         self._retry_ms = retry_ms
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
@@ -120,20 +125,16 @@ class Client:
         await self.http.close()
 
     @property
-    def writes(self) -> CallBatches[Change, Done] | None:
+    def writes(self) -> CallBatches[Change, Done | Failure] | None:
         """What sends small files, many in one call; None without the port Files."""
         if self._writes is None and self.files is not None:
-            from chelonia.hosting.transfer.call_batches import CallBatches  # which brings the value types of Files
-
             self._writes = CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms)
         return self._writes
 
     @property
-    def looks(self) -> CallBatches[Look, Looked] | None:
+    def looks(self) -> CallBatches[Look, Looked | Failure] | None:
         """What asks for small files, many in one call; None without the port Files."""
         if self._looks is None and self.files is not None:
-            from chelonia.hosting.transfer.call_batches import CallBatches
-
             self._looks = CallBatches(self.files.look, self.clock, again_ms=self._retry_ms)
         return self._looks
 
@@ -157,12 +158,17 @@ class Client:
 
     async def stat(self, ln: str) -> Metadata:
         """Return all metadata of an entry. Raises: NOT_FOUND, DENIED."""
-        answer = await self.settled(lambda call: self.bartender.stat(call, (NameRequest("0", ln),)))
+        answer = await self.settled(partial(self._stat, NameRequest(str(next(self._stats_asked)), ln)))
+        if answer.kind == Kind.TOO_LARGE.value:  # with what others asked for: one message has room for it alone
+            answer = await self.settled(lambda call: self.bartender.stat(call, (NameRequest("0", ln),)))
         if answer.kind:
             raise CheloniaError(kind_from_wire(answer.kind), "stat", ln, answer.cause)
         if not answer.metadata:
             raise CheloniaError(Kind.NOT_FOUND, "stat", ln, "no such entry")
         return from_triples(answer.metadata)
+
+    async def _stat(self, request: NameRequest, call: Call) -> tuple[StatOutcome]:
+        return (await self._stats.send(call, request),)
 
     async def exists(self, ln: str) -> str:
         """The type of the entry, or "" when there is none. Raises: DENIED."""

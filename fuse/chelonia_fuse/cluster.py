@@ -93,8 +93,8 @@ class MountedCluster:
     send: Sender
     wanted: int
     away_until_s: float = 0.0
-    _changes: CallBatches[Change, Done] = field(init=False)
-    _commits: CallBatches[Change, Done] = field(init=False)
+    _changes: CallBatches[Change, Done | Failure] = field(init=False)
+    _commits: CallBatches[Change, Done | Failure] = field(init=False)
 
     def __post_init__(self) -> None:
         self._changes = CallBatches(self.files.apply, SystemClock())

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.files import Failure, Write
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.rpc_client import AGAIN
@@ -32,15 +31,15 @@ PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-_Batch = list[tuple[Q, "asyncio.Future[A | Failure]"]]
+_Batch = list[tuple[Q, "asyncio.Future[A]"]]
 
 
 class CallBatches(Generic[Q, A]):
-    """What one client asks of one operation that takes many elements: the changes of `apply`, or looks."""
+    """What one client asks of one operation that takes many elements: the changes of `apply`, looks, or `stat`."""
 
     def __init__(
         self,
-        ask: Callable[[Call, tuple[Q, ...]], Awaitable[tuple[A | Failure, ...]]],
+        ask: Callable[[Call, tuple[Q, ...]], Awaitable[tuple[A, ...]]],
         clock: Clock,
         *,
         again_ms: int = AGAIN_MS,
@@ -49,13 +48,13 @@ class CallBatches(Generic[Q, A]):
         self._ask = ask
         self._clock = clock
         self._again_ms = again_ms
-        self._waiting: list[tuple[Q, asyncio.Future[A | Failure]]] = []
+        self._waiting: _Batch[Q, A] = []
         self._sending = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def send(self, call: Call, element: Q) -> A | Failure:
+    async def send(self, call: Call, element: Q) -> A:
         """Send an element with what else waits; `call`: its context, if it is the first. Raises: as the operation."""
-        answer: asyncio.Future[A | Failure] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((element, answer))
         if self._sending < CALLS_AT_ONCE:
             self._sending += 1
@@ -87,7 +86,7 @@ class CallBatches(Generic[Q, A]):
         self._waiting = _open(self._waiting)
         count = size = 0
         for element, _ in self._waiting[:CALL_FILES_MAX]:
-            size += len(element.inline.data) if isinstance(element, Write) and element.inline is not None else 0
+            size += _size(element)
             if count and size > CALL_BYTES_MAX:
                 break
             count += 1
@@ -109,12 +108,18 @@ class CallBatches(Generic[Q, A]):
             pause_ms = backoff.failed()
             over = self._clock.monotonic_ms() + pause_ms > give_up_ms
             for (_, waiting), told in zip(batch, answers, strict=True):
-                passing = isinstance(told, Failure) and told.kind in AGAIN
+                passing = getattr(told, "kind", None) in AGAIN
                 if not waiting.done() and (over or not passing):
                     waiting.set_result(told)
             if not _open(batch):
                 return
             await self._clock.sleep(pause_ms)
+
+
+def _size(element: Any) -> int:
+    """Bytes that travel with it: what a `Write` brings along. (No port's types are loaded for a lone `stat`.)"""
+    inline = getattr(element, "inline", None)
+    return len(inline.data) if inline is not None else 0
 
 
 def _open(batch: _Batch[Q, A]) -> _Batch[Q, A]:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from chelonia.core.caller import Call
 from chelonia.core.ports.bartender import Bartender
-from chelonia.core.ports.files import Change, Done, Files, Look, Looked
+from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.call_batches import CallBatches
@@ -49,12 +49,12 @@ class Requester(Protocol):
     trouble: Trouble
 
     @property
-    def writes(self) -> CallBatches[Change, Done] | None:
+    def writes(self) -> CallBatches[Change, Done | Failure] | None:
         """What sends small files; None: nothing does."""
         ...
 
     @property
-    def looks(self) -> CallBatches[Look, Looked] | None:
+    def looks(self) -> CallBatches[Look, Looked | Failure] | None:
         """What asks for small files; None: nothing does."""
         ...
 

@@ -140,7 +140,7 @@ async def send(
 
 
 async def _inline(
-    writes: CallBatches[Change, Done], call: Call, source: Source, ln: str, wish: UploadOptions
+    writes: CallBatches[Change, Done | Failure], call: Call, source: Source, ln: str, wish: UploadOptions
 ) -> UploadResult | None:
     """Send a small file in the message that names it; None where it takes the long way: it has grown, its metadata are
     more than a user's own, or the Bartender is of a version that cannot."""

@@ -122,6 +122,14 @@ async def test_files_that_come_together_share_their_calls(client: Client) -> Non
     assert await got(client, "/f39") == b"39"
 
 
+async def test_stats_that_come_together_share_their_calls(client: Client, fake: FakeBartender) -> None:
+    await upload(client, bytes_source(bytes(bounds.INLINE_BYTES_MAX + 1)), "/f")
+    fake.calls.clear()
+    told = await asyncio.gather(*(client.stat(("/f", "/none")[n % 2]) for n in range(40)), return_exceptions=True)
+    assert [getattr(each, "kind", "") for each in told] == ["", Kind.NOT_FOUND] * 20
+    assert len({call.request_key for _, call in fake.calls}) <= 4
+
+
 async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(client: Client) -> None:
     files = cast(AsJoe, client.files)
     files.trouble = 1
@@ -145,7 +153,7 @@ async def test_the_trouble_of_one_holds_back_nobody_else(client: Client) -> None
 async def test_who_tries_again_himself_is_told_of_the_trouble_at_once(client: Client) -> None:
     files = cast(AsJoe, client.files)
     files.trouble = 1
-    batches: CallBatches[Change, Done] = CallBatches(files.apply, client.clock, again_ms=0)
+    batches: CallBatches[Change, Done | Failure] = CallBatches(files.apply, client.clock, again_ms=0)
     change = Make(parse_ln("/c"), TYPE_COLLECTION)
     assert await batches.send(client.new_call(), change) == Failure(Kind.OUTCOME_UNKNOWN)
     assert len(files.applied) == 1
