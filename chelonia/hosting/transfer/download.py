@@ -263,7 +263,9 @@ class _Search:
         facts = _Facts(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
         return facts, ReplicaChoice(turls, patience_ms)
 
-    async def _looked(self, looks: CallBatches[Look, Looked | Failure], patience_ms: int) -> tuple[_Facts, _Choice] | None:
+    async def _looked(
+        self, looks: CallBatches[Look, Looked | Failure], patience_ms: int
+    ) -> tuple[_Facts, _Choice] | None:
         """What one look tells: all bytes of a small file, or where to read others; None: the Bartender is to be asked
         in another way."""
         place, want = parse_ln(self._ln), Want.BYTES | Want.SOURCES | Want.CHECKSUMS
