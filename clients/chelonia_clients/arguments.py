@@ -23,6 +23,12 @@ class Flag:
     short: str = ""
     value: str = ""
 
+    @property
+    def spelled(self) -> str:
+        """As it is shown to people: `-j, --parallel N`."""
+        names = ", ".join(part for part in (self.short, self.name) if part)
+        return f"{names} {self.value}".rstrip()
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:

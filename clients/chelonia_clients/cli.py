@@ -174,9 +174,7 @@ def usage() -> list[str]:
     lines += [f"Every day: {' '.join(EVERYDAY)}", "To begin:  setup doctor whoami", "", "Verbs:"]
     lines += [f"  {verb.name:<22} {verb.summary}" for verb in VERBS]
     lines += ["", "Options:"]
-    for flag in GLOBAL:
-        spelled = ", ".join(part for part in (flag.short, flag.name) if part) + (f" {flag.value}" if flag.value else "")
-        lines.append(f"  {spelled:<22} {flag.help}")
+    lines += [f"  {flag.spelled:<22} {flag.help}" for flag in GLOBAL]
     lines += ["", "`chelonia help <verb>` shows a verb. Three letters suffice, but for verbs that remove something."]
     lines += ["Exit codes: 0 ok, 1 other, 2 usage, 3 not found, 4 denied, 5 conflict, 6 quota, 7 network, 8 checksum."]
     return lines
@@ -187,9 +185,7 @@ def usage_of(verb: Verb) -> list[str]:
     lines = [*_usage(verb), "", f"  {verb.summary}"]
     if verb.flags:
         lines += ["", "Options:"]
-    for flag in verb.flags:
-        spelled = ", ".join(part for part in (flag.short, flag.name) if part) + (f" {flag.value}" if flag.value else "")
-        lines.append(f"  {spelled:<20} {flag.help}")
+    lines += [f"  {flag.spelled:<20} {flag.help}" for flag in verb.flags]
     if verb.examples:
         lines += ["", "Examples:", *(f"  {_example(text)}" for text in verb.examples)]
     return lines

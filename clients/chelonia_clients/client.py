@@ -14,7 +14,6 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -119,9 +118,7 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.http.close()
 
     @property

@@ -17,6 +17,7 @@ from pathlib import Path
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import check_name, excerpt
+from chelonia_clients.output import printable
 
 _KINDS = {
     errno.ENOENT: Kind.NOT_FOUND,
@@ -88,14 +89,6 @@ def to_ln(base: str, names: Sequence[str]) -> str:
 def to_local(base: Path, listed: str) -> Path:
     """The local path of a listed name (`a/b/c`) below `base`. Raises: BAD_NAME for one that would lead elsewhere."""
     return base.joinpath(*(check_name(name) for name in listed.split("/")))
-
-
-def printable(text: str) -> str:
-    """A local name fit for a terminal and for JSON: bytes that are no text, and control characters, are escaped."""
-    if text.isprintable():
-        return text
-    escaped = (char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return "".join(escaped)
 
 
 def _sort(entry: os.DirEntry[str]) -> Sort:

@@ -50,10 +50,7 @@ def _verb(verb: Verb) -> Iterator[str]:
 
 def _flags(flags: Sequence[Flag]) -> Iterator[str]:
     for flag in flags:
-        spelled = ", ".join(part for part in (flag.short, flag.name) if part)
-        yield ".TP"
-        yield _text(spelled + (f" {flag.value}" if flag.value else ""))
-        yield _text(flag.help)
+        yield from (".TP", _text(flag.spelled), _text(flag.help))
 
 
 def _text(text: str) -> str:

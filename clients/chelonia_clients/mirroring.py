@@ -17,7 +17,8 @@ from pathlib import Path
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
 from chelonia_clients.client import Client
-from chelonia_clients.local_files import Sort, local_error, printable, scan, to_ln
+from chelonia_clients.local_files import Sort, local_error, scan, to_ln
+from chelonia_clients.output import printable
 from chelonia_clients.removal import removed
 from chelonia_clients.steps import Job, TransferResult, in_order, known
 from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree
@@ -26,19 +27,17 @@ Emptied = list[Job]
 """Removals of what is empty when all files are gone, the topmost first."""
 
 
-async def sync_up(
+def sync_up(
     client: Client, source: Path, ln: str, options: TreeOptions = PLAIN, *, delete: bool = False
 ) -> AsyncGenerator[TransferResult, None]:
     """Make the collection `ln` the same as the directory `source`; results of removals have an empty `target`."""
     emptied: Emptied = []
     work = put_tree(client, source, ln, replace(options, replace=True))
     extras = _extra_names(client, source, ln, options, emptied) if delete else None
-    async with aclosing(_both(work, extras, emptied, options)) as results:
-        async for done in results:
-            yield done
+    return _both(work, extras, emptied, options)
 
 
-async def sync_down(
+def sync_down(
     client: Client, ln: str, target: Path, options: TreeOptions = PLAIN, *, delete: bool = False
 ) -> AsyncGenerator[TransferResult, None]:
     """Make the directory `target` the same as the collection `ln`; results of removals have an empty `target`.
@@ -48,9 +47,7 @@ async def sync_down(
     emptied: Emptied = []
     work = get_tree(client, ln, target, replace(options, replace=True))
     extras = _extra_files(client, ln, target, options, emptied) if delete else None
-    async with aclosing(_both(work, extras, emptied, options)) as results:
-        async for done in results:
-            yield done
+    return _both(work, extras, emptied, options)
 
 
 async def _both(

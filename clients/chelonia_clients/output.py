@@ -167,8 +167,11 @@ def _width(text: str) -> int:
 
 
 def printable(line: str) -> str:
-    """Names may hold anything but control characters, values and service ids anything: a terminal gets no escape
-    sequence from them, and a reader no line that somebody else wrote."""
+    """A line fit for a terminal and for JSON: bytes that are no text, and control characters, are escaped.
+
+    Names in the cluster hold no control characters, but values, service ids and local names may: a terminal gets no
+    escape sequence from them, and a reader no line that somebody else wrote.
+    """
     if line.isprintable():
         return line
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from chelonia.core.errors import CheloniaError
@@ -29,21 +28,17 @@ class Bar:
         self._title = title
         self._unit = unit
         self._total = total
-        self._enabled = enabled and sys.stderr.isatty()
+        self.enabled = enabled and sys.stderr.isatty()
+        """Whether anybody may see it."""
         self._started = time.monotonic()
         self._moved = 0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
-    @property
-    def enabled(self) -> bool:
-        """Whether anybody may see it."""
-        return self._enabled
-
     def advance(self, moved: int) -> None:
         """Count `moved` bytes; negative when something starts over."""
         self._moved += moved
-        if not self._enabled:
+        if not self.enabled:
             return
         if self._bar is None and time.monotonic() - self._started >= AFTER_S:
             self._draw()
@@ -73,9 +68,7 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -78,6 +78,11 @@ class Session:
         return connect.open_keys(self.client().http, self.settings(), self._trace, self.out.tell)
 
     @property
+    def bars(self) -> bool:
+        """Whether progress may be drawn."""
+        return not (self.out.as_json or self.options.has("--no-progress"))
+
+    @property
     def _trace(self) -> Teller | None:
         return self.out.tell if self.options.has("--trace") else None
 

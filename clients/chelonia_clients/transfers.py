@@ -31,8 +31,9 @@ from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, stream
 from chelonia_clients.choosing import EVERYTHING, Choice
 from chelonia_clients.client import SHORT, Client, DirectoryEntry
 from chelonia_clients.comparing import Verdict, compare
-from chelonia_clients.local_files import LocalEntry, Sort, local_error, printable, scan, sizes_in, to_ln, to_local
+from chelonia_clients.local_files import Sort, local_error, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import file_source
+from chelonia_clients.output import printable
 from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
@@ -79,10 +80,8 @@ async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) 
         wish = UploadOptions(options.wanted, options.replace, found.st_mtime, progress=options.progress)
         stored = await _stored(client, source, found, ln, wish)
         return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
-    except OSError as error:
-        return TransferResult("file", printable(str(source)), ln, error=local_error(error, "put", source))
-    except CheloniaError as error:
-        return TransferResult("file", printable(str(source)), ln, error=error)
+    except (OSError, CheloniaError) as error:
+        return TransferResult("file", printable(str(source)), ln, error=_told(error, "put", source))
 
 
 async def _stored(client: Client, source: Path, found: os.stat_result, ln: str, wish: UploadOptions) -> UploadResult:
@@ -105,10 +104,8 @@ async def get_file(
         if mtime_s is not None:
             await asyncio.to_thread(os.utime, target, (mtime_s, mtime_s))
         return TransferResult("file", ln, printable(str(target)), got.size)
-    except OSError as error:
-        return TransferResult("file", ln, printable(str(target)), error=local_error(error, "get", target))
-    except CheloniaError as error:
-        return TransferResult("file", ln, printable(str(target)), error=error)
+    except (OSError, CheloniaError) as error:
+        return TransferResult("file", ln, printable(str(target)), error=_told(error, "get", target))
 
 
 async def copy_file(
@@ -157,36 +154,26 @@ async def _cloned(client: Client, source: str, target: str, options: TreeOptions
     raise answer.error("cp")
 
 
-async def put_tree(
+def put_tree(
     client: Client, source: Path, ln: str, options: TreeOptions = PLAIN
 ) -> AsyncGenerator[TransferResult, None]:
     """Upload a directory as the collection `ln`, which is made when it is not there."""
-    uploads = _uploads(client, source, ln, options)
-    async with aclosing(in_order(uploads, SMALL_AT_ONCE * options.parallel)) as results:
-        async for done in results:
-            yield done
+    return in_order(_uploads(client, source, ln, options), SMALL_AT_ONCE * options.parallel)
 
 
-async def get_tree(
+def get_tree(
     client: Client, ln: str, target: Path, options: TreeOptions = PLAIN
 ) -> AsyncGenerator[TransferResult, None]:
     """Download a collection as the directory `target`, which is made when it is not there.
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
     """
-    downloads = _downloads(client, ln, target, options)
-    async with aclosing(in_order(downloads, SMALL_AT_ONCE * options.parallel)) as results:
-        async for done in results:
-            yield done
+    return in_order(_downloads(client, ln, target, options), SMALL_AT_ONCE * options.parallel)
 
 
-async def copy_tree(
-    client: Client, source: str, target: str, options: TreeOptions
-) -> AsyncGenerator[TransferResult, None]:
+def copy_tree(client: Client, source: str, target: str, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:
     """Copy a collection inside the cluster. Raises: as `get_tree`."""
-    async with aclosing(in_order(_copies(client, source, target, options), options.parallel)) as results:
-        async for done in results:
-            yield done
+    return in_order(_copies(client, source, target, options), options.parallel)
 
 
 async def local_sizes(source: Path) -> AsyncGenerator[int, None]:
@@ -218,7 +205,8 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
             there = await _entries(client, collection, make=not options.dry_run)
             found = await asyncio.to_thread(scan, directory)
         except (CheloniaError, OSError) as error:
-            yield known(_failed("collection", directory, collection, error))
+            told = _told(error, "walk", directory)
+            yield known(TransferResult("collection", printable(str(directory)), collection, error=told))
             continue
         yield known(TransferResult("collection", printable(str(directory)), collection))
         below: list[tuple[Path, str, tuple[str, ...]]] = []
@@ -230,7 +218,8 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
                 target = to_ln(collection, [each.name])
             except CheloniaError as error:
                 refused = CheloniaError(error.kind, "put", printable(str(path)), error.cause)
-                yield known(TransferResult(_type_of(each), printable(str(path)), collection, error=refused))
+                kind = "collection" if each.sort is Sort.DIRECTORY else "file"
+                yield known(TransferResult(kind, printable(str(path)), collection, error=refused))
                 continue
             if each.sort is Sort.DIRECTORY:
                 below.append((path, target, inner))
@@ -393,17 +382,12 @@ async def _directory(ln: str, path: Path, options: TreeOptions) -> TransferResul
             await asyncio.to_thread(path.mkdir, exist_ok=True)
         return TransferResult("collection", ln, printable(str(path)))
     except OSError as error:
-        return _failed("collection", path, ln, error)
+        return TransferResult("collection", printable(str(path)), ln, error=local_error(error, "walk", path))
 
 
-def _failed(kind: str, path: Path, ln: str, error: CheloniaError | OSError) -> TransferResult:
-    if isinstance(error, OSError):
-        error = local_error(error, "get" if kind == "file" else "walk", path)
-    return TransferResult(kind, printable(str(path)), ln, error=error)
-
-
-def _type_of(found: LocalEntry) -> str:
-    return "collection" if found.sort is Sort.DIRECTORY else "file"
+def _told(error: CheloniaError | OSError, op: str, path: Path) -> CheloniaError:
+    """A failure of the cluster, or of the local disk, in our own terms."""
+    return local_error(error, op, path) if isinstance(error, OSError) else error
 
 
 async def facts_of(client: Client, ln: str) -> DirectoryEntry:

@@ -81,8 +81,7 @@ async def _services(session: Session) -> None:
         rows.append((record.role.value, record.service_id, state, record.dn))
         facts = {"dn": record.dn, "approved": record.approved, "forgotten": record.forgotten}
         session.out.result(role=record.role.value, service_id=record.service_id, **facts)
-    for line in table(rows):
-        session.out.say(line)
+    session.out.say(*table(rows))
 
 
 async def _approve(session: Session, service_id: str, *, approved: bool) -> None:

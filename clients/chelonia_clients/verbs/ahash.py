@@ -37,10 +37,9 @@ async def status(session: Session) -> None:
         session.out.result(url=url, answers=True, **_facts(found))
     best = next((found for found in told.values() if found.role == "master"), next(iter(told.values())))
     _show(session, best)
-    for line in held(told.values()) if best.replica and best.role != "master" else ():
-        session.out.say(line)
-    for line in (*parted(told.values()), *too_far(told.values())):
-        session.out.say(line)
+    if best.replica and best.role != "master":
+        session.out.say(*held(told.values()))
+    session.out.say(*parted(told.values()), *too_far(told.values()))
     for url, found in told.items():
         _show_pages(session, url, found)
 
@@ -196,8 +195,7 @@ def _show(session: Session, found: AHashStatus) -> None:
         (str(view.replica), view.role, "?" if view.lag < 0 else str(view.lag), view.address, view.dn)
         for view in found.replicas
     ]
-    for line in table(rows, frozenset({0, 2})):
-        say(line)
+    say(*table(rows, frozenset({0, 2})))
 
 
 def held(told: Iterable[AHashStatus]) -> list[str]:
@@ -229,8 +227,7 @@ async def tell_parted(session: Session) -> bool:
         return False
     told, _ = await ask_all(ahashes)
     lines = parted(told.values())
-    for line in lines:
-        session.out.tell(line)
+    session.out.tell(*lines)
     return bool(lines)
 
 

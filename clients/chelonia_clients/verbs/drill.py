@@ -131,8 +131,7 @@ async def _watch(session: Session, administrator: Administrator, status: DrillSt
     """Look until it is over. Raises: what the Librarians answer, long after the drill has to be over."""
     points = [CurvePoint(0, {})]
     give_up_ms = administrator.clock.monotonic_ms() + status.drill.deadline_ms - status.drill.began_ms + PATIENCE_MS
-    quiet = session.options.has("--no-progress") or session.out.as_json
-    with Bar("whole", status.drill.files, enabled=not quiet, unit="files") as bar:
+    with Bar("whole", status.drill.files, enabled=session.bars, unit="files") as bar:
         shown = 0
         while True:
             at = max(status.now_ms - status.drill.began_ms, points[-1].ms)
@@ -152,8 +151,7 @@ async def _watch(session: Session, administrator: Administrator, status: DrillSt
 
 def _report(session: Session, ended: Drill, drawn: Curve) -> None:
     out = session.out
-    for line in curve.as_text(drawn):
-        out.say(line)
+    out.say(*curve.as_text(drawn))
     _say(session, ended)
     out.result(**record_facts(ended), curve=curve.facts(drawn))
     if ended.stage is not DrillStage.HEALED:

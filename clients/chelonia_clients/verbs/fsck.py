@@ -81,8 +81,7 @@ async def guid_of(session: Session, path: str, op: str = "fsck") -> Guid:
 async def _pass(session: Session, below: Guid, *, repair: bool) -> FsckTally:
     """One pass over everything; repairs as it goes."""
     tally, cursor, librarian = FsckTally(), "", session.administrator().librarian
-    quiet = session.options.has("--no-progress") or session.out.as_json
-    with Bar("checking", enabled=not quiet, unit="objects") as bar:
+    with Bar("checking", enabled=session.bars, unit="objects") as bar:
         while True:
             page = await librarian.fsck(new_call(), below, cursor)
             tally.examined += page.examined
@@ -124,8 +123,7 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
         severity = tally.severity.get(rule, Severity.DISAGREEMENT).value
         rows.append((rule, severity, str(left[rule]), str(mended[rule])))
     if len(rows) > 1:
-        for line in table(rows, frozenset({2, 3})):
-            out.say(line)
+        out.say(*table(rows, frozenset({2, 3})))
     count, work = tally.examined, sum(left.values()) - len(faults)
     sound = "nothing is lost" if away else "clean"
     out.say(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else sound))

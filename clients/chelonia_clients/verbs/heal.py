@@ -79,16 +79,14 @@ async def _status(session: Session, *, watch: bool) -> None:
     status = await session.administrator().heal_status()
     if watch:
         status = await _watch(session, status)
-    for line in lines(status):
-        session.out.say(line)
+    session.out.say(*lines(status))
     session.out.result(**facts(status))
 
 
 async def _watch(session: Session, status: HealStatus) -> HealStatus:
     """Look until the leader says that nothing is exposed, or healing is paused."""
-    quiet = session.options.has("--no-progress") or session.out.as_json
     shown, told = 0, ""
-    with Bar("copies", enabled=not quiet, unit="copies") as bar:
+    with Bar("copies", enabled=session.bars, unit="copies") as bar:
         while not (nothing_to_mend(status) or status.control.paused):
             why = _held_up(status)
             if why and why != told:

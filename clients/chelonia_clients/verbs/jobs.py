@@ -36,8 +36,7 @@ async def jobs(session: Session) -> None:
         elif answer.process not in told:  # a node with several addresses tells the same at each
             told[answer.process] = answer
             rows += [_row(session, answer.node, job) for job in answer.jobs]
-    for line in table(rows, frozenset({4, 6})):
-        out.say(line)
+    out.say(*table(rows, frozenset({4, 6})))
     if any(row[3] == FAILING for row in rows):
         out.exit_code = out.exit_code or JOB_FAILS
 

@@ -35,8 +35,7 @@ async def nodes(session: Session) -> None:
         session.out.result(
             **record_facts(node), held_up=held_facts(held.get(node.shepherd, HeldDrain(node.shepherd, 0)))
         )
-    for line in table(rows, frozenset({3, 4, 5, 7})):
-        session.out.say(line)
+    session.out.say(*table(rows, frozenset({3, 4, 5, 7})))
     for node in found:
         if node.trouble:
             session.out.say(f"{node.shepherd}: {node.trouble}")

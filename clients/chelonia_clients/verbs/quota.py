@@ -97,8 +97,8 @@ def _show(session: Session, uses: Sequence[QuotaUse], *, human: bool, ln: str = 
         state = "" if use.counted else "counting"
         rows.append((size(use.bytes), most, str(use.files), files, state, use.name))
         session.out.result(**({"ln": ln} if ln else {}), **_facts(use))
-    for line in table(rows, right=frozenset((0, 1, 2, 3))) if uses else ():
-        session.out.say(line)
+    if uses:
+        session.out.say(*table(rows, frozenset({0, 1, 2, 3})))
 
 
 def _facts(use: QuotaUse) -> dict[str, object]:

@@ -60,8 +60,7 @@ async def _begun(session: Session) -> RebuildStatus:
 async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:
     """Watch one stage until the next."""
     stage, shown = status.stage, 0
-    quiet = session.options.has("--no-progress") or session.out.as_json
-    with Bar(stage, enabled=not quiet, unit="objects") as bar:
+    with Bar(stage, enabled=session.bars, unit="objects") as bar:
         while status.stage == stage:
             bar.expect(status.total or -1)
             bar.advance(status.done - shown)
@@ -77,8 +76,7 @@ def _report(session: Session, status: RebuildStatus, late: ServiceId) -> None:
         out.say(f"- {note}")
         out.result(note=note)
     rows = [("FOUND", "NUMBER"), *((what, str(number)) for what, number in sorted(status.counts.items()))]
-    for line in table(rows, frozenset({1})):
-        out.say(line)
+    out.say(*table(rows, frozenset({1})))
     out.document.update(stage=status.stage, counts=dict(status.counts), cause=status.cause)
     if status.stage == "failed":
         out.say(f"the rebuild has stopped: {status.cause}; it can be begun again")

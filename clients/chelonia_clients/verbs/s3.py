@@ -64,8 +64,7 @@ async def _list(session: Session) -> None:
         session.out.result(
             id=key.id, dn=key.dn, created_ms=key.created_ms, expires_ms=key.expires_ms, note=key.note
         )  # fmt: skip
-    for line in table(rows):
-        session.out.say(line)
+    session.out.say(*table(rows))
 
 
 def _until(expires_ms: Ms) -> str:

@@ -46,8 +46,7 @@ async def _list(session: Session) -> None:
             link = key.id.removeprefix(LINK_PREFIX)
             rows.append((link, stamp(key.created_ms), stamp(key.expires_ms), key.note, key.dn))
             session.out.result(id=link, dn=key.dn, created_ms=key.created_ms, until_ms=key.expires_ms, scope=key.note)
-    for line in table(rows):
-        session.out.say(line)
+    session.out.say(*table(rows))
 
 
 async def _revoke(session: Session, arguments: Arguments) -> None:

@@ -55,8 +55,7 @@ async def scrub(session: Session, arguments: Arguments) -> None:
     found = {shepherd: _Scrubbed() for shepherd in (*orders, *away)}
     for shepherd, state in away.items():
         found[shepherd].failure = _left_out(shepherd, f"not checked: it is {state}")
-    quiet = session.options.has("--no-progress") or session.out.as_json
-    with Bar("checking", enabled=not quiet, unit="replicas") as bar:
+    with Bar("checking", enabled=session.bars, unit="replicas") as bar:
         works = (_scrub_one(administrator, shepherd, orders[shepherd], found, bar) for shepherd in orders)
         await asyncio.gather(*works)
     _tell(session, found)
@@ -155,8 +154,7 @@ def _tell(session: Session, found: Mapping[ServiceId, _Scrubbed]) -> None:
         if own.failure is not None:
             out.failure(own.failure, shepherd=shepherd, checked=own.checked)
         rows.append((shepherd, str(own.checked), human_size(own.bytes), str(len(own.damaged))))
-    for line in table(rows, frozenset({1, 2, 3})):
-        out.say(line)
+    out.say(*table(rows, frozenset({1, 2, 3})))
     damaged = sum(len(own.damaged) for own in found.values())
     if damaged:
         out.say(f"{damaged} damaged: they are reported, and replaced from good copies")
@@ -205,8 +203,7 @@ async def _list(session: Session, node: ServiceId) -> None:
                 rows.append(_row(session, shepherd, item))
         except CheloniaError as error:
             failures[shepherd] = _broken_off(error, shepherd, "not asked to its end")
-    for line in table(rows, frozenset({2})):
-        session.out.say(line)
+    session.out.say(*table(rows, frozenset({2})))
     session.out.say(f"{len(rows) - 1} in quarantine")
     for shepherd, failure in failures.items():
         session.out.failure(failure, shepherd=shepherd)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core.cluster.healing_words import forecast
@@ -110,22 +112,19 @@ async def _figures(session: Session, seen: Seen) -> None:
     out.say(*_ahash_lines(seen))
     out.say(f"repair is led by   {health.leader or 'nobody'}")
     out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
-    states: dict[str, int] = {}
-    for node in seen.nodes:
-        states[node.state] = states.get(node.state, 0) + 1
+    states = Counter(node.state for node in seen.nodes)
     out.say(f"Shepherds          {_counts(states)}")
     out.say(f"space              {_space(seen)}")
     out.say(f"certificates       {_certificates(seen)}")
     out.say(f"jobs               {_jobs(seen)}")
-    out.say(f"replicas           {_counts(dict(health.replicas))}")
+    out.say(f"replicas           {_counts(health.replicas)}")
     known = "" if health.is_leader else " that the Librarian asked knows of; ask `chelonia admin heal status`"
     out.say(f"too few copies     {health.exposed}{known}", *_by_danger(seen))
     out.say(*dangers(healing))
     out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
     if health.held_back:
         out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
-    for line in parted(seen.ahashes.values()):
-        out.tell(line)
+    out.tell(*parted(seen.ahashes.values()))
     if health.paused_by:
         out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
         out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
@@ -138,7 +137,7 @@ async def _figures(session: Session, seen: Seen) -> None:
     _result(session, seen, states, found.id if found.running else "")
 
 
-def _result(session: Session, seen: Seen, states: dict[str, int], drill: str) -> None:
+def _result(session: Session, seen: Seen, states: Mapping[str, int], drill: str) -> None:
     health, healing, points = seen.health, seen.healing, judge(seen)
     free, total = space(seen.nodes)
     session.out.result(
@@ -151,7 +150,7 @@ def _result(session: Session, seen: Seen, states: dict[str, int], drill: str) ->
         leader=health.leader,
         is_leader=health.is_leader,
         position=record_facts(health.position),
-        nodes=states,
+        nodes=dict(states),
         replicas=dict(health.replicas),
         exposed=health.exposed,
         lost=healing.lost,
@@ -214,11 +213,7 @@ def _certificates(seen: Seen) -> str:
 
 
 def _jobs(seen: Seen) -> str:
-    states: dict[str, int] = {}
-    for node in seen.jobs:
-        for job in node.jobs:
-            states[job.state] = states.get(job.state, 0) + 1
-    return _counts(states)
+    return _counts(Counter(job.state for node in seen.jobs for job in node.jobs))
 
 
 def _by_danger(seen: Seen) -> list[str]:
@@ -248,5 +243,5 @@ def _node_lines(seen: Seen) -> list[str]:
     return lines
 
 
-def _counts(numbers: dict[str, int]) -> str:
+def _counts(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "none"

@@ -20,9 +20,9 @@ from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, upload
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import DirectoryEntry
-from chelonia_clients.local_files import local_error, printable, to_ln
+from chelonia_clients.local_files import local_error, to_ln
 from chelonia_clients.local_sources import expected_size, pipe_source
-from chelonia_clients.output import answering
+from chelonia_clients.output import answering, printable
 from chelonia_clients.progress import Bar, counting
 from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
 from chelonia_clients.steps import PARALLEL, TransferResult
@@ -138,7 +138,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
         session.out.failure(error, source=printable(str(source)), target=ln)
         return
     total = -1 if is_directory else await asyncio.to_thread(_size_of, source)
-    with Bar(printable(source.name), total, enabled=_bars(session)) as bar:
+    with Bar(printable(source.name), total, enabled=session.bars) as bar:
         options = wishes.options(bar)
         if is_directory:
             async with counting(bar, local_sizes(source)):
@@ -155,7 +155,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
 async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
     if ln.endswith("/"):
         raise UsageError("what comes from stdin needs a whole name, not a collection")
-    with Bar("stdin", enabled=_bars(session)) as bar:
+    with Bar("stdin", enabled=session.bars) as bar:
         wish = UploadOptions(wishes.tree.wanted, wishes.tree.replace, progress=bar.advance)
         try:
             stored = await upload(session.client(), pipe_source(_stdin), ln, wish)
@@ -203,7 +203,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
     if into and name:
         path = path / name
     if wishes.recursive and await client.exists(ln) == "collection":
-        with Bar(name or "/", enabled=_bars(session)) as bar:
+        with Bar(name or "/", enabled=session.bars) as bar:
             async with counting(bar, listed_sizes(client, ln)):
                 async for done in get_tree(client, ln, path, wishes.options(bar)):
                     _downloaded(session, done, wishes.would)
@@ -214,7 +214,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         found = DirectoryEntry(ln, "", await client.stat(ln))
         _downloaded(session, TransferResult("file", ln, printable(str(path)), max(0, found.size)), wishes.would)
         return
-    with Bar(name, enabled=_bars(session)) as bar:
+    with Bar(name, enabled=session.bars) as bar:
         facts = asyncio.create_task(facts_of(client, ln))
         facts.add_done_callback(lambda task: None if task.cancelled() else bar.expect(task.result().size))
         try:
@@ -254,7 +254,7 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
             ln = session.ln(source).rstrip("/") or "/"
             new = to_ln(target, [ln.rpartition("/")[2]]) if into else target
             entry = DirectoryEntry(ln, "", await client.stat(ln))
-            with Bar(ln, entry.size, enabled=_bars(session)) as bar:
+            with Bar(ln, entry.size, enabled=session.bars) as bar:
                 if entry.type != "collection":
                     _copied(session, await copy_file(client, ln, new, wishes.options(bar), entry.modified_s))
                     continue
@@ -323,7 +323,3 @@ def _set_time(path: Path, mtime_s: float) -> None:
         os.utime(path, (mtime_s, mtime_s))
     except OSError as error:
         raise local_error(error, "get", path) from error
-
-
-def _bars(session: Session) -> bool:
-    return not (session.out.as_json or session.options.has("--no-progress"))

@@ -76,5 +76,4 @@ async def _list(session: Session, text: str) -> None:
     if len(rows) == 1:
         session.out.say("nothing that was deleted is kept")
         return
-    for line in table(rows, frozenset({2})):
-        session.out.say(line)
+    session.out.say(*table(rows, frozenset({2})))

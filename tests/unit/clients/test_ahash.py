@@ -95,11 +95,11 @@ class PaperSession:
     def administrator(self) -> "PaperSession":
         return self
 
-    def say(self, line: str) -> None:
-        self.said.write(line + "\n")
+    def say(self, *lines: str) -> None:
+        self.said.write("".join(line + "\n" for line in lines))
 
-    def tell(self, line: str) -> None:
-        self.said.write(line + "\n")
+    def tell(self, *lines: str) -> None:
+        self.said.write("".join(line + "\n" for line in lines))
 
     def result(self, **facts: object) -> None:
         self.results.append(facts)

@@ -70,11 +70,11 @@ async def test_nothing_is_counted_when_nobody_sees_it_and_the_count_ends_with_th
     async def bar_moves() -> None:
         await asyncio.sleep(0)
 
-    bar._enabled = False
+    bar.enabled = False
     async with counting(bar, sizes()):
         await bar_moves()
     assert ended == []
-    bar._enabled = True
+    bar.enabled = True
     async with counting(bar, sizes()):
         await bar_moves()
     assert ended == [True]

@@ -26,8 +26,9 @@ from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, stream_source, upload
 from chelonia_clients.client import merge_actions
-from chelonia_clients.local_files import printable, to_ln, to_local
+from chelonia_clients.local_files import to_ln, to_local
 from chelonia_clients.local_sources import file_source, pipe_source
+from chelonia_clients.output import printable
 from chelonia_clients.removal import remove_tree
 from chelonia_clients.sync import SyncClient
 from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree
