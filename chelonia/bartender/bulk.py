@@ -8,7 +8,6 @@ Elements that touch related names run in order, unrelated ones side by side.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -23,9 +22,10 @@ from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import StoredObject, Triple
+from chelonia.core.metadata import Filter, StoredObject, Triple
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.librarian import Traversal
+from chelonia.core.timing.eager import side_by_side
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,7 +124,8 @@ class BulkOperation(Generic[R, A]):
     `act` serves one; `fail` makes the answer (request, status, error); `subject` is what the request key is bound to;
     `recalled` makes the answer when a first try is found to have applied (None: not a change); `ordered` names
     the Logical Name whose relatives must wait for it (None: elements are independent); `side_by_side`: how many are in
-    work at once; `walk`: follows names of those at once; `keyed`: not where nothing is changed.
+    work at once; `walk`: follows names of those at once, by the Bartender's own call; `keyed`: not where nothing is
+    changed.
     """
 
     name: str
@@ -134,7 +135,7 @@ class BulkOperation(Generic[R, A]):
     recalled: Callable[[R], A] | None = None
     ordered: Callable[[R], str] | None = None
     side_by_side: int = SIDE_BY_SIDE_MAX
-    walk: Callable[[Sequence[R]], Awaitable[dict[LogicalName, Traversal]]] | None = None
+    walk: Callable[[Call, Sequence[R]], Awaitable[dict[LogicalName, Traversal]]] | None = None
     keyed: bool = True
 
 
@@ -149,17 +150,18 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
         raise CheloniaError(Kind.TOO_LARGE, operation.name, "", cause)
     answers: list[A] = []
     errors: list[CheloniaError | None] = []
-    room = AnswerRoom()
+    room, settings = AnswerRoom(), ports.settings
+    service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(RequestKey(""))
     for first, last in waves(requests, operation.ordered):
         for chunk in range(first, last, operation.side_by_side):
             indexes = range(chunk, min(chunk + operation.side_by_side, last))
-            together = operation.walk if len(indexes) > 1 else None
-            walked = await together(requests[chunk : indexes.stop]) if together is not None else {}
-            turn = ElementCall(call, call, room, walked=walked)
+            walk = operation.walk if len(indexes) > 1 else None
+            walked = await walk(service, requests[chunk : indexes.stop]) if walk is not None else {}
+            turn = ElementCall(call, service, room, walked=walked)
             serving = [_serve(ports, turn, operation, i, requests[i]) for i in indexes]
-            served = await asyncio.gather(*serving) if len(serving) > 1 else [await serving[0]]  # one needs no task
-            answers.extend(answer for answer, _ in served)
-            errors.extend(error for _, error in served)
+            for answer, error in await side_by_side(serving):
+                answers.append(answer)
+                errors.append(error)
     if room.unread < 0:
         ports.limits.hit("read_bytes")
         _LOG.info("listing ended for what it reads who=%r op=%s request=%s", call.dn, operation.name, call.request_id)
@@ -167,6 +169,17 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
     if hopeless and len(hopeless) == len(requests):
         raise hopeless[0]
     return tuple(answers)
+
+
+async def together(
+    ports: Ports, service: Call, names: tuple[LogicalName, ...], needed: Filter = ()
+) -> dict[LogicalName, Traversal]:
+    """Where names lead: one walk for all. Nothing is told where it fails: each meets it by itself."""
+    try:
+        walks = await ports.librarian.traverse(service, names, needed) if names else ()
+    except CheloniaError:
+        return {}
+    return dict(zip(names, walks, strict=True))
 
 
 def waves(requests: Sequence[R], ordered: Callable[[R], str] | None) -> list[tuple[int, int]]:
@@ -227,14 +240,16 @@ def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
 async def _serve(
     ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R
 ) -> tuple[A, CheloniaError | None]:
-    settings, call, key = ports.settings, turn.user, RequestKey("")
+    call, service, key = turn.user, turn.service, RequestKey("")
     if call.request_key and operation.keyed:
         key = element_key(call, operation.name, index, operation.subject(request))
-    service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(key)
+        service = service.keyed(key)
     turn = ElementCall(call, service, turn.room, walked=turn.walked)
     try:
         turn.room.check()
-        async with ports.places.one(call, ports.limits, ports.clock):
+        async with ports.places.one(call, ports.limits, ports.clock) as waited:
+            if waited:
+                turn.walked.clear()  # that is how things were then
             return await _attempt(ports, operation, turn, request), None
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it

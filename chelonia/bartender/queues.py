@@ -54,16 +54,17 @@ class Queues:
                 del self._queues[caller]
 
 
-class _Place(AbstractAsyncContextManager[None]):
-    """A place of `Places`; a generator in its stead costs three times as much, and each look takes one."""
+class _Place(AbstractAsyncContextManager[bool]):
+    """A place of `Places`; told is whether it was waited for. A generator costs three times as much, and each look
+    takes one."""
 
     __slots__ = ("_enter", "_leave")
 
-    def __init__(self, enter: Callable[[], Coroutine[Any, Any, None]], leave: Callable[[], None]) -> None:
+    def __init__(self, enter: Callable[[], Coroutine[Any, Any, bool]], leave: Callable[[], None]) -> None:
         self._enter, self._leave = enter, leave
 
-    async def __aenter__(self) -> None:
-        await self._enter()
+    async def __aenter__(self) -> bool:
+        return await self._enter()
 
     async def __aexit__(self, *_: object) -> None:
         self._leave()
@@ -77,12 +78,12 @@ class Places:
     ) -> None:
         self._turns: Turns[asyncio.Future[None]] = Turns(places, waiting_max)
 
-    def one(self, call: Call, limits: LimitCounts, clock: Clock) -> AbstractAsyncContextManager[None]:
+    def one(self, call: Call, limits: LimitCounts, clock: Clock) -> AbstractAsyncContextManager[bool]:
         """A place for one element, when its caller's turn comes. Raises: BUSY when too many of his wait, or one for too
         long."""
         return _Place(partial(self._enter, call, limits, clock), self._leave)
 
-    async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> None:
+    async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:
         caller = _caller(call)
         place = asyncio.get_running_loop().create_future()
         match self._turns.came(caller, place):
@@ -97,8 +98,9 @@ class Places:
                     _LOG.info("busy: no turn for %r in time request=%s", caller, call.request_id)
                     cause = "this front end has more to do than it can; ask again in a second, or ask another"
                     raise CheloniaError(Kind.BUSY, cause=cause)
+                return True
             case TurnOutcome.GOES:
-                pass
+                return False
 
     async def _turn(self, caller: str, place: asyncio.Future[None], clock: Clock) -> bool:
         """Whether its turn came in time."""

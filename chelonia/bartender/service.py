@@ -73,9 +73,10 @@ class BartenderService:
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         storing = Storing(shepherds, clock, settings)
         self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, GroupedCalls(shepherds))
+        walk = partial(listing.stat_walked, self._ports)
         self._stat = BulkOperation(
-            "stat", partial(listing.stat, self._ports), listing.stat_refused, _ln, keyed=False
-        )  # fmt: skip
+            "stat", partial(listing.stat, self._ports), listing.stat_refused, _ln, walk=walk, keyed=False
+        )
         self.files = FilesService(self._ports)
         self.keys = AccessKeysService(self._ports)
 

@@ -7,11 +7,12 @@ its type, size and times only, as in the Bartender's own `list`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from chelonia.bartender.below import RecursiveWalk
-from chelonia.bartender.bulk import ElementCall
+from chelonia.bartender.bulk import ElementCall, together
 from chelonia.bartender.files import inlined, measured
 from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_triples
 from chelonia.bartender.files.locking import above, locks_of
@@ -20,6 +21,7 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.contents.attributes import attributes_of, is_empty
@@ -56,9 +58,9 @@ class _LookPlan:
 async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     """Look at one entry. Raises: NOT_FOUND, IN_MOUNTPOINT, DENIED; with SOURCES also NO_REPLICA."""
     want = _asked(ask.want)
-    # A ticket outlives the decision, so it is not given on a policy that has been revoked.
-    service = turn.service.strongly() if want.sources or want.bytes else turn.service
-    (walked,) = await ports.librarian.traverse(service, (ask.place,), want.needed)
+    walked = turn.walked.pop(ask.place, None)
+    if walked is None:
+        (walked,) = await ports.librarian.traverse(_reading(turn.service, want), (ask.place,), want.needed)
     found = existing(ask.place, walked)
     Judge(turn.user, "look").require(Action.READ, found)
     user = dict(found.section("metadata")) if want.user else {}
@@ -83,6 +85,20 @@ async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     blobs = [BlobId(blob) for _, blob in sorted(found.section("blobs").items())] if want.extents else []
     size = attributes.size
     return replace(seen, sources=sources, extents=tuple(Extent(0, size, blob) for blob in blobs if size), told=size)
+
+
+async def walked(ports: Ports, service: Call, asks: Sequence[Look]) -> dict[LogicalName, Traversal]:
+    """Where the names lead, if all want to know the same."""
+    want = asks[0].want
+    if any(ask.want is not want for ask in asks):
+        return {}
+    plan = _asked(want)
+    return await together(ports, _reading(service, plan), tuple([ask.place for ask in asks]), plan.needed)
+
+
+def _reading(service: Call, want: _LookPlan) -> Call:
+    """A ticket outlives the decision, so it is not given on a policy that has been revoked."""
+    return service.strongly() if want.sources or want.bytes else service
 
 
 async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listing) -> Listed:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
+from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all, together
 from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
@@ -61,7 +61,9 @@ class FilesService:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._rights = RightsKnown()
-        self._look: BulkOperation[Look, Looked | Failure] = _asking("look", partial(reading.look, ports))
+        self._look: BulkOperation[Look, Looked | Failure] = replace(
+            _asking("look", partial(reading.look, ports)), walk=partial(reading.walked, ports)
+        )
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
         """Look at entries."""
@@ -87,7 +89,7 @@ class FilesService:
             _subject,
             recalled=_recalled,
             ordered=_ordered,
-            walk=partial(self._walked, call),
+            walk=self._walked,
         )
         answers = await answer_all(self._ports, call, operation, changes)
         return await self._described(call, changes, answers)
@@ -154,16 +156,10 @@ class FilesService:
             case Remove():
                 return await changing.remove(self._ports, turn, change)
 
-    async def _walked(self, call: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
-        """Where the names of writes lead: one walk for all. What is decided on it the transact rests on."""
+    async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
+        """Where the names of writes lead. What is decided on it the transact rests on."""
         places = tuple(change.place for change in changes if isinstance(change, Write))
-        try:
-            for place in places:
-                check_ln(place)
-            walks = await self._ports.librarian.traverse(self._own(call), places, DESCRIBED) if places else ()
-        except CheloniaError:
-            return {}  # each meets it by itself
-        return dict(zip(places, walks, strict=True))
+        return await together(self._ports, service, places, DESCRIBED)
 
     async def _described(
         self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]

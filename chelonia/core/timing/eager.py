@@ -7,8 +7,10 @@ the present task there (`asyncio.timeout` does).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
-from typing import Any
+from collections.abc import Coroutine, Generator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
@@ -21,6 +23,21 @@ def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
     except StopIteration:
         return None
     return asyncio.get_running_loop().create_task(_finish(_Rest(work, waited)))
+
+
+async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all; returns what they return, in their order. Of one alone nothing is a task. Raises: as `gather`."""
+    if len(works) == 1:
+        return [await works[0]]
+    returned: list[Any] = [None] * len(works)
+
+    async def run(number: int) -> None:
+        returned[number] = await works[number]
+
+    tasks = [task for number in range(len(works)) if (task := begin(run(number))) is not None]
+    if tasks:
+        await asyncio.gather(*tasks)
+    return returned
 
 
 async def _finish(rest: _Rest) -> None:

@@ -1,16 +1,22 @@
 """Bulk calls: order among relatives, keys of elements, the recall rule, and when a call as a whole fails."""
 
+import asyncio
 import tracemalloc
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.bartender.bulk import element_key, waves
+from chelonia.core import bounds
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import parse_request_key
+from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.bartender import MakeRequest, NameRequest
-from tests.unit.bartender.stage import EVE, JOE, Stage, keyed, scene
+from chelonia.core.ports.librarian import ModifyEntry
+from tests.unit.bartender.stage import BARTENDER_DN, BARTENDER_ID, EVE, JOE, Stage, keyed, scene
 
 LOST = CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", "", "the answer was lost")
 
@@ -66,6 +72,27 @@ async def test_many_unrelated_elements_share_the_committer(stage: Stage) -> None
     outcomes = await stage.bartender.make_collection(JOE, requests)
     assert {outcome.status for outcome in outcomes} == {"done"}
     assert len((await stage.list("/"))[1]) == 200
+
+
+@scene
+async def test_names_of_one_call_are_followed_together_and_again_if_they_wait_for_their_turn(stage: Stage) -> None:
+    for name in ("/a", "/b"):
+        await stage.make(name)
+        await stage.modify(name, "set", "policy", EVE.dn, "+read")
+    places, requests = stage.bartender._ports.places, (NameRequest("1", "/a"), NameRequest("2", "/b"))
+    guid = await stage.guid("/a")
+    before = len(stage.between.named("traverse")) + 1
+    assert [outcome.kind for outcome in await stage.bartender.stat(EVE, requests)] == ["", ""]
+    assert len(stage.between.named("traverse")) == before
+    async with AsyncExitStack() as taken:
+        for _ in range(bounds.ELEMENTS_AT_WORK_MAX):
+            await taken.enter_async_context(places.one(JOE, LimitCounts(), stage.clock))
+        asked = asyncio.create_task(stage.bartender.stat(EVE, requests))
+        while len(stage.between.named("traverse")) == before:
+            await asyncio.sleep(0)
+        revoked = ModifyEntry("1", guid, "set", "policy", EVE.dn, "-read")
+        await stage.librarian.modify_metadata(Call(BARTENDER_DN, (Role.BARTENDER,), BARTENDER_ID), (revoked,))
+    assert [outcome.kind for outcome in await asked] == [Kind.DENIED.value, ""]
 
 
 @scene
