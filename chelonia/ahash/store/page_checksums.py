@@ -14,6 +14,8 @@ import sys
 from typing import Final
 
 NUMBER_AT: Final = 8
+SIZE_AT: Final = 20
+"""In page 0: how large all pages are."""
 CHECKSUM_AT: Final = 28
 DESCRIPTION_BYTES: Final = 512
 """So much of page 0 has a checksum."""
@@ -21,6 +23,12 @@ DESCRIPTION_CHECKSUM_AT: Final = 492
 WORD: Final = 4
 PIECE_BYTES: Final = 8192
 """Of what has a checksum, so much is multiplied at once."""
+
+
+def page_size(first: bytes) -> int:
+    """How large pages are, by the beginning of page 0; 0: that does not tell."""
+    size = _number(first, SIZE_AT)
+    return size if size in (1 << shift for shift in range(9, 17)) else 0
 
 
 def flaw(page: bytes, number: int) -> str:

@@ -24,8 +24,9 @@ from chelonia.core.errors import CheloniaError, Kind
 
 _LOG = logging.getLogger(__name__)
 
-PAGE_BYTES: Final = 8192
-"""Two disk blocks: about fifty entries of a collection."""
+PAGE_BYTES: Final = 4096
+"""Of a new tree: what a disk writes wholly or not at all. Of a larger page a power cut may leave a half, which no
+recovery mends. Older trees have 8 KiB."""
 LOCKS_MAX: Final = 50_000
 """Locks, lockers and locked pages: a full batch (5 000 elements) touches far fewer pages."""
 RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024

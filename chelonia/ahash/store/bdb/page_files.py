@@ -15,7 +15,7 @@ from typing import Final
 
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, TREE
 from chelonia.ahash.store.log_records import last_of_file_before, walk
-from chelonia.ahash.store.page_checksums import flaw
+from chelonia.ahash.store.page_checksums import flaw, page_size
 
 LOG_STEP_BYTES: Final = 64 * 1024
 """Of a log file, read and checked together, unless a record is longer."""
@@ -43,19 +43,19 @@ class LogLook:
 class PageFile:
     """The pages of a store in `directory`."""
 
-    page_bytes = PAGE_BYTES
-
     def __init__(self, directory: Path) -> None:
+        self.page_bytes = PAGE_BYTES
         self.path = directory / "db" / TREE
 
     def look(self, first: int, count: int) -> PageCheck:
         """Check `count` pages from `first` on. Raises: OSError when there is no such file, or not for us."""
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            pages = os.fstat(file).st_size // PAGE_BYTES
+            size = self.page_bytes = page_size(os.pread(file, PAGE_BYTES, 0)) or PAGE_BYTES
+            pages = os.fstat(file).st_size // size
             count = max(0, min(count, pages - first))
-            os.posix_fadvise(file, first * PAGE_BYTES, count * PAGE_BYTES, os.POSIX_FADV_DONTNEED)
-            found = ((number, _flaw_at(file, number)) for number in range(first, first + count))
+            os.posix_fadvise(file, first * size, count * size, os.POSIX_FADV_DONTNEED)
+            found = ((number, _flaw_at(file, number, size)) for number in range(first, first + count))
             return PageCheck(pages, {number: wrong for number, wrong in found if wrong})
         finally:
             os.close(file)
@@ -120,11 +120,11 @@ def _read(path: Path, at: int, size: int) -> bytes:
         os.close(file)
 
 
-def _flaw_at(file: int, number: int) -> str:
+def _flaw_at(file: int, number: int, size: int) -> str:
     try:
-        page = os.pread(file, PAGE_BYTES, number * PAGE_BYTES)
+        page = os.pread(file, size, number * size)
     except OSError as error:
         if error.errno not in _UNREADABLE:
             raise
         return f"the disk cannot read it ({error.strerror})"
-    return flaw(page, number) if len(page) == PAGE_BYTES else ""  # the file has just been cut
+    return flaw(page, number) if len(page) == size else ""  # the file has just been cut

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
 from chelonia.ahash.store.bdb.page_files import LOG_STEP_BYTES, LogFiles, LogLook, PageCheck, PageFile
 from chelonia.ahash.store.bdb.store import BdbStore
@@ -93,6 +94,18 @@ def test_a_page_in_the_wrong_place_is_found_and_one_that_was_never_written_is_no
     assert flaw(pages[7], 8) == "it is page 7, written to the wrong place"
     assert flaw(bytes(PAGE_BYTES), 8) == ""
     assert "checksum" in flaw(bytes(100) + pages[7][100:], 7)
+
+
+def test_pages_of_a_store_of_an_earlier_release_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "PAGE_BYTES", 2 * PAGE_BYTES)
+    path = filled(tmp_path / "store", 500)
+    monkeypatch.undo()
+    pages = PageFile(tmp_path / "store")
+    assert pages.look(0, 1000) == PageCheck(path.stat().st_size // (2 * PAGE_BYTES), {})
+    assert pages.page_bytes == 2 * PAGE_BYTES
+    flip(path, 7)
+    assert list(pages.look(0, 1000).flaws) == [3]
+    BdbStore(tmp_path / "store", SMALL, no_panic).close()
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

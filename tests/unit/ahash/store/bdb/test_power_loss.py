@@ -4,6 +4,7 @@ The library does not sync the directory of a new log or tree: a file system with
 have, where the sync of a file saves its name too.
 """
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.unit.ahash.store.bdb.test_replicated import vote_for_each_other
 
 SEEDS = range(2)
 COMMITS = 2
+CUTS = 4
 
 
 @pytest.fixture
@@ -76,6 +78,27 @@ def test_a_store_alone_has_what_it_has_committed(disk: PowerDisk, tmp_path: Path
                 again.close()
     finally:
         store.close()
+
+
+def test_a_store_recovers_from_a_cut_in_the_middle_of_a_checkpoint(disk: PowerDisk, tmp_path: Path) -> None:
+    """Of the pages that it writes over any may be there. Were one there by half, no recovery would mend it."""
+    store = BdbStore(disk.point / "a", SMALL, no_panic)
+    taken: list[Path] = []
+    try:
+        for value in (b"old", b"new"):
+            store.commit({b"k%06d" % each: value * 50 for each in range(5000)}, [])
+            writing = threading.Thread(target=store.upkeep)
+            writing.start()
+            while writing.is_alive() and value == b"new" and len(taken) < CUTS:
+                taken.append(disk.image(tmp_path / f"image{len(taken)}", len(taken), Loss.SOME))
+            writing.join()
+    finally:
+        store.close()
+    assert taken
+    for image in taken:
+        again = BdbStore(image / "a", SMALL, no_panic)
+        assert again.get_many([b"k%06d" % each for each in range(5000)]) == [b"new" * 50] * 5000
+        again.close()
 
 
 class Vouching:

@@ -20,7 +20,7 @@ from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.checkpoints import OVERDUE
-from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
 from chelonia.ahash.store.bdb.files import CommitCounter, ReplicaIdentity, format_slot, parse_slot
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
@@ -166,8 +166,8 @@ def damage_pages(directory: Path, marker: bytes) -> None:
     """Flip one bit in every page that holds `marker`."""
     pages = directory / "db" / "store.db"
     data = bytearray(pages.read_bytes())
-    for start in range(0, len(data), 8192):
-        if marker in data[start : start + 8192]:
+    for start in range(0, len(data), PAGE_BYTES):
+        if marker in data[start : start + PAGE_BYTES]:
             data[start + 4000] ^= 0x01
     pages.write_bytes(data)
 
