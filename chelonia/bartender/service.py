@@ -7,8 +7,9 @@ the Librarian as one transact; its answer is the original's string with kind and
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from typing import Any, TypeVar
 
 from chelonia.bartender import audit, deleted, listing, modify, names, transfers
 from chelonia.bartender.access_keys import AccessKeysService
@@ -28,22 +29,15 @@ from chelonia.core.operations.bartender import BARTENDER
 from chelonia.core.operations.rows import PortMethod
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
-    CommitPutRequest,
-    GetFileRequest,
     ListDeletedOutcome,
     ListOutcome,
     ListRequest,
-    MakeRequest,
     ModifyRequest,
-    MoveRequest,
     NameRequest,
     Outcome,
-    PutFileRequest,
     StartPutOutcome,
-    StartPutRequest,
     StatOutcome,
     TransferOutcome,
-    UndeleteRequest,
 )
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Directory
@@ -51,6 +45,10 @@ from chelonia.core.rights.access import admit, guarded
 from chelonia.core.timing.clock import Clock, Ids
 
 _LOG = logging.getLogger(__name__)
+R = TypeVar("R")
+A = TypeVar("A")
+Act = Callable[[Ports, ElementCall, R], Awaitable[A]]
+"""Serves one element."""
 
 
 def _check(_: object, call: Call, row: PortMethod) -> None:
@@ -60,6 +58,65 @@ def _check(_: object, call: Call, row: PortMethod) -> None:
     except CheloniaError as error:
         audit.record(call, row.name, "", action=row.name, decision="denied", rule=error.cause)
         raise
+
+
+def _answering(outcome: Callable[..., A]) -> Callable[[Any, str, CheloniaError], A]:
+    """How an element that failed is answered: by its own id, the original's words, and kind and cause beside them."""
+
+    def answer(request: Any, text: str, error: CheloniaError) -> A:
+        cause = ": ".join(part for part in (error.subject, error.cause) if part)
+        return outcome(_id(request), text, kind=error.kind.value, cause=cause)
+
+    return answer
+
+
+def _id(request: Any) -> str:
+    return str(request.change_id if isinstance(request, ModifyRequest) else request.request_id)
+
+
+def _ln(request: Any) -> str:
+    return str(request.ln)
+
+
+def _modified(request: ModifyRequest) -> str:
+    what = f"{request.change_type}\0{request.section}\0{request.property}\0{request.value}"
+    return f"{request.ln}\0{what}"
+
+
+def _everywhere(_: object) -> str:
+    """Every name is below the root: such elements run one after another."""
+    return "/"
+
+
+def _change(
+    op: str,
+    act: Act[R, Outcome],
+    subject: Callable[[R], str] = _ln,
+    *,
+    ordered: Callable[[R], str] | None = _ln,
+    recalled: Callable[[R], str] | None = None,
+) -> Callable[[BartenderService, Call, tuple[R, ...]], Coroutine[Any, Any, tuple[Outcome, ...]]]:
+    """A method that changes something; an element whose first try is found to have applied is answered as that was.
+
+    Args: `subject`, `ordered` as in `BulkOperation`; `recalled`: the words of such an answer, if not those of success.
+    """
+
+    def applied(request: R) -> Outcome:
+        return Outcome(_id(request), recalled(request) if recalled else status.success(op))
+
+    return _bulk(op, act, _answering(Outcome), subject, ordered=ordered, recalled=applied)
+
+
+def _bulk(
+    op: str, act: Act[R, A], fail: Callable[[R, str, CheloniaError], A], subject: Callable[[R], str] = _ln, **more: Any
+) -> Callable[[BartenderService, Call, tuple[R, ...]], Coroutine[Any, Any, tuple[A, ...]]]:
+    """A method that serves its elements one by one. `more`: further fields of its `BulkOperation`."""
+
+    async def serve(self: BartenderService, call: Call, requests: tuple[R, ...]) -> tuple[A, ...]:
+        operation = BulkOperation(op, partial(act, self._ports), fail, subject, **more)
+        return await answer_all(self._ports, call, operation, requests)
+
+    return serve
 
 
 @guarded(BARTENDER, _check)
@@ -96,198 +153,44 @@ class BartenderService:
         if len(needed) > bounds.FILTER_MAX:
             cause = f"{len(needed)} needed metadata elements, at most {bounds.FILTER_MAX} are taken; ask for sections"
             raise CheloniaError(Kind.TOO_LARGE, "list", "", cause)
-        act = partial(listing.list_collection, self._ports, needed, recursive)
-        operation = BulkOperation("list", act, _list_refused, _list_ln, side_by_side=bounds.LISTS_SIDE_BY_SIDE_MAX)
+        act, abreast = partial(listing.list_collection, self._ports, needed, recursive), bounds.LISTS_SIDE_BY_SIDE_MAX
+        operation = BulkOperation("list", act, _answering(ListOutcome), _ln, side_by_side=abreast)
         if self._ports.lists.is_full(call):
             self._ports.limits.hit("lists_per_caller")
             _LOG.info("listing waits for others of the same caller who=%r request=%s", call.dn, call.request_id)
         async with self._ports.lists.one(call):
             return await answer_all(self._ports, call, operation, requests)
 
-    async def make_collection(self, call: Call, requests: tuple[MakeRequest, ...]) -> tuple[Outcome, ...]:
-        """Make collections."""
-        operation = _making("makeCollection", partial(names.make_collection, self._ports))
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def unmake_collection(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
-        """Remove empty collections."""
-        operation = _naming("unmakeCollection", partial(names.unmake_collection, self._ports))
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def make_mountpoint(self, call: Call, requests: tuple[MakeRequest, ...]) -> tuple[Outcome, ...]:
-        """Make mount points."""
-        operation = _making("makeMountpoint", partial(names.make_mountpoint, self._ports))
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def unmake_mountpoint(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
-        """Remove mount points."""
-        operation = _naming("unmakeMountpoint", partial(names.unmake_mountpoint, self._ports))
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def move(self, call: Call, requests: tuple[MoveRequest, ...]) -> tuple[Outcome, ...]:
-        """Rename, move or hard-link entries, one after another."""
-        operation = BulkOperation(
-            "move",
-            partial(names.move, self._ports),
-            lambda request, text, error: _refused(request.request_id, text, error),
-            lambda request: f"{request.source_ln}\0{request.target_ln}\0{request.preserve_original}",
-            recalled=lambda request: Outcome(request.request_id, status.success("move")),
-            ordered=lambda _: "/",
-        )
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
-        """Begin uploads the original's way: a pending name and a TURL."""
-        operation: BulkOperation[PutFileRequest, TransferOutcome] = BulkOperation(
-            "putFile",
-            partial(transfers.put_file, self._ports),
-            lambda request, text, error: _no_transfer(request.request_id, text, error),
-            lambda request: request.ln,
-            ordered=lambda request: request.ln,
-        )
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def get_file(self, call: Call, requests: tuple[GetFileRequest, ...]) -> tuple[TransferOutcome, ...]:
-        """Give TURLs to read files."""
-        operation: BulkOperation[GetFileRequest, TransferOutcome] = BulkOperation(
-            "getFile",
-            partial(transfers.get_file, self._ports),
-            lambda request, text, error: _no_transfer(request.request_id, text, error),
-            lambda request: request.ln,
-        )
-        return await answer_all(self._ports, call, operation, requests)
+    make_collection = _change("makeCollection", names.make_collection, lambda request: f"{request.ln}\0{request.url}")
+    unmake_collection = _change("unmakeCollection", names.unmake_collection)
+    make_mountpoint = _change("makeMountpoint", names.make_mountpoint, lambda request: f"{request.ln}\0{request.url}")
+    unmake_mountpoint = _change("unmakeMountpoint", names.unmake_mountpoint)
+    move = _change(
+        "move", names.move,
+        lambda request: f"{request.source_ln}\0{request.target_ln}\0{request.preserve_original}", ordered=_everywhere,
+    )  # fmt: skip
+    put_file = _bulk("putFile", transfers.put_file, _answering(TransferOutcome), ordered=_ln)
+    get_file = _bulk("getFile", transfers.get_file, _answering(TransferOutcome))
 
     async def add_replica(
         self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
     ) -> tuple[TransferOutcome, ...]:
         """Give TURLs for further replicas. Raises: DENIED to whoever is no approved Shepherd."""
+        act = partial(transfers.add_replica, self._ports, protocols)
         operation: BulkOperation[AddReplicaRequest, TransferOutcome] = BulkOperation(
-            "addReplica",
-            partial(transfers.add_replica, self._ports, protocols),
-            lambda request, text, error: _no_transfer(request.request_id, text, error),
-            lambda request: request.guid,
+            "addReplica", act, _answering(TransferOutcome), lambda request: request.guid
         )
         return await answer_all(self._ports, call, operation, requests)
 
-    async def del_file(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
-        """Remove files under all their names."""
-        operation = _naming("delFile", partial(names.del_file, self._ports))
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def unlink(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
-        """Drop single names."""
-        operation = _naming("unlink", partial(names.unlink, self._ports))
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
-        """Bring deleted files back."""
-        operation: BulkOperation[UndeleteRequest, Outcome] = BulkOperation(
-            "undelete",
-            partial(deleted.undelete, self._ports),
-            lambda request, text, error: _refused(request.request_id, text, error),
-            lambda request: f"{request.ln}\0{request.target_ln}",
-            recalled=lambda request: Outcome(request.request_id, status.success("undelete")),
-            ordered=lambda _: "/",
-        )
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
-        """List deleted files that are kept."""
-        act = partial(deleted.list_deleted, self._ports)
-        operation = BulkOperation("listDeleted", act, _list_deleted_refused, _list_ln)
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def modify(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[Outcome, ...]:
-        """Change whitelisted metadata, states and policies."""
-        operation: BulkOperation[ModifyRequest, Outcome] = BulkOperation(
-            "modify",
-            partial(modify.modify, self._ports),
-            lambda request, text, error: _refused(request.change_id, text, error),
-            _modify_subject,
-            recalled=lambda request: Outcome(request.change_id, "unset" if request.change_type == "unset" else "set"),
-            ordered=lambda request: request.ln,
-        )
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def start_put(self, call: Call, requests: tuple[StartPutRequest, ...]) -> tuple[StartPutOutcome, ...]:
-        """Begin bytes-first uploads."""
-        operation = BulkOperation("startPut", partial(transfers.start_put, self._ports), _no_start, _start_ln)
-        return await answer_all(self._ports, call, operation, requests)
-
-    async def commit_put(self, call: Call, requests: tuple[CommitPutRequest, ...]) -> tuple[Outcome, ...]:
-        """Give durable bytes their name."""
-        operation: BulkOperation[CommitPutRequest, Outcome] = BulkOperation(
-            "commitPut",
-            partial(transfers.commit_put, self._ports),
-            lambda request, text, error: _refused(request.request_id, text, error),
-            lambda request: request.put,
-            recalled=lambda request: Outcome(request.request_id, status.success("commitPut")),
-        )
-        return await answer_all(self._ports, call, operation, requests)
-
-
-def _naming(
-    op: str, act: Callable[[ElementCall, NameRequest], Awaitable[Outcome]]
-) -> BulkOperation[NameRequest, Outcome]:
-    return BulkOperation(
-        op,
-        act,
-        lambda request, text, error: _refused(request.request_id, text, error),
-        _ln,
-        recalled=lambda request: Outcome(request.request_id, status.success(op)),
-        ordered=_ln,
+    del_file = _change("delFile", names.del_file)
+    unlink = _change("unlink", names.unlink)
+    undelete = _change(
+        "undelete", deleted.undelete, lambda request: f"{request.ln}\0{request.target_ln}", ordered=_everywhere
     )
-
-
-def _making(
-    op: str, act: Callable[[ElementCall, MakeRequest], Awaitable[Outcome]]
-) -> BulkOperation[MakeRequest, Outcome]:
-    return BulkOperation(
-        op,
-        act,
-        lambda request, text, error: _refused(request.request_id, text, error),
-        lambda request: f"{request.ln}\0{request.url}",
-        recalled=lambda request: Outcome(request.request_id, status.success(op)),
-        ordered=lambda request: request.ln,
-    )
-
-
-def _ln(request: NameRequest) -> str:
-    return request.ln
-
-
-def _list_ln(request: ListRequest) -> str:
-    return request.ln
-
-
-def _start_ln(request: StartPutRequest) -> str:
-    return request.ln
-
-
-def _modify_subject(request: ModifyRequest) -> str:
-    what = f"{request.change_type}\0{request.section}\0{request.property}\0{request.value}"
-    return f"{request.ln}\0{what}"
-
-
-def _cause(error: CheloniaError) -> str:
-    return ": ".join(part for part in (error.subject, error.cause) if part)
-
-
-def _refused(request_id: str, text: str, error: CheloniaError) -> Outcome:
-    return Outcome(request_id, text, error.kind.value, _cause(error))
-
-
-def _no_transfer(request_id: str, text: str, error: CheloniaError) -> TransferOutcome:
-    return TransferOutcome(request_id, text, kind=error.kind.value, cause=_cause(error))
-
-
-def _no_start(request: StartPutRequest, text: str, error: CheloniaError) -> StartPutOutcome:
-    return StartPutOutcome(request.request_id, text, kind=error.kind.value, cause=_cause(error))
-
-
-def _list_refused(request: ListRequest, text: str, error: CheloniaError) -> ListOutcome:
-    return ListOutcome(request.request_id, text, kind=error.kind.value, cause=_cause(error))
-
-
-def _list_deleted_refused(request: ListRequest, text: str, error: CheloniaError) -> ListDeletedOutcome:
-    return ListDeletedOutcome(request.request_id, text, kind=error.kind.value, cause=_cause(error))
+    list_deleted = _bulk("listDeleted", deleted.list_deleted, _answering(ListDeletedOutcome))
+    modify = _change(
+        "modify", modify.modify, _modified,
+        recalled=lambda request: "unset" if request.change_type == "unset" else "set",
+    )  # fmt: skip
+    start_put = _bulk("startPut", transfers.start_put, _answering(StartPutOutcome))
+    commit_put = _change("commitPut", transfers.commit_put, lambda request: request.put, ordered=None)
