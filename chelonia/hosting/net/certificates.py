@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -117,7 +116,6 @@ class CertificateAuthority:
         now_ms: Ms,
         *,
         kind: KeyKind = KeyKind.RSA,
-        namespace: Sequence[str] = (),
         crl_lifetime_s: int = CRL_LIFETIME_S,
     ) -> CertificateAuthority:
         """Make a self-signed CA, publish it with an empty CRL and its signing policy.
@@ -126,7 +124,6 @@ class CertificateAuthority:
             directory: the grid-security root, made if missing; must hold no CA yet. A key without certificate, which
                 a process that was killed here leaves behind, becomes the CA's.
             subject: DN in slash form.
-            namespace: signing policy patterns (`/O=Grid/*`); by default all below the subject without its last RDN.
         Raises: BAD_CONFIG if a CA is there already; BAD_REQUEST if `subject` is no DN.
         """
         if cls.is_in(directory):
@@ -136,7 +133,7 @@ class CertificateAuthority:
         key = key_at(directory / "ca" / "cakey.pem", kind)
         builder = _builder(name, name, key.public_key(), now_ms, CA_LIFETIME_S)
         cert = _as_ca(builder, key.public_key(), key).sign(key, hashes.SHA256())
-        return cls(directory, Issued((cert,), key), kind)._install(now_ms, crl_lifetime_s, namespace)
+        return cls(directory, Issued((cert,), key), kind)._install(now_ms, crl_lifetime_s)
 
     @classmethod
     def is_in(cls, directory: Path) -> bool:
@@ -164,20 +161,6 @@ class CertificateAuthority:
     def trust_dir(self) -> Path:
         """The directory of CA files that peers read."""
         return self.directory / "certificates"
-
-    def issue_ca(
-        self, directory: Path, subject: str, now_ms: Ms, *, namespace: Sequence[str] = ()
-    ) -> CertificateAuthority:
-        """Make a subordinate CA in another directory; its certificate is published there and in this CA's trust_dir."""
-        key = make_key(self.kind)
-        builder = _builder(name_from_dn(subject), self.certificate.subject, key.public_key(), now_ms, CA_LIFETIME_S)
-        cert = _as_ca(builder, key.public_key(), self.issued.key).sign(self.issued.key, hashes.SHA256())
-        made = CertificateAuthority(directory, Issued((cert, *self.issued.chain), key), self.kind)
-        (directory / "ca").mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_file(directory / "ca" / "cakey.pem", key_pem(key), 0o400)
-        made._install(now_ms, CRL_LIFETIME_S, namespace)
-        publish(self.trust_dir, made.certificate)
-        return made
 
     def issue_host(
         self,
@@ -224,12 +207,6 @@ class CertificateAuthority:
         usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
         return Issued(self._certify(subject, now_ms, lifetime_s, key.public_key(), usage, None), key)
 
-    def write_host(self, issued: Issued) -> tuple[Path, Path]:
-        """Write `hostcert.pem` (0444) and `hostkey.pem` (0400) into the CA's directory; return both paths."""
-        paths = self.directory / "hostcert.pem", self.directory / "hostkey.pem"
-        issued.write(*paths)
-        return paths
-
     def revoke(self, cert: x509.Certificate, now_ms: Ms) -> None:
         """Put `cert` on the CRL and publish it; revoking twice keeps the first instant.
 
@@ -269,21 +246,13 @@ class CertificateAuthority:
         renewed.write_crl(now_ms)
         return renewed
 
-    def has_issued(self, cert: x509.Certificate) -> bool:
-        """Whether this CA has signed a certificate, valid still or not."""
-        try:
-            cert.verify_directly_issued_by(self.certificate)
-        except (ValueError, TypeError, InvalidSignature):
-            return False
-        return True
-
-    def publish_to(self, trust_dir: Path, namespace: Sequence[str] = ()) -> None:
+    def publish_to(self, trust_dir: Path) -> None:
         """Copy the CA's certificate, CRL and signing policy into another trust directory."""
         publish(trust_dir, self.certificate)
         publish_crl(trust_dir, self.certificate, (self.directory / "ca" / "crl.pem").read_bytes())
-        publish_policy(trust_dir, self.certificate, namespace or (_default_namespace(self.certificate),))
+        publish_policy(trust_dir, self.certificate, (_namespace(self.certificate),))
 
-    def finish(self, now_ms: Ms, crl_lifetime_s: int = CRL_LIFETIME_S, namespace: Sequence[str] = ()) -> None:
+    def finish(self, now_ms: Ms, crl_lifetime_s: int = CRL_LIFETIME_S) -> None:
         """Make and publish what is not there yet, after whoever made the CA was killed; what is there stays."""
         if not (self.directory / "ca" / "crl.pem").exists():
             self.write_crl(now_ms, lifetime_s=crl_lifetime_s)
@@ -291,13 +260,13 @@ class CertificateAuthority:
         if not all(_crl_of(path).exists() for path in published):
             publish_crl(self.trust_dir, self.certificate, (self.directory / "ca" / "crl.pem").read_bytes())
         if not all(path.with_suffix(".signing_policy").exists() for path in published):
-            publish_policy(self.trust_dir, self.certificate, namespace or (_default_namespace(self.certificate),))
+            publish_policy(self.trust_dir, self.certificate, (_namespace(self.certificate),))
 
-    def _install(self, now_ms: Ms, crl_lifetime_s: int, namespace: Sequence[str]) -> CertificateAuthority:
+    def _install(self, now_ms: Ms, crl_lifetime_s: int) -> CertificateAuthority:
         """Write the certificate of a new CA, whose key is there, and publish it."""
         write_file(self.directory / "ca" / "cacert.pem", chain_pem(self.issued.chain), 0o444)
         self.write_crl(now_ms, lifetime_s=crl_lifetime_s)
-        self.publish_to(self.trust_dir, namespace)
+        self.publish_to(self.trust_dir)
         return self
 
     def _certify(
@@ -555,7 +524,7 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _default_namespace(cert: x509.Certificate) -> str:
+def _namespace(cert: x509.Certificate) -> str:
     """The signing policy pattern of all subjects beside and below the CA's own."""
     return f"{render_dn(x509.Name(cert.subject.rdns[:-1]))}/*"
 

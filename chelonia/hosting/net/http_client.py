@@ -15,7 +15,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from chelonia.hosting.net.compact_client import CompactClient
 
-"""Names the kind of a refusal beside its status."""
 EXPECT_ABOVE_BYTES = 64 * 1024
 """Bodies longer than this (or of unknown length) ask `Expect: 100-continue` first: a refusal then costs no upload."""
 ERROR_BODY_BYTES_MAX = 2048
@@ -147,9 +145,7 @@ class HttpClient:
     async def __aenter__(self) -> HttpClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

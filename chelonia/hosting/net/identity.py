@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -282,8 +283,8 @@ def identity_of_chain(chain: Chain) -> Identity:
         issuer=render_dn(entity.issuer),
         limited=limited,
         proxy_depth=depth,
-        not_before_ms=max(_ms(cert.not_valid_before_utc) for cert in chain),
-        not_after_ms=min(_ms(cert.not_valid_after_utc) for cert in chain),
+        not_before_ms=max(instant_ms(cert.not_valid_before_utc) for cert in chain),
+        not_after_ms=min(instant_ms(cert.not_valid_after_utc) for cert in chain),
         fingerprint=fingerprint(chain[0]).hex(),
         serial=f"{entity.serial_number:x}",
     )
@@ -309,10 +310,10 @@ def check_validity(chain: Chain, now_ms: Ms) -> None:
     Raises: EXPIRED for one past its end; UNTRUSTED for one before its begin.
     """
     for cert in chain:
-        if now_ms >= _ms(cert.not_valid_after_utc):
+        if now_ms >= instant_ms(cert.not_valid_after_utc):
             cause = f"the certificate expired at {_iso(cert.not_valid_after_utc)}: renew it"
             raise CheloniaError(Kind.EXPIRED, "identify", subject_dn(cert), cause)
-        if now_ms < _ms(cert.not_valid_before_utc):
+        if now_ms < instant_ms(cert.not_valid_before_utc):
             cause = f"the certificate is valid only from {_iso(cert.not_valid_before_utc)}: check the clocks"
             raise CheloniaError(Kind.UNTRUSTED, "identify", subject_dn(cert), cause)
 
@@ -365,6 +366,15 @@ def is_ca(cert: x509.Certificate) -> bool:
         return cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
         return False
+
+
+def has_issued(issuer: x509.Certificate, cert: x509.Certificate) -> bool:
+    """Whether a CA has signed a certificate, valid still or not."""
+    try:
+        cert.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def render_dn(name: x509.Name) -> Dn:
@@ -535,7 +545,7 @@ def _der(cert: x509.Certificate) -> bytes:
     return cert.public_bytes(Encoding.DER)
 
 
-def _ms(when: datetime) -> Ms:
+def instant_ms(when: datetime) -> Ms:
     """An instant in milliseconds since the epoch."""
     return Ms(round(when.timestamp() * 1000))
 

@@ -50,6 +50,7 @@ from chelonia.hosting.net.identity import (
     check_validity,
     fingerprint,
     identity_of_chain,
+    instant_ms,
     load_certificate,
     names_of,
     proxy_language,
@@ -209,12 +210,8 @@ class TlsStore:
         self._identities = IdentityCache(self._check, now_ms, attests=attests)
         self._stamp = _stamp(settings)
         self._own = load_own_chain(settings, now_ms())
-        self._trust = load_trust(settings)
-
-    @property
-    def trust(self) -> Trust:
+        self.trust = load_trust(settings)
         """What is trusted now."""
-        return self._trust
 
     @property
     def own_identity(self) -> Identity | None:
@@ -237,16 +234,13 @@ class TlsStore:
         """
         return self._live(client_certificate, ssl.PROTOCOL_TLS_SERVER)
 
-    def client_context(self, expected_dn: str | None = None, *, speaks: str = HTTP) -> ssl.SSLContext:
+    def client_context(self, *, speaks: str = HTTP) -> ssl.SSLContext:
         """A context for a client, good for the life of the process; `speaks` is what it asks to speak afterwards.
 
-        Its handshakes check the server's name against the SAN, its chain against CRLs and signing policies and, if
-        given, its end-entity subject against `expected_dn` (slash form). Failures are `ssl.SSLCertVerificationError`;
-        `handshake_error` makes them readable.
-        Raises: BAD_REQUEST if `expected_dn` is no DN.
+        Its handshakes check the server's name against the SAN, and its chain against CRLs and signing policies.
+        Failures are `ssl.SSLCertVerificationError`; `handshake_error` makes them readable.
         """
-        expected = None if expected_dn is None else canonical_dn(expected_dn)
-        return self._live(_Client(expected, speaks), ssl.PROTOCOL_TLS_CLIENT)
+        return self._live(speaks, ssl.PROTOCOL_TLS_CLIENT)
 
     def reload(self) -> None:
         """Read all files again and use them for new handshakes and for the next request of open connections.
@@ -257,7 +251,7 @@ class TlsStore:
         own = load_own_chain(self._settings, self._now_ms())
         trust = load_trust(self._settings)
         contexts = {key: self._build(key, trust) for key in self._contexts}
-        self._stamp, self._own, self._trust, self._contexts = stamp, own, trust, contexts
+        self._stamp, self._own, self.trust, self._contexts = stamp, own, trust, contexts
         self._identities.judge_again()
         crls = sum(map(len, trust.crls.values()))
         _log.info("event=tls-reloaded cas=%d crls=%d policies=%d", len(trust.cas), crls, len(trust.policies))
@@ -274,13 +268,13 @@ class TlsStore:
 
         Returns: keys `certificate` (own chain), `ca`, `crl`, each present only where there is one.
         """
-        crls = [crl.next_update_ms for crls in self._trust.crls.values() for crl in crls]
-        ends = {"certificate": _ends(self._own), "ca": _ends(self._trust.cas), "crl": crls}
+        crls = [crl.next_update_ms for crls in self.trust.crls.values() for crl in crls]
+        ends = {"certificate": _ends(self._own), "ca": _ends(self.trust.cas), "crl": crls}
         return {name: (min(all_ms) - self._now_ms()) / DAY_MS for name, all_ms in ends.items() if all_ms}
 
     def _check(self, chain: Chain, now_ms: Ms) -> Ms:
         """Check a chain by the newest trust."""
-        return self._trust.check(chain, now_ms)
+        return self.trust.check(chain, now_ms)
 
     def _live(self, key: _Key, protocol: ssl._SSLMethod) -> ssl.SSLContext:
         """A shell around the context for `key`; built once now, so that errors show here."""
@@ -292,26 +286,18 @@ class TlsStore:
     def _current(self, key: _Key) -> ssl.SSLContext:
         """The newest context for `key`."""
         if key not in self._contexts:
-            self._contexts[key] = self._build(key, self._trust)
+            self._contexts[key] = self._build(key, self.trust)
         return self._contexts[key]
 
     def _build(self, key: _Key, trust: Trust) -> ssl.SSLContext:
         """Make the context for one listener sort or one kind of client."""
         if isinstance(key, ClientCertificate):
             return make_server_context(self._settings, trust, key)
-        inspect = functools.partial(_inspect_server, self._identities, key.expected_dn)
-        return make_client_context(self._settings, trust, inspect, speaks=key.speaks)
+        return make_client_context(self._settings, trust, self._identities.identify, speaks=key)
 
 
-class _Client(msgspec.Struct, frozen=True):
-    """A kind of client: whom it expects (None: anyone the CAs vouch for), and what it speaks."""
-
-    expected_dn: Dn | None
-    speaks: str
-
-
-_Key = ClientCertificate | _Client
-"""What a context is for: a listener, or a kind of client."""
+_Key = ClientCertificate | str
+"""What a context is for: a listener, or clients that speak this."""
 
 
 def make_server_context(settings: TlsSettings, trust: Trust, client_certificate: ClientCertificate) -> ssl.SSLContext:
@@ -549,14 +535,6 @@ def _inspect(tls: TlsObject) -> None:
         raise error from refusal
 
 
-def _inspect_server(identities: IdentityCache, expected_dn: Dn | None, tls: TlsObject) -> None:
-    """Refuse a server that CRLs or policies forbid, or that is not the one expected."""
-    identity = identities.identify(tls)
-    if expected_dn is not None and identity.dn != expected_dn:
-        cause = f"the server is not the one expected: {expected_dn}"
-        raise CheloniaError(Kind.UNTRUSTED, "connect", identity.dn, cause)
-
-
 def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust, protocols: Sequence[str]) -> None:
     """Set what both ends share; `protocols` to be spoken, the first that both know (ALPN)."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -676,8 +654,8 @@ def _load_crl(data: bytes, path: Path, cas: _Cas) -> Crl:
         source=path.name,
         crl=crl,
         revoked=frozenset(entry.serial_number for entry in crl),
-        issued_ms=Ms(round(crl.last_update_utc.timestamp() * 1000)),
-        next_update_ms=Ms(round(end.timestamp() * 1000) if end else 0),
+        issued_ms=instant_ms(crl.last_update_utc),
+        next_update_ms=instant_ms(end) if end else Ms(0),
         signers=frozenset(
             fingerprint(cert) for _, cert in cas if cert.subject == crl.issuer and _crl_signed(crl, cert)
         ),
@@ -753,7 +731,7 @@ def _spki(key: Any) -> bytes:
 
 def _ends(certs: Iterable[x509.Certificate]) -> list[Ms]:
     """When each certificate expires."""
-    return [Ms(round(cert.not_valid_after_utc.timestamp() * 1000)) for cert in certs]
+    return [instant_ms(cert.not_valid_after_utc) for cert in certs]
 
 
 def _stamp(settings: TlsSettings) -> tuple[tuple[str, int, int, int], ...]:

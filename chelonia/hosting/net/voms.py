@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +29,8 @@ from chelonia.hosting.net.identity import (
     Chain,
     canonical_dn,
     check_validity,
+    has_issued,
+    instant_ms,
     is_ca,
     load_certificate,
     proxy_language,
@@ -124,7 +125,7 @@ class Voms:
             raise _refused("it is of no version that RFC 5755 knows")
         _check_holder(info["holder"], entity)
         begin, end = (info["att_cert_validity_period"][name].native for name in ("not_before_time", "not_after_time"))
-        if not _ms(begin) <= now_ms < _ms(end):
+        if not instant_ms(begin) <= now_ms < instant_ms(end):
             raise _refused(f"it is valid from {begin:%Y-%m-%dT%H:%M:%SZ} to {end:%Y-%m-%dT%H:%M:%SZ}, not now")
         extensions = {each["extn_id"].dotted: each for each in info["extensions"]}
         unknown = [oid for oid, each in extensions.items() if each["critical"].native and oid not in KNOWN]
@@ -139,7 +140,7 @@ class Voms:
         signers = self._chain(given, now_ms)
         _check_signature(ac, signers[0])
         self._check_lsc(vo, signers)
-        return fqans, min(_ms(end), *(_ms(cert.not_valid_after_utc) for cert in signers))
+        return fqans, min(instant_ms(end), *(instant_ms(cert.not_valid_after_utc) for cert in signers))
 
     def _check_targets(self, encoded: bytes) -> None:
         names = [
@@ -157,7 +158,7 @@ class Voms:
         trust, chain = self._trust(), given[:1]
         while chain[-1].subject != chain[-1].issuer:
             above = (*given[1:], *trust.cas)
-            issuer = next((cert for cert in above if is_ca(cert) and _has_issued(cert, chain[-1])), None)
+            issuer = next((cert for cert in above if is_ca(cert) and has_issued(cert, chain[-1])), None)
             if issuer is None or len(chain) >= CHAIN_MAX:
                 raise _refused(f"the CA {render_dn(chain[-1].issuer)} of its signer's chain is not trusted here")
             chain.append(issuer)
@@ -279,18 +280,6 @@ def _check_signature(ac: cms.AttributeCertificateV2, signer: x509.Certificate) -
             raise _refused("its signature is of another algorithm than its signer's key")
     except InvalidSignature:
         raise _refused("its signature is wrong") from None
-
-
-def _has_issued(issuer: x509.Certificate, cert: x509.Certificate) -> bool:
-    try:
-        cert.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
-def _ms(when: datetime) -> Ms:
-    return Ms(round(when.timestamp() * 1000))
 
 
 def _said(error: Exception) -> str:

@@ -44,7 +44,7 @@ from chelonia.hosting.net.certificates import (
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import CredentialSurroundings, Explicit, explain_chain, find_credential
-from chelonia.hosting.net.identity import name_from_dn, subject_dn
+from chelonia.hosting.net.identity import has_issued, name_from_dn, subject_dn
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_trust
 from chelonia.hosting.setup import admission, host_files
@@ -339,7 +339,7 @@ class _Desk:
             cause = "this cluster has no CA, its hosts have the site's certificates: join with --site-certificate"
             raise CheloniaError(Kind.BAD_REQUEST, "join", self._name, cause)
         chain = admission.own_certificate(request, csr)
-        if ca is not None and not ca.has_issued(chain[0]):
+        if ca is not None and not has_issued(ca.certificate, chain[0]):
             cause = (
                 "this cluster has a CA of its own, and the certificate is not of it: move hostcert.pem and hostkey.pem "
                 "away, and join without --site-certificate"

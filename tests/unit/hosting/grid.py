@@ -7,8 +7,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cryptography.hazmat.primitives import hashes
+
 from chelonia.core.ids import Ms
-from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_proxy
+from chelonia.hosting.net import certificates
+from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_key, make_proxy, publish
+from chelonia.hosting.net.identity import name_from_dn
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 
 DAY_MS = 24 * 3600 * 1000
@@ -31,6 +35,19 @@ class Clock:
         return Ms(self.ms)
 
 
+def ca_below(above: CertificateAuthority, directory: Path, subject: str, now_ms: Ms) -> CertificateAuthority:
+    """Make a subordinate CA in another directory; its certificate is published there and in that of the one above."""
+    key = make_key(above.kind)
+    names = name_from_dn(subject), above.certificate.subject
+    builder = certificates._builder(*names, key.public_key(), now_ms, certificates.CA_LIFETIME_S)
+    cert = certificates._as_ca(builder, key.public_key(), above.issued.key).sign(above.issued.key, hashes.SHA256())
+    made = CertificateAuthority(directory, Issued((cert, *above.issued.chain), key), above.kind)
+    made.issued.write(directory / "ca" / "cacert.pem", directory / "ca" / "cakey.pem")
+    made.finish(now_ms)
+    publish(above.trust_dir, made.certificate)
+    return made
+
+
 class Grid:
     """One CA with a host certificate; users are made on demand."""
 
@@ -40,7 +57,8 @@ class Grid:
         self.now = self.clock.now_ms()
         self.ca = CertificateAuthority.create(root / "grid-security", subject, self.now, kind=P256)
         self.files = 0
-        self.host_files = self.ca.write_host(self.ca.issue_host(HOST, ["localhost", "127.0.0.1"], self.now))
+        self.host_files = root / "grid-security" / "hostcert.pem", root / "grid-security" / "hostkey.pem"
+        self.ca.issue_host(HOST, ["localhost", "127.0.0.1"], self.now).write(*self.host_files)
 
     @property
     def trust_dir(self) -> Path:

@@ -17,7 +17,7 @@ from chelonia.hosting.net import certificates
 from chelonia.hosting.net.certificates import CA_LIFETIME_S, CertificateAuthority, KeyKind, make_key, make_proxy
 from chelonia.hosting.net.identity import LIMITED, PROXY_CERT_INFO, proxy_language, subject_dn
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, parse_signing_policy
-from tests.unit.hosting.grid import HOST, JANE, P256, Grid, handshake, real_now_ms
+from tests.unit.hosting.grid import HOST, JANE, P256, Grid, ca_below, handshake, real_now_ms
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_ca_that_has_expired_is_renewed_and_what_it_issued_stays_good(tmp_path
     ca = CertificateAuthority.create(tmp_path, "/O=Grid/CN=Test CA", past, kind=P256)
     files = {path.name for path in ca.trust_dir.iterdir()}
     host = ca.issue_host(HOST, ["localhost"], past, lifetime_s=2 * CA_LIFETIME_S)
-    ca.write_host(host)
+    host.write(tmp_path / "hostcert.pem", tmp_path / "hostkey.pem")
     settings = TlsSettings(cert=tmp_path / "hostcert.pem", key=tmp_path / "hostkey.pem", ca_dir=ca.trust_dir)
 
     def greet() -> None:
@@ -132,7 +132,7 @@ def test_a_ca_that_has_expired_is_renewed_and_what_it_issued_stays_good(tmp_path
     greet()
     assert {path.name for path in ca.trust_dir.iterdir()} == files, "it stands where the old one stood"
     assert CertificateAuthority.load(tmp_path).certificate == renewed.certificate
-    below = ca.issue_ca(tmp_path / "sub", "/O=Grid/CN=Sub CA", real_now_ms())
+    below = ca_below(ca, tmp_path / "sub", "/O=Grid/CN=Sub CA", real_now_ms())
     with pytest.raises(CheloniaError, match="above it"):
         below.renew(real_now_ms())
 
