@@ -199,7 +199,7 @@ async def _sdk(running: cluster.Running, ln: str) -> dict[str, Cost]:
         assert client.files is not None
         (there,) = await client.files.look(new_call(), (Look(parse_ln(ln), Want.SOURCES),))
         assert isinstance(there, Looked)
-        transfers, places = HttpBytes(client.http), iter(_places(_mib()))
+        transfers, places = HttpBytes(client.http, client.clock), iter(_places(_mib()))
 
         async def read() -> int:
             return len([[chunk async for chunk in transfers.get(there.sources, ByteRange(at, SIZE))] for at in places])

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import cluster
@@ -210,13 +209,10 @@ def _client(running: cluster.Running) -> tuple[Any, type[Exception]]:
     from botocore.exceptions import ClientError
 
     server = s3.own(running)
-    bundle = Path(running.description).with_name("bundle.pem")
-    authorities = sorted((running.description.parent / "certs" / "certificates").glob("*.0"))
-    bundle.write_bytes(b"".join(each.read_bytes() for each in authorities))
     config = Config(s3={"addressing_style": "path"}, retries={"mode": "standard", "total_max_attempts": 3},
                     connect_timeout=2, max_pool_connections=THREADS + DELETERS)  # fmt: skip
     client = boto3.client(
-        "s3", endpoint_url=server.url, verify=str(bundle), region_name="us-east-1", config=config,
+        "s3", endpoint_url=server.url, verify=str(s3.bundle(running)), region_name="us-east-1", config=config,
         aws_access_key_id=server.key, aws_secret_access_key=server.secret,
     )  # fmt: skip
     return client, ClientError

@@ -18,6 +18,7 @@ from typing import Any
 import ahash
 import ahash_faults
 import attack
+import cumulus
 import depth
 import floor
 import freeze
@@ -31,6 +32,7 @@ import objects
 import plan
 import publish
 import restart
+import root_reads
 import s3
 import small_files
 import stream
@@ -61,6 +63,8 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "small_files": small_files.run,
     "objects": objects.run,
     "s3": s3.run,
+    "cumulus": cumulus.run,
+    "root": root_reads.run,
     "publish": publish.run,
     "mount": mount.run,
 }

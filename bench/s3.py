@@ -150,6 +150,14 @@ def own(running: cluster.Running) -> S3Server:
     return S3Server(OWN, url, key["id"], key["secret"], running.pids, key["dn"])
 
 
+def bundle(running: cluster.Running) -> Path:
+    """A file with the certificates of the cluster's CAs, for clients of others."""
+    file = running.description.with_name("bundle.pem")
+    authorities = sorted((running.description.parent / "certs" / "certificates").glob("*.0"))
+    file.write_bytes(b"".join(each.read_bytes() for each in authorities))
+    return file
+
+
 def _count(at_once: int) -> int:
     return int(os.environ.get("CHELONIA_BENCH_OBJECTS", "0")) or max(200, 20 * at_once)
 

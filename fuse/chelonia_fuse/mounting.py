@@ -92,7 +92,7 @@ class Mount:
         http = connection.http
         link = Link(http, SystemClock(), SystemIds(), compact=http.compact)
         files = remote_files(link, connection.bartenders, RetryLimits(retry_ms=RETRY_MS, read_ms=READ_MS))
-        self._cluster = MountedCluster(files, HttpBytes(http), MountUploads(http), connection.wanted)
+        self._cluster = MountedCluster(files, HttpBytes(http, SystemClock()), MountUploads(http), connection.wanted)
         self._directory = cache_directory(options, place, mountpoint)
         self._began_s = time.time()
 

@@ -77,7 +77,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     node.closers.append(strangers.close)
     third = ThirdParty(strangers)
     plain = DoorParts(
-        bartender.files, HttpBytes(node.client), node.dn, bounds.REPLICAS_DEFAULT, bartender, third,
+        bartender.files, HttpBytes(node.client, node.clock), node.dn, bounds.REPLICAS_DEFAULT, bartender, third,
         cluster=ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.job_views),
         trash=bartender,
     )  # fmt: skip

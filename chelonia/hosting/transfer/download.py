@@ -292,7 +292,7 @@ class _Search:
             raise there.error("get")
         known, attributes = there.checksums.adler32, there.attributes
         facts = _Facts(attributes.size, "adler32" if known else "", known, attributes.etag)
-        reader = FileReader(files, HttpBytes(self._client.http), call, place)
+        reader = FileReader(files, HttpBytes(self._client.http, self._client.clock), call, place)
         return facts, _ContentChoice(reader, there, [self._ln])
 
 

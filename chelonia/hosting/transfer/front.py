@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Arrived, Placed
-from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.ports.shepherd import ByteRange, Uploaded
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.http_client import HttpClient, Streaming
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
@@ -19,23 +22,52 @@ from chelonia.wire.web.digests import parse_digests
 
 _LOG = logging.getLogger(__name__)
 
+COPIES_MS: Final = 15_000
+"""For so long a Shepherd that has all bytes is asked to go on with the copies that are still to be made."""
+PAUSE_MS, PAUSE_MS_MAX = 100, 1_000
+
 
 class HttpBytes:
     """Bytes over HTTPS, with the node's own certificate."""
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, clock: Clock) -> None:
         self._client = client
+        self._clock = clock
         self._transfers = HttpTransfers(client)
         self._wrong: dict[str, None] = {}
 
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
-        """Send a body to where it was placed."""
-        done = await self._transfers.push(placed.turl, body, size)
+        """Send a body to where it was placed.
+
+        Its sender cannot be asked for it again: a Shepherd that has all of it and finds nobody for the other copies, as
+        all are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises.
+        """
+        taken = _Taken(body)
+        try:
+            done = await self._transfers.push(placed.turl, taken.chunks(), size)
+        except CheloniaError as error:
+            if error.kind is not Kind.UNAVAILABLE or not taken.whole:
+                raise
+            done = await self._gone_on(placed.turl, taken.size, error)
         if not done.complete:
             raise CheloniaError(
                 Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes of it were kept; send it again"
             )
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in done.receipts))
+
+    async def _gone_on(self, turl: str, size: int, error: CheloniaError) -> Uploaded:
+        """Ask for what is still to be done with all bytes of an upload, which are there. Raises: `error`, or a later
+        one."""
+        give_up_ms, backoff = self._clock.monotonic_ms() + COPIES_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
+        while self._clock.monotonic_ms() < give_up_ms:
+            await self._clock.sleep(backoff.failed())
+            try:
+                return await self._transfers.push(turl, _nothing(), 0, size)
+            except CheloniaError as again:
+                if again.kind not in (Kind.UNAVAILABLE, Kind.CONFLICT):
+                    raise error from again
+                error = again
+        raise error
 
     async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of `span`, from as many sources as it takes.
@@ -94,6 +126,27 @@ class HttpBytes:
         self._wrong[replica] = None
         while len(self._wrong) > bounds.WRONG_REPLICAS_KEPT:
             del self._wrong[next(iter(self._wrong))]
+
+
+class _Taken:
+    """The bytes of a body, and how much of it was taken."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self.size = 0
+        self.whole = False
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body."""
+        async for chunk in self._body:
+            self.size += len(chunk)
+            yield chunk
+        self.whole = True
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    for chunk in ():
+        yield chunk
 
 
 class _Reading:

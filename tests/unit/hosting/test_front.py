@@ -13,10 +13,14 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.files import Placed
 from chelonia.core.ports.shepherd import ByteRange
-from chelonia.hosting.net.http_client import HttpClient, Sending
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.wire.web.digests import digest_headers
+from chelonia.wire.web.headers import ERROR_HEADER, OFFSET_HEADER
+from tests.support.shepherd import VirtualClock, virtual
 
 DATA = bytes(range(256)) * 3_000
 SUMS = Checksums(sha256=hashlib.sha256(DATA).hexdigest())
@@ -68,7 +72,7 @@ class Answer:
 
 
 async def read(replicas: Replicas, span: ByteRange = WHOLE, transfers: HttpBytes | None = None) -> bytes:
-    transfers = transfers or HttpBytes(cast(HttpClient, replicas))
+    transfers = transfers or HttpBytes(cast(HttpClient, replicas), SystemClock())
     got = bytearray()
     async for chunk in transfers.get(SOURCES, span):
         got += chunk
@@ -90,7 +94,7 @@ async def test_who_gave_wrong_bytes_is_asked_last_from_then_on(expect_log: Calla
     """A byte that was handed over cannot be taken back; whoever asks again gets right ones."""
     expect_log("wrong bytes of a replica.* replica=https://s1/turl/a$")
     replicas = Replicas({"s1": 0})
-    transfers = HttpBytes(cast(HttpClient, replicas))
+    transfers = HttpBytes(cast(HttpClient, replicas), SystemClock())
     with pytest.raises(CheloniaError, match="read it anew"):
         async for _ in transfers.get(SOURCES, WHOLE):
             pass
@@ -111,3 +115,56 @@ async def test_a_part_comes_as_it_is_and_goes_on_elsewhere_where_it_breaks_off()
     span = ByteRange(100, 200_000)
     assert await read(Replicas(breaks={"s1": 100_000}), span) == DATA[100:200_100]
     assert await read(Replicas(), ByteRange(100, 0)) == b""
+
+
+@dataclass
+class Taker:
+    """A Shepherd that takes bodies; `refusals`: what it answers first, and after how many bytes; then all is well."""
+
+    refusals: list[tuple[Kind, int]]
+    asked: list[str] = field(default_factory=list)
+
+    async def request(self, sending: Sending) -> Received:
+        self.asked.append(sending.headers.get("Content-Range", ""))
+        kind, enough = self.refusals.pop(0) if self.refusals else (None, len(DATA))
+        taken = 0
+        assert sending.body is not None
+        async for chunk in sending.body:
+            taken += len(chunk)
+            if taken >= enough and kind is not None and enough < len(DATA):
+                break
+        if kind is not None:
+            return Received(503, {ERROR_HEADER: kind.value}, b"not enough copies")
+        return Received(201, {OFFSET_HEADER: str(len(DATA))}, b"")
+
+
+async def chunks() -> AsyncIterator[bytes]:
+    for at in range(0, len(DATA), 100_000):
+        yield DATA[at : at + 100_000]
+
+
+async def put(taker: Taker) -> None:
+    transfers = HttpBytes(cast(HttpClient, taker), VirtualClock())
+    await transfers.put(Placed("https://s1/turl/a?ticket=1", "token"), chunks(), len(DATA))
+
+
+@virtual
+async def test_who_has_all_bytes_and_not_enough_copies_is_asked_to_go_on() -> None:
+    """The client of a door cannot be asked for the bytes again without failing its request."""
+    taker = Taker([(Kind.UNAVAILABLE, len(DATA)), (Kind.CONFLICT, 0), (Kind.UNAVAILABLE, 0)])
+    await put(taker)
+    assert taker.asked == ["", *[f"bytes */{len(DATA)}"] * 3]
+
+
+@virtual
+async def test_a_refusal_in_the_middle_or_for_good_is_told() -> None:
+    for refusals, kind, asked in (
+        ([(Kind.UNAVAILABLE, 200_000)], Kind.UNAVAILABLE, 1),
+        ([(Kind.NO_SPACE, len(DATA))], Kind.NO_SPACE, 1),
+        ([(Kind.UNAVAILABLE, len(DATA)), (Kind.BAD_RANGE, 0)], Kind.UNAVAILABLE, 2),
+        ([(Kind.UNAVAILABLE, len(DATA))] * 1000, Kind.UNAVAILABLE, 19),
+    ):
+        taker = Taker(list(refusals))
+        with pytest.raises(CheloniaError) as refused:
+            await put(taker)
+        assert (refused.value.kind, len(taker.asked)) == (kind, asked)
