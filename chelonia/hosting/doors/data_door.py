@@ -20,7 +20,7 @@ from chelonia.core.ports.shepherd import ByteRange, Download, ShepherdData, Turl
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, nothing, text_answer
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import digest_headers, parse_digests
 from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
@@ -180,7 +180,7 @@ class DataDoor:
             # A ticket to write, or none of ours at all: the upload side says which.
             return HttpResponse(200, _offset(await self._data.offset(call, turl)), b"", 0)
         await download.reader.close(complete=False)
-        return HttpResponse(200, (*_describe(download), ("Content-Type", BINARY)), _nothing(), download.size)
+        return HttpResponse(200, (*_describe(download), ("Content-Type", BINARY)), nothing(), download.size)
 
     async def _counted(self, chunks: AsyncIterator[bytes], direction: str) -> AsyncGenerator[bytes, None]:
         try:
@@ -218,12 +218,6 @@ class _Content:
             self._closed = True
             await self._chunks.aclose()
             await self._download.reader.close(complete=self._complete)
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    empty: tuple[bytes, ...] = ()
-    for chunk in empty:
-        yield chunk
 
 
 def _turl(request: HttpRequest) -> Turl:

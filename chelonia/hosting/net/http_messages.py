@@ -35,6 +35,13 @@ class Peer:
         return f"{self.serial} {self.issuer}" if self.serial else ""
 
 
+async def nothing() -> AsyncIterator[bytes]:
+    """A body without bytes."""
+    empty: tuple[bytes, ...] = ()
+    for chunk in empty:
+        yield chunk
+
+
 WhenClosed = Callable[[Hashable, Callable[[], None]], None]
 """Has a function called when the connection has closed; of those with the same key only the last."""
 

@@ -14,6 +14,7 @@ from chelonia.core.ports.shepherd import ByteRange, Uploaded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.http_client import HttpClient, Streaming
+from chelonia.hosting.net.http_messages import nothing
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.push import HttpTransfers
@@ -42,7 +43,7 @@ class HttpBytes:
         Its sender cannot be asked for it again: a Shepherd that has all of it and finds nobody for the other copies, as
         all are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises.
         """
-        taken = _Taken(body)
+        taken = _TakenBody(body)
         try:
             done = await self._transfers.push(placed.turl, taken.chunks(), size)
         except CheloniaError as error:
@@ -50,19 +51,16 @@ class HttpBytes:
                 raise
             done = await self._gone_on(placed.turl, taken.size, error)
         if not done.complete:
-            raise CheloniaError(
-                Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes of it were kept; send it again"
-            )
-        return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in done.receipts))
+            raise CheloniaError(Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes were kept; send it again")
+        return Arrived(placed.put, tuple(map(receipts.to_text, done.receipts)))
 
     async def _gone_on(self, turl: str, size: int, error: CheloniaError) -> Uploaded:
-        """Ask for what is still to be done with all bytes of an upload, which are there. Raises: `error`, or a later
-        one."""
+        """Ask for what is still to be done with an upload whose bytes are there. Raises: `error`, or a later one."""
         give_up_ms, backoff = self._clock.monotonic_ms() + COPIES_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while self._clock.monotonic_ms() < give_up_ms:
             await self._clock.sleep(backoff.failed())
             try:
-                return await self._transfers.push(turl, _nothing(), 0, size)
+                return await self._transfers.push(turl, nothing(), 0, size)
             except CheloniaError as again:
                 if again.kind not in (Kind.UNAVAILABLE, Kind.CONFLICT):
                     raise error from again
@@ -128,7 +126,7 @@ class HttpBytes:
             del self._wrong[next(iter(self._wrong))]
 
 
-class _Taken:
+class _TakenBody:
     """The bytes of a body, and how much of it was taken."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
@@ -142,11 +140,6 @@ class _Taken:
             self.size += len(chunk)
             yield chunk
         self.whole = True
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    for chunk in ():
-        yield chunk
 
 
 class _Reading:

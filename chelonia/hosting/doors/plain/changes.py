@@ -45,7 +45,7 @@ from chelonia.hosting.doors.plain.parts import (
     reader,
     seen,
 )
-from chelonia.hosting.net.http_messages import HttpResponse, text_answer
+from chelonia.hosting.net.http_messages import HttpResponse, nothing, text_answer
 
 TREE_DEPTH_MAX: Final = 256
 """Levels of a tree that is removed or copied: as deep as a name can be."""
@@ -173,7 +173,7 @@ async def _copy_entry(
     there = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
     copies = known.wanted or parts.copies
     (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, known.size, wanted=copies),))
-    body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else _nothing()
+    body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else nothing()
     arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
     await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=exchange.free))
 
@@ -188,9 +188,3 @@ async def _pages(parts: DoorParts, exchange: Exchange, place: LogicalName) -> As
         after = page.after
         if not after:
             return
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    empty: tuple[bytes, ...] = ()
-    for chunk in empty:
-        yield chunk

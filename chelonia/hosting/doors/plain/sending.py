@@ -29,28 +29,53 @@ async def for_write(parts: DoorParts, exchange: Exchange, placing: Placing) -> t
 
 
 async def sent(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[Placed, Arrived]:
-    """The request's body on stable storage."""
+    """The request's body on stable storage; sent anew until its first byte is taken, or while it is kept here."""
     request = exchange.request
     if 0 <= request.length <= KEPT_BYTES_MAX:
         return await kept_sent(parts, exchange, placing, await read_whole(request, Whole(KEPT_BYTES_MAX)))
-    (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
-    first = good(placed, "PUT")
-    return first, await parts.bytes.put(first, request.body, request.length)
+    return await _sent(parts, exchange, placing, _ComingBody(request.body), request.length)
 
 
 async def kept_sent(parts: DoorParts, exchange: Exchange, placing: Placing, body: bytes) -> tuple[Placed, Arrived]:
     """A small body on stable storage, sent again when the first Shepherds fail."""
+    return await _sent(parts, exchange, placing, _KeptBody(body), len(body))
+
+
+async def _sent(
+    parts: DoorParts, exchange: Exchange, placing: Placing, body: _ComingBody | _KeptBody, size: int
+) -> tuple[Placed, Arrived]:
     for left in range(TRIES - 1, -1, -1):
         (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
         first = good(placed, "PUT")
         try:
-            return first, await parts.bytes.put(first, _once(body), len(body))
+            return first, await parts.bytes.put(first, body.chunks(), size)
         except CheloniaError as error:
-            if not left or not error.meaning.retryable:
+            if not left or body.is_gone or not error.meaning.retryable:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-async def _once(body: bytes) -> AsyncIterator[bytes]:
-    if body:
-        yield body
+class _KeptBody:
+    """A body that is here."""
+
+    is_gone = False
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self._body:
+            yield self._body
+
+
+class _ComingBody:
+    """A body that comes once. `is_gone`: it was begun."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self.is_gone = False
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        self.is_gone = True
+        async for chunk in self._body:
+            yield chunk

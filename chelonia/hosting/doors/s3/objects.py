@@ -42,7 +42,7 @@ from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3 import object_parts, versions
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, check_unsigned, found, no_key, seen, xml_answer
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, nothing, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
 from chelonia.wire.s3.checksums import Measured, kind_of
@@ -385,13 +385,6 @@ async def carried(
 async def _measuring(body: AsyncIterator[bytes], measured: Measured) -> AsyncIterator[bytes]:
     async for chunk in body:
         measured.update(chunk)
-        yield chunk
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    """A body without bytes."""
-    empty: tuple[bytes, ...] = ()
-    for chunk in empty:
         yield chunk
 
 

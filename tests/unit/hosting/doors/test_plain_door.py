@@ -25,6 +25,7 @@ from chelonia.hosting.doors.plain import properties
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.doors.plain.redirects import COPIER
+from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
@@ -37,13 +38,17 @@ DAV = "{DAV:}"
 
 
 class MemoryBytes:
-    """Bytes straight into the twin. `broken`: so many sendings fail before one succeeds."""
+    """Bytes straight into the twin. `unreached`, `broken`: so many sendings fail before one succeeds, before and after
+    their first byte."""
 
     def __init__(self, files: MemoryFiles) -> None:
         self._files = files
-        self.broken = 0
+        self.broken = self.unreached = 0
 
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+        if self.unreached:
+            self.unreached -= 1
+            raise CheloniaError(Kind.TIMEOUT, cause="no connection in time")
         data = b"".join([chunk async for chunk in body])
         if self.broken:
             self.broken -= 1
@@ -223,6 +228,17 @@ def test_an_upload_that_is_kept_outlives_a_shepherd_that_fails(bench: Bench) -> 
     assert bench.ask("PUT", "/f", kept).status == 201
     bench.bytes.broken = 3
     assert bench.ask("PUT", "/g", kept).status == 502
+    assert listed(bench, "/") == ["f"]
+
+
+def test_a_large_upload_goes_elsewhere_until_its_first_byte_is_taken(bench: Bench) -> None:
+    large = bytes(KEPT_BYTES_MAX + 1)
+    bench.bytes.unreached = 2
+    assert bench.ask("PUT", "/f", large).status == 201
+    bench.bytes.broken = 1
+    assert bench.ask("PUT", "/g", large).status == 502
+    bench.bytes.unreached = 3
+    assert bench.ask("PUT", "/g", large).status == 408
     assert listed(bench, "/") == ["f"]
 
 
