@@ -12,7 +12,6 @@ from chelonia.hosting.cheloniad import parser_of
 
 def page() -> str:
     """The page in roff, section 8."""
-    parser = parser_of()
     lines = [
         '.TH CHELONIAD 8 "" "chelonia" "System Administration"',
         ".SH NAME",
@@ -23,7 +22,7 @@ def page() -> str:
         ".SH DESCRIPTION",
         "Runs one node of a cluster, or a whole cluster for tests; sets hosts up and checks their configurations.",
         ".SH COMMANDS",
-        *_commands(parser, "cheloniad"),
+        *_commands(parser_of(), "cheloniad"),
         ".SH EXIT STATUS",
         "0 done, 1 it failed, 2 it was called wrongly or the configuration is refused.",
         ".SH FILES",

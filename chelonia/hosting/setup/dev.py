@@ -252,9 +252,7 @@ class DevCluster:
                 cause = f"this cluster has its ports from {kept.port_base}: they are in the names of its services"
                 raise CheloniaError(Kind.BAD_CONFIG, "dev", str(self._root), cause)
             if options.replicas != kept.replicas:
-                cause = (
-                    f"this cluster was made with --replicas {kept.replicas}: say so again, or begin in a new directory"
-                )
+                cause = f"this cluster was made with --replicas {kept.replicas}: say so, or begin in a new directory"
                 raise CheloniaError(Kind.BAD_CONFIG, "dev", str(self._root), cause)
             return kept
         nodes = max(options.shepherds, 10) + options.replicas
