@@ -21,10 +21,10 @@ from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
 from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, ReplicationLinks
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
+from chelonia.ahash.store.bdb.damaged import open_replica
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted, read_lease, write_lease
 from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
-from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_scrub import PageScrub, ScrubPace
 from chelonia.ahash.store.store_threads import ThreadExecutor
@@ -75,7 +75,9 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
         cause = f"this node's certificate is {around.dn}, ahash.replicas says {own.dn}"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {own.id}", cause)
     identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
-    engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), store_settings(section), identity)
+    engine = await asyncio.to_thread(
+        open_replica, Path(section.data_dir), store_settings(section), identity, others=len(section.replicas) > 1
+    )
     executor = ThreadExecutor()
     pace = ProtocolPeriods.over(settings.round_trip_ms)
     mastership = Mastership(own.id, engine, executor, around.clock, pace)

@@ -37,6 +37,8 @@ CAUGHT_UP_BYTES: Final = 512 * 1024
 """Log or pages that a replica which was away is sent at once; it asks for the next when it has them. With 10 MiB, the
 library's own choice, two that came back kept their master from its writers for up to 2 s, and the others from hearing
 it: they elected another. With this, 0.1 to 0.2 s, and they caught up as soon (docs/performance-history.md)."""
+DAMAGED: Final = "db.damaged"
+"""What a replica had when it was found damaged, until it holds everything again."""
 TREE: Final = "store.db"
 """The file of the one B-tree."""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -616,6 +617,7 @@ class ReplicatedStore:
         self._applied, self._members = self._visible() or (0, None)
         self._vouch(self._applied)
         self._elections.retire(retiring=False)
+        shutil.rmtree(self._directory / environment.DAMAGED, ignore_errors=True)
         self._post(Ready())
 
     def _flush(self) -> None:

@@ -1,0 +1,74 @@
+"""What a replica does about files of its store that are damaged: it begins empty, and the others fill it.
+
+Invariants: a store is given up only where its own files say that they are damaged (an engine may fail to open for want
+of memory too, on all hosts at once), and only by who has vouched for commits in a group, so that others hold them. It
+is kept as `db.damaged` until this replica holds everything again; there is never a second one.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from chelonia.ahash.store.bdb.environment import DAMAGED, BdbSettings
+from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted, sync_path
+from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.core.errors import CheloniaError, Kind
+
+_LOG = logging.getLogger(__name__)
+
+STEP_PAGES: Final = 256
+"""Read together."""
+
+
+def open_replica(directory: Path, settings: BdbSettings, identity: ReplicaIdentity, *, others: bool) -> ReplicatedStore:
+    """Open a replica's store; where it is damaged and there are `others` to fill it, begin with an empty one.
+
+    Raises: as `ReplicatedStore`; OSError.
+    """
+    try:
+        return ReplicatedStore(directory, settings, identity)
+    except CheloniaError as error:
+        if error.kind is not Kind.INTERNAL or not others or not (flaw := _may_be_given_up(directory)):
+            raise
+        _LOG.error(
+            "ahash replica %d is damaged: %s. It begins with an empty store and takes part again when the others have "
+            "filled it; look at its disk. What it had is kept until then in %s",
+            identity.replica, flaw, directory / DAMAGED,
+        )  # fmt: skip
+    (directory / "db").rename(directory / DAMAGED)
+    (directory / "suspect").unlink(missing_ok=True)
+    sync_path(directory)
+    return ReplicatedStore(directory, settings, identity)
+
+
+def _may_be_given_up(directory: Path) -> str:
+    """What is damaged, where it may be; else empty."""
+    if (directory / DAMAGED).exists() or (directory / "restored").exists() or not last_counted(directory / "acked")[0]:
+        return ""
+    try:
+        return _damaged_page(PageFile(directory)) or _damaged_log(LogFiles(directory))
+    except OSError:
+        return ""
+
+
+def _damaged_page(pages: PageFile) -> str:
+    first = 0
+    while (found := pages.look(first, STEP_PAGES)).pages > first:
+        for number, wrong in found.flaws.items():
+            return f"page {number} of {pages.path}: {wrong}"
+        first += STEP_PAGES
+    return ""
+
+
+def _damaged_log(logs: LogFiles) -> str:
+    for name in logs.names():
+        at: int | None = 0
+        while at is not None:
+            found = logs.look(name, at)
+            if found.flaw:
+                return f"{name}: {found.flaw}"
+            at = found.then
+    return ""

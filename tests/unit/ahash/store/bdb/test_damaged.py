@@ -1,0 +1,122 @@
+"""A replica whose files are damaged begins empty and is filled by the others; a good one never."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chelonia.ahash.store.bdb import damaged
+from chelonia.ahash.store.bdb.damaged import open_replica
+from chelonia.ahash.store.bdb.environment import DAMAGED, BdbSettings
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.replicated_port import Ready
+from chelonia.core.errors import CheloniaError, Kind
+from tests.support.ahash import SMALL
+from tests.support.replicas import Wired
+from tests.unit.ahash.store.bdb.test_replicated import (
+    LOGS,
+    caught_up,
+    damage_a_page,
+    damage_the_log,
+    group,
+    identity,
+    put,
+)
+
+__all__ = ["group"]
+
+
+@pytest.fixture
+def replica(group: Wired, tmp_path: Path) -> Path:
+    """The directory of a replica that is down, a page of which is damaged."""
+    for sequence in range(1, 9):
+        put(group.engines[1], sequence, b"x" * 9000)
+    caught_up(group, 8)
+    group.close(3)
+    damage_a_page(tmp_path / "3" / "db")
+    return tmp_path / "3"
+
+
+def reopen(directory: Path, settings: BdbSettings = SMALL, *, others: bool = True) -> ReplicatedStore:
+    return open_replica(directory, settings, identity(3, "/CN=3"), others=others)
+
+
+@pytest.mark.expect_log("ahash replica 3 is damaged: page . of .*its checksum does not fit")
+@pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 8")
+def test_a_damaged_replica_begins_empty_and_is_filled(group: Wired, replica: Path) -> None:
+    empty = reopen(replica)
+    assert not empty.trusted()
+    assert (replica / DAMAGED / "store.db").exists()
+    empty.close()
+    group.open(3)
+    put(group.engines[1], 9)
+    group.wait(3, Ready)
+    assert not (replica / DAMAGED).exists()
+    group.close(3)
+    again = reopen(replica)
+    assert again.trusted()
+    again.close()
+
+
+@pytest.mark.expect_log("ahash replica 3 is damaged: log.0000000001: at [0-9]+ ")
+@pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 30")
+def test_so_does_one_with_a_damaged_log_that_it_needs(tmp_path: Path) -> None:
+    wired = Wired(tmp_path, LOGS)
+    wired.engines[1].found()
+    for replica in (2, 3):
+        wired.wait(replica, Ready)
+    for sequence in range(1, 31):
+        put(wired.engines[1], sequence, b"x" * 90_000)
+    caught_up(wired, 30)
+    wired.close(3)
+    damage_the_log(tmp_path / "3" / "db")
+    reopen(tmp_path / "3", LOGS).close()
+    wired.open(3)
+    put(wired.engines[1], 31)
+    caught_up(wired, 31)
+    wired.close_all()
+
+
+def nobody_else(directory: Path) -> bool:
+    return False
+
+
+def one_is_kept(directory: Path) -> bool:
+    (directory / DAMAGED).mkdir()
+    return True
+
+
+def it_is_a_backup(directory: Path) -> bool:
+    (directory / "restored").touch()
+    return True
+
+
+def it_vouched_for_nothing(directory: Path) -> bool:
+    (directory / "acked").unlink()
+    return True
+
+
+@pytest.mark.parametrize("spoil", [nobody_else, one_is_kept, it_is_a_backup, it_vouched_for_nothing])
+def test_what_nobody_may_be_able_to_fill_is_not_given_up(replica: Path, spoil: Callable[[Path], bool]) -> None:
+    others = spoil(replica)
+    with pytest.raises(CheloniaError) as refused:
+        reopen(replica, others=others)
+    assert refused.value.kind is Kind.INTERNAL
+    assert (replica / "db" / "store.db").exists()
+
+
+def test_one_that_cannot_be_opened_for_another_reason_is_not_given_up(
+    tmp_path: Path, group: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache too large for the host makes the library fail just so, on all hosts at once."""
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.close(3)
+
+    def fails(*_: object) -> ReplicatedStore:
+        raise CheloniaError(Kind.INTERNAL, "ahash", "", "recovery failed")
+
+    monkeypatch.setattr(damaged, "ReplicatedStore", fails)
+    with pytest.raises(CheloniaError):
+        reopen(tmp_path / "3")
+    assert (tmp_path / "3" / "db" / "store.db").exists()
