@@ -1,7 +1,8 @@
 """Small blobs are read from Shepherds: what is asked of one in one turn of the event loop goes in one message.
 
-Each question has an answer of its own; where the call fails, each has that failure as its answer. Whoever waits no
-longer cancels his answer: the call goes on for the others, and the Shepherd is noted to be silent if it had its time.
+Each question has an answer of its own; where the call fails, each has that failure as its answer. A Shepherd that is
+silent for `hedge_ms` answers with a promise, so that another can be asked beside it: one timer for all. Whoever waits
+no longer cancels the promise: the call goes on for the others, and the Shepherd is noted to be silent.
 The call has no request key, as each of its questions would have its own; its request id is that of the first.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core import bounds
@@ -16,6 +18,10 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, RequestKey, ServiceId
 from chelonia.core.ports.shepherd import FetchOutcome
+from chelonia.core.timing.clock import Clock
+
+Told = FetchOutcome | asyncio.Future[FetchOutcome]
+"""What a Shepherd says: an answer, or nothing yet."""
 
 
 @dataclass(slots=True)
@@ -24,7 +30,7 @@ class _Group:
 
     call: Call
     questions: list[ReferenceId] = field(default_factory=list)
-    answers: list[asyncio.Future[FetchOutcome]] = field(default_factory=list)
+    answers: list[asyncio.Future[Told]] = field(default_factory=list)
     size: int = 0
 
     def has_room(self, size: int) -> bool:
@@ -35,18 +41,20 @@ class _Group:
 class GroupedCalls:
     """Reads small blobs from all Shepherds."""
 
-    def __init__(self, shepherds: Shepherds) -> None:
+    def __init__(self, shepherds: Shepherds, clock: Clock, hedge_ms: int) -> None:
         self._shepherds = shepherds
+        self._clock = clock
+        self._hedge_ms = hedge_ms
         self._leaving: dict[ServiceId, _Group] = {}
         self._asked: set[asyncio.Task[None]] = set()
 
-    def ask(self, call: Call, shepherd: ServiceId, question: ReferenceId, size: int) -> asyncio.Future[FetchOutcome]:
+    def ask(self, call: Call, shepherd: ServiceId, question: ReferenceId, size: int) -> asyncio.Future[Told]:
         """Ask with what else is asked of this Shepherd in this turn; `call` is the Bartender's own."""
         loop, group = asyncio.get_running_loop(), self._leaving.get(shepherd)
         if group is None or not group.has_room(size):
             group = self._leaving[shepherd] = _Group(call.keyed(RequestKey("")))
             loop.call_soon(self._begin, shepherd, group)
-        answer: asyncio.Future[FetchOutcome] = loop.create_future()
+        answer: asyncio.Future[Told] = loop.create_future()
         group.questions.append(question)
         group.answers.append(answer)
         group.size += size
@@ -60,9 +68,17 @@ class GroupedCalls:
         task.add_done_callback(self._asked.discard)
 
     async def _answer(self, shepherd: ServiceId, group: _Group) -> None:
-        noted = self._shepherds.silence_noted(shepherd)
-        for answer in group.answers:
-            answer.add_done_callback(noted)
+        late: dict[int, asyncio.Future[FetchOutcome]] = {}
+        noted, create_future = self._shepherds.silence_noted(shepherd), asyncio.get_running_loop().create_future
+
+        def promise() -> None:
+            for number, answer in enumerate(group.answers):
+                if not answer.done():
+                    late[number] = create_future()
+                    late[number].add_done_callback(noted)
+                    answer.set_result(late[number])
+
+        timer = self._clock.call_later(self._hedge_ms, promise)
         try:
             asking = self._shepherds.port(shepherd).fetch(group.call, tuple(group.questions))
             given = await self._shepherds.heard(shepherd, asking)
@@ -72,10 +88,14 @@ class GroupedCalls:
         except CheloniaError as error:
             given = (FetchOutcome(error=str(error), kind=error.kind.value),) * len(group.answers)
         except BaseException as error:  # a mistake of ours, or the end of the process: nobody waits on
-            for answer in group.answers:
-                if not answer.done():
-                    answer.set_exception(error)
+            everyone: list[asyncio.Future[Any]] = [*group.answers, *late.values()]
+            for waiting in everyone:
+                if not waiting.done():
+                    waiting.set_exception(error)
             raise
-        for answer, one in zip(group.answers, given, strict=True):
+        finally:
+            timer.cancel()
+        for number, one in enumerate(given):
+            answer: asyncio.Future[Any] = late.get(number, group.answers[number])
             if not answer.done():
                 answer.set_result(one)

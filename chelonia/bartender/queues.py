@@ -63,8 +63,8 @@ class _Place(AbstractAsyncContextManager[bool]):
     def __init__(self, enter: Callable[[], Coroutine[Any, Any, bool]], leave: Callable[[], None]) -> None:
         self._enter, self._leave = enter, leave
 
-    async def __aenter__(self) -> bool:
-        return await self._enter()
+    def __aenter__(self) -> Coroutine[Any, Any, bool]:
+        return self._enter()
 
     async def __aexit__(self, *_: object) -> None:
         self._leave()

@@ -129,10 +129,11 @@ class Judge:
 
         Returns: what the decision was based on; empty for an administrator. Raises: DENIED.
         """
-        within = tuple(choice for choice in choices if self._covered(*choice))
-        if not within:
-            raise self._outside(*choices[0], phase)
-        choices = within
+        if self.call.scopes:
+            within = tuple(choice for choice in choices if self._covered(*choice))
+            if not within:
+                raise self._outside(*choices[0], phase)
+            choices = within
         if self.call.has(Role.ADMINISTRATOR):
             action, found = choices[0]
             self._record(action, found, "administrator", "administrators may")

@@ -128,8 +128,8 @@ class BartenderService:
     ) -> None:
         """Bind the service to its world; nothing is started and nothing is kept."""
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
-        storing = Storing(shepherds, clock, settings)
-        self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, GroupedCalls(shepherds))
+        storing, fetching = Storing(shepherds, clock, settings), GroupedCalls(shepherds, clock, settings.hedge_ms)
+        self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, fetching)
         walk = partial(listing.stat_walked, self._ports)
         self._stat = BulkOperation(
             "stat", partial(listing.stat, self._ports), listing.stat_refused, _ln, walk=walk, keyed=False

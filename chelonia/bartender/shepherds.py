@@ -203,7 +203,6 @@ class Shepherds:
         """
         order = await self.nearest(call, locations)
         width = 1 + self._settings.fallback_turls
-        order.sort(key=lambda location: self.is_silent(location.shepherd))
         talking = sum(not self.is_silent(location.shepherd) for location in order)
         reads = [partial(self._read, call, location, dn) for location in order]
         answers = tuple(answer for answer in await self._soon(reads, min(talking or width, width)) if answer.turl)
@@ -212,11 +211,15 @@ class Shepherds:
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
 
     async def nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
-        """Live Shepherds first, those that share most of this node's domain before others; by chance among equals."""
+        """Live Shepherds first, those that share most of this node's domain before others; by chance among equals. The
+        silent last."""
         await self.nodes(call)
         ranked = [(self._distances.get(each.shepherd, (True, 0)), self._ids.uniform(), each) for each in locations]
         ranked.sort(key=_RANK)
-        return [location for _, _, location in ranked]
+        order = [location for _, _, location in ranked]
+        if self._silent:
+            order.sort(key=lambda location: self.is_silent(location.shepherd))
+        return order
 
     def _distance(self, node: NodeView) -> tuple[bool, int]:
         return node.state != NODE_ALIVE, -shared(self._settings.domain, node.domain)

@@ -25,11 +25,11 @@ from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_vi
 from chelonia.bartender.shepherds import UploadPlan
 from chelonia.core import bounds, status
 from chelonia.core.cluster.placement import Demand
-from chelonia.core.cluster.replicas import Location, Receipt, ReplicaFacts, ReplicaState, parse_location
+from chelonia.core.cluster.replicas import Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, RequestKey, parse_guid
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId, parse_guid
 from chelonia.core.metadata import Needed, Sections, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import (
@@ -342,9 +342,9 @@ def locations(stored: StoredObject, states: tuple[str, ...]) -> list[Location]:
     """The file's replicas in these states; what does not read as a location is left out."""
     located = []
     for text, state in sorted(stored.sections.get("locations", {}).items()):
-        shepherd, blank, reference = text.partition(" ")
-        if state in states and shepherd and blank and reference:
-            located.append(parse_location(text))
+        shepherd, _, reference = text.partition(" ")
+        if state in states and shepherd and reference and " " not in reference:
+            located.append(Location(ServiceId(shepherd), ReferenceId(reference)))
     return located
 
 

@@ -102,12 +102,22 @@ async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int)
 
 async def _fetched(ports: Ports, call: Call, locations: Sequence[Location], size: int) -> bytes | None:
     """The bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
-    waiting, more = await ports.shepherds.nearest(call, locations), 1
-    waiting.sort(key=lambda location: ports.shepherds.is_silent(location.shepherd))
+    first, *waiting = await ports.shepherds.nearest(call, locations)
+    told = await ports.fetching.ask(call, first.shepherd, first.reference, size)
+    if isinstance(told, FetchOutcome) and told.data is not None:
+        return told.data
+
+    async def fetch(location: Location) -> FetchOutcome:
+        told = await ports.fetching.ask(call, location.shepherd, location.reference, size)
+        return told if isinstance(told, FetchOutcome) else await told
+
+    more = 1
     async with Race[Location, FetchOutcome](ports.clock) as race:
+        if not isinstance(told, FetchOutcome):
+            race.begin(first, told)
         while race.running or waiting:
             for location in taken(waiting, more):
-                race.begin(location, ports.fetching.ask(call, location.shepherd, location.reference, size))
+                race.begin(location, fetch(location))
             ended = await race.ended(ports.settings.hedge_ms if waiting else ports.settings.shepherd_timeout_ms)
             if ended is not None and (data := ended[1].result().data) is not None:
                 return data

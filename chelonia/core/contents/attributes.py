@@ -24,8 +24,9 @@ def attributes_of(stored: StoredObject) -> Attributes:
     entry, states = sections.get("entry", NONE), sections.get("states", NONE)
     times, posix = sections.get("timestamps", NONE), sections.get("posix", NONE)
     kind = entry.get("type", "")
-    modified, renamed = ns_of(times.get("modified", "")), _names_changed_ns(stored)
-    if renamed and times.get("set") != stored.value("tally", "changed"):
+    modified, changed = ns_of(times.get("modified", "")), sections.get("tally", NONE).get("changed", "")
+    renamed = _number(changed.partition(" ")[0], 0) * 1_000_000 if changed else 0  # a name was added, or taken away
+    if renamed and times.get("set") != changed:
         modified = renamed if "set" in times else max(modified, renamed)
     return Attributes(
         guid=Guid(stored.id),
@@ -38,12 +39,12 @@ def attributes_of(stored: StoredObject) -> Attributes:
         changed_ns=max(modified, renamed, ns_of(times.get("changed", ""))),
         accessed_ns=ns_of(posix.get("accessed", "")) or modified,
         created_ns=ns_of(times.get("created", "")),
-        mode=_number(posix.get("mode", ""), UNSET),
-        uid=_number(posix.get("uid", ""), UNSET),
-        gid=_number(posix.get("gid", ""), UNSET),
-        device=_number(posix.get("device", ""), 0),
+        mode=_number(posix.get("mode", ""), UNSET) if posix else UNSET,
+        uid=_number(posix.get("uid", ""), UNSET) if posix else UNSET,
+        gid=_number(posix.get("gid", ""), UNSET) if posix else UNSET,
+        device=_number(posix.get("device", ""), 0) if posix else 0,
         links=max(1, len(sections.get("parents", NONE))),
-        target=stored.value("mountpoint" if kind == TYPE_MOUNTPOINT else "node", _TARGET.get(kind, "target")),
+        target=stored.value("mountpoint", "externalURL") if kind == TYPE_MOUNTPOINT else stored.value("node", "target"),
         wanted=_number(states.get("neededReplicas", ""), 0),
         implied=is_implied(stored),
     )
@@ -51,23 +52,23 @@ def attributes_of(stored: StoredObject) -> Attributes:
 
 NONE: Final[Mapping[str, str]] = {}
 """A section that an entry does not have."""
-_TARGET: Final = {TYPE_MOUNTPOINT: "externalURL"}
 
 
 def etag_of(stored: StoredObject) -> str:
     """What names the bytes of a file: what their writer called them, else the id of the blob, or of the content and how
     often that was spliced; of one that never had any, its GUID and 0. Of anything else, its state: GUID and version,
     and of a collection the stamp of the last change of its names."""
-    if stored.value("entry", "type") != TYPE_FILE:
+    sections = stored.sections
+    if sections.get("entry", NONE).get("type") != TYPE_FILE:
         stamp = stored.value("tally", "changed")
         return f"{stored.id}-{stored.version}" + (f"-{stamp.replace(' ', '-')}" if stamp else "")
-    content, blobs = stored.value("content", "id"), stored.sections.get("blobs", {})
-    own = "-".join(blobs[ordinal] for ordinal in sorted(blobs))
+    content, blobs = sections.get("content", NONE).get("id"), sections.get("blobs", NONE)
+    own = "-".join([blobs[ordinal] for ordinal in sorted(blobs)])
     if content:
         own = f"{content}-{stored.value('content', 'splices')}"
-    elif is_empty(stored):
+    elif not own and is_empty(stored):
         own = f"{stored.id}-0"
-    given, _, of = stored.value("states", "etag").partition(" ")
+    given, _, of = sections.get("states", NONE).get("etag", "").partition(" ")
     return given if given and of == own else own or f"{stored.id}-{stored.version}"
 
 
@@ -80,11 +81,6 @@ def is_empty(stored: StoredObject) -> bool:
 def is_implied(stored: StoredObject) -> bool:
     """Whether a collection was made for the sake of a longer name only."""
     return stored.value("node", "implied") == "yes"
-
-
-def _names_changed_ns(stored: StoredObject) -> int:
-    """When a name was last added to a collection, or taken from it; 0: not known."""
-    return _number(stored.value("tally", "changed").partition(" ")[0], 0) * 1_000_000
 
 
 def ns_of(text: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -144,11 +144,11 @@ class Names:
             more = [blob for blob in ids if blob not in blobs]
             found = await self._records.get(call, more, view.BLOBS_LINKED.needed)
             blobs |= dict(zip(more, found, strict=True))
-        done, asked = dict[int, StoredObject](), view.asked(needed)
+        done, asked, present = dict[int, StoredObject](), view.asked(needed), cache(self._present)
         for entry in entries:
             if id(entry) not in done:  # several walks may end at one entry
                 own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
-                done[id(entry)] = view.shown(entry, asked, view.weakest_locations(own, self._present))
+                done[id(entry)] = view.shown(entry, asked, view.weakest_locations(own, present))
         return tuple([done[id(entry)] for entry in entries])
 
     async def _blobs_shown(self, call: Call, file: StoredObject) -> tuple[BlobId, ...]:
