@@ -9,7 +9,9 @@ The call has no request key, as each of its questions would have its own; its re
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from chelonia.bartender.shepherds import Shepherds
@@ -31,11 +33,26 @@ class _Group:
     call: Call
     questions: list[ReferenceId] = field(default_factory=list)
     answers: list[asyncio.Future[Told]] = field(default_factory=list)
+    late: dict[int, asyncio.Future[FetchOutcome]] = field(default_factory=dict)
+    """The answers promised, by the place of their questions."""
     size: int = 0
 
     def has_room(self, size: int) -> bool:
         """Whether one more fits into the call."""
         return len(self.questions) < bounds.BULK_ELEMENTS_MAX and self.size + size <= bounds.STORED_CALL_BYTES_MAX
+
+    def promise(self, noted: Callable[[asyncio.Future[FetchOutcome]], None]) -> None:
+        """Tell who waits that he has to wait on; `noted` hears who does not."""
+        for number, answer in enumerate(self.answers):
+            if not answer.done():
+                late = self.late[number] = asyncio.get_running_loop().create_future()
+                late.add_done_callback(noted)
+                answer.set_result(late)
+
+    def open(self) -> dict[int, asyncio.Future[Any]]:
+        """The answers that are waited for, by the place of their questions."""
+        everyone: dict[int, asyncio.Future[Any]] = {**dict(enumerate(self.answers)), **self.late}
+        return {number: each for number, each in everyone.items() if not each.done()}
 
 
 class GroupedCalls:
@@ -68,17 +85,8 @@ class GroupedCalls:
         task.add_done_callback(self._asked.discard)
 
     async def _answer(self, shepherd: ServiceId, group: _Group) -> None:
-        late: dict[int, asyncio.Future[FetchOutcome]] = {}
-        noted, create_future = self._shepherds.silence_noted(shepherd), asyncio.get_running_loop().create_future
-
-        def promise() -> None:
-            for number, answer in enumerate(group.answers):
-                if not answer.done():
-                    late[number] = create_future()
-                    late[number].add_done_callback(noted)
-                    answer.set_result(late[number])
-
-        timer = self._clock.call_later(self._hedge_ms, promise)
+        noted = self._shepherds.silence_noted(shepherd)
+        timer = self._clock.call_later(self._hedge_ms, partial(group.promise, noted))
         try:
             asking = self._shepherds.port(shepherd).fetch(group.call, tuple(group.questions))
             given = await self._shepherds.heard(shepherd, asking)
@@ -88,14 +96,10 @@ class GroupedCalls:
         except CheloniaError as error:
             given = (FetchOutcome(error=str(error), kind=error.kind.value),) * len(group.answers)
         except BaseException as error:  # a mistake of ours, or the end of the process: nobody waits on
-            everyone: list[asyncio.Future[Any]] = [*group.answers, *late.values()]
-            for waiting in everyone:
-                if not waiting.done():
-                    waiting.set_exception(error)
+            for waiting in group.open().values():
+                waiting.set_exception(error)
             raise
         finally:
             timer.cancel()
-        for number, one in enumerate(given):
-            answer: asyncio.Future[Any] = late.get(number, group.answers[number])
-            if not answer.done():
-                answer.set_result(one)
+        for number, waiting in group.open().items():
+            waiting.set_result(given[number])

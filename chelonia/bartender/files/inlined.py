@@ -6,9 +6,11 @@ names them rests on what was judged. A try that met a change stores nothing agai
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from chelonia.bartender.bulk import ElementCall, StoredBytes
 from chelonia.bartender.client_metadata import FileFacts
@@ -111,13 +113,23 @@ async def _fetched(ports: Ports, call: Call, locations: Sequence[Location], size
         told = await ports.fetching.ask(call, location.shepherd, location.reference, size)
         return told if isinstance(told, FetchOutcome) else await told
 
+    return await _raced(ports, fetch, waiting, None if isinstance(told, FetchOutcome) else told)
+
+
+async def _raced(
+    ports: Ports,
+    fetch: Callable[[Location], Coroutine[Any, Any, FetchOutcome]],
+    waiting: list[Location],
+    silent: asyncio.Future[FetchOutcome] | None,
+) -> bytes | None:
+    """The bytes from whoever of those `waiting`, and of one that is `silent`, gives them first; None when none does."""
     more = 1
-    async with Race[Location, FetchOutcome](ports.clock) as race:
-        if not isinstance(told, FetchOutcome):
-            race.begin(first, told)
+    async with Race[str, FetchOutcome](ports.clock) as race:
+        if silent is not None:
+            race.begin("silent", silent)
         while race.running or waiting:
             for location in taken(waiting, more):
-                race.begin(location, fetch(location))
+                race.begin(location.shepherd, fetch(location))
             ended = await race.ended(ports.settings.hedge_ms if waiting else ports.settings.shepherd_timeout_ms)
             if ended is not None and (data := ended[1].result().data) is not None:
                 return data
