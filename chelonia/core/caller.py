@@ -35,6 +35,7 @@ class Call(msgspec.Struct, frozen=True):
         address: peer address for the audit log and for bound tickets.
         request_id: correlates log lines end to end; never authorises anything.
         request_key: makes a change apply once; empty when the caller gave none.
+        is_first: nothing has been asked under this request key before; never from a message.
         read_after: what is read for this call is at least as new as this; a caller's claim, counting for him alone.
         strong: what is read for this call is the newest acknowledged, whatever replica is asked.
         carrier: who moves the bytes for this caller: the node of a door that carries them itself; never from a message.
@@ -57,6 +58,7 @@ class Call(msgspec.Struct, frozen=True):
     scopes: Scopes = ()
     via: str = ""
     credential: str = ""
+    is_first: bool = False
 
     def has(self, role: Role) -> bool:
         """Whether the registry grants `role` to this caller."""
@@ -88,5 +90,5 @@ class Call(msgspec.Struct, frozen=True):
         return Call(
             self.dn, self.roles, self.service_id, self.attributes, self.address, self.request_id, self.request_key,
             self.read_after, strong=True, carrier=self.carrier, scopes=self.scopes, via=self.via,
-            credential=self.credential,
+            credential=self.credential, is_first=self.is_first,
         )  # fmt: skip

@@ -4,6 +4,7 @@ import asyncio
 import tracemalloc
 from contextlib import AsyncExitStack
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from chelonia.bartender.bulk import element_key, waves
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import parse_request_key
+from chelonia.core.ids import RequestKey, parse_request_key
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.bartender import MakeRequest, NameRequest
 from chelonia.core.ports.librarian import ModifyEntry
@@ -127,6 +128,16 @@ async def test_a_change_whose_answer_was_lost_is_answered_as_done(stage: Stage) 
     requests = (MakeRequest("1", "/a"), MakeRequest("2", "/b"))
     outcomes = await stage.bartender.make_collection(keyed(JOE, "k"), requests)
     assert [outcome.status for outcome in outcomes] == ["done", "done"]
+
+
+@scene
+async def test_a_first_call_that_is_refused_asks_nothing_more(stage: Stage) -> None:
+    first = msgspec.structs.replace(keyed(JOE, "k"), is_first=True)
+    assert (await stage.make("/a", first)).status == "done"
+    assert (await stage.make("/a", msgspec.structs.replace(first, request_key=RequestKey("l")))).status == "LN exists"
+    assert not stage.between.named("recall")
+    stage.between.after["make_entry"] = LOST
+    assert (await stage.make("/b", msgspec.structs.replace(first, request_key=RequestKey("m")))).status == "done"
 
 
 @scene

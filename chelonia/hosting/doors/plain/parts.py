@@ -178,7 +178,8 @@ async def apply_all(parts: DoorParts, call: Call, changes: tuple[Change, ...]) -
     They have a request key, so that each is carried out once whatever becomes of the A-Hash's master meanwhile. Without
     one, nobody could ask again, and the client would hear that the outcome is unknown.
     """
-    return await parts.files.apply(call.keyed(RequestKey(secrets.token_hex(16))), changes)
+    key = RequestKey(secrets.token_hex(16))
+    return await parts.files.apply(msgspec.structs.replace(call, request_key=key, is_first=True), changes)
 
 
 async def cloned(parts: DoorParts, call: Call, change: Clone) -> Done | None:

@@ -10,7 +10,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.ports.files import Listing, Looked, Make, Remove, Removing, Set, When
 from chelonia.core.ports.librarian import TYPE_COLLECTION
-from chelonia.hosting.doors.plain.parts import apply
+from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
@@ -78,7 +78,7 @@ async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket."""
     # It may wait for the next version, empty.
-    await parts.plain.files.apply(ask.exchange.call, (Remove(ask.bucket.child(COLLECTION), Removing.MARK),))
+    await apply_all(parts.plain, ask.exchange.call, (Remove(ask.bucket.child(COLLECTION), Removing.MARK),))
     try:
         await apply(parts.plain, ask.exchange.call, Remove(ask.bucket, Removing.COLLECTION))
     except CheloniaError as error:
@@ -118,7 +118,7 @@ async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     there = await _there(parts, ask)
     user = facts.stored(structs.replace(facts.facts_of(there.user), versioning=status))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
-    parts.note(ask.bucket, status)
+    parts.states.clear()  # whoever reads by this front end is told at once
     return HttpResponse(200, (), b"", 0)
 
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from chelonia.core import bounds
 from chelonia.core.contents.below import common_prefix
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Failure, Listing, Look, Named, Remove, Want
+from chelonia.core.ports.files import Attributes, Failure, Listing, Look, Named, Remove, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply_all
@@ -33,8 +33,9 @@ from chelonia.hosting.doors.s3.parts import (
     version_of,
     xml_answer,
 )
+from chelonia.hosting.doors.s3.parts import kept as kept_of
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
-from chelonia.wire.s3 import answers, apart, keys, pages, requests, versions
+from chelonia.wire.s3 import answers, apart, facts, keys, pages, requests, versions
 from chelonia.wire.s3.answers import Asked, Item, KeyRemoved
 from chelonia.wire.s3.errors import S3Error
 
@@ -42,6 +43,8 @@ KEYS_MAX: Final = 1000
 """Keys and prefixes of one page."""
 DELETED_AT_ONCE: Final = 200
 """Keys of a bulk deletion in one call; the calls go side by side."""
+LISTED_AGAIN: Final = 2
+"""Times that versions are listed while keys get others."""
 _NO_BUCKET: Final = (Kind.NOT_FOUND, Kind.NOT_A_COLLECTION, Kind.IN_MOUNTPOINT)
 _EMPTY_ETAG: Final = "d41d8cd98f00b204e9800998ecf8427e"
 
@@ -59,8 +62,10 @@ async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `versions`: of each key the version that has it, then those that had it."""
-    if await check_bucket(parts, ask) is None:
+    bucket = await check_bucket(parts, ask)
+    if bucket is None:
         raise S3Error("AccessDenied", "Access Denied")
+    ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning)
     mark = ask.query.get("version-id-marker", "")
     asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""))
     if mark and not asked.after:
@@ -72,22 +77,40 @@ async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def _versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
     """Versions, markers and common prefixes behind a key, or behind a version of it: one more than is asked for."""
-    now, kept = await asyncio.gather(
-        _found(parts, ask, asked, asked.after, Want.USER), _kept_versions(parts, ask, asked, mark)
-    )
-    whole: dict[tuple[str, str], Item] = {(item.key, item.order): item for item in (*kept, *now)}
+    now, before, kept = await _newest(parts, ask, asked, mark), list[Item](), list[Item]()
+    for _ in range(LISTED_AGAIN if ask.versioning else 0):
+        before, kept = now, await _kept_versions(parts, ask, asked, mark)
+        now = await _newest(parts, ask, asked, mark)  # what moves to or from its key meanwhile is in one of the three
+        if now == before:
+            break
+    went = [structs.replace(item, order="" if item.common else " ") for item in before]  # behind what came after it
+    whole = {(item.key, item.version): item for item in (*went, *kept, *now)}
     return sorted(whole.values(), key=lambda item: (item.key.encode(), item.order))[: asked.limit + 1]
+
+
+async def _newest(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
+    """The part of a listing of versions that have their keys. Where all that a page before told of a key is gone, an
+    older version has it."""
+    items = await _found(parts, ask, asked, asked.after, Want.USER)
+    if versions.instant_of(mark):
+        asks = replace(ask, target=replace(ask.target, key=keys.check_key(asked.after)))
+        now, there = await seen(parts, asks, Want.USER)
+        if there is not None and not now.marks:
+            known = there.attributes
+            made = versions.instant_of(now.current) or known.modified_ns
+            if made < versions.instant_of(mark):
+                items.insert(0, _object(asked.after, known, now.current))
+    return items
 
 
 async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
     """The part of a listing of versions that no longer have their keys."""
     place, after = ask.bucket.child(versions.COLLECTION), asked.after
-    skips, items = bool(mark), list[Item]()
-    if mark and await _current(parts, ask, after) == mark:
-        skips = False
+    skips, items = mark == versions.NULL and await _keeps_null(parts, ask, after), list[Item]()
     summed = common_prefix(after, asked.prefix, asked.delimiter)
     behind = versions.begins(summed + apart.AFTER) if summed else versions.behind(after)
-    behind, more = f"{versions.begins(after)} " if mark else behind, True
+    # A version is kept in the order of the one that came after it, which may be gone.
+    behind, more = f"{versions.begins(after)} {mark[:-1] if versions.instant_of(mark) else ''}" if mark else behind, True
     while more and len(items) <= asked.limit:
         want = Listing(place, behind, 0, Want.USER, below=True, prefix=versions.begins(asked.prefix))
         try:
@@ -98,8 +121,8 @@ async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> l
             raise
         for entry in filter(is_kept, page.entries):
             item = _version_item(entry)
-            if skips and item.key == after:
-                skips = item.version != mark
+            if mark and item.key == after and (skips or item.version == mark or item.order < mark != versions.NULL):
+                skips = skips and item.version != mark
                 continue
             shown = pages.summed_up([item], asked, "")
             if shown and not (shown[0].common and (shown[0].key <= after or shown[0] in items[-1:])):
@@ -110,10 +133,10 @@ async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> l
     return items
 
 
-async def _current(parts: S3Parts, ask: Ask, key: str) -> str:
-    """The version that has a key, "": none has."""
+async def _keeps_null(parts: S3Parts, ask: Ask, key: str) -> bool:
+    """Whether the null version of a key is kept beside what has the key."""
     asked = replace(ask, target=replace(ask.target, key=keys.check_key(key)))
-    return (await seen(parts, asked, Want.USER))[0].current
+    return any(each.version == versions.NULL for each in await kept_of(parts, asked))
 
 
 def _version_item(entry: Named) -> Item:
@@ -239,8 +262,10 @@ def _item(entry: Named) -> Item | None:
 
 def _file_item(key: str, entry: Named) -> Item:
     """What an object shows as."""
-    known = entry.attributes
-    version = version_of(entry.user) if entry.user else versions.NULL
+    return _object(key, entry.attributes, version_of(entry.user) if entry.user else versions.NULL)
+
+
+def _object(key: str, known: Attributes, version: str) -> Item:
     return Item(key, False, known.size, known.etag, known.modified_ns, known.owner, version)
 
 

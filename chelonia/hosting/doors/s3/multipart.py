@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import re
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
@@ -47,11 +48,11 @@ from chelonia.wire.s3.checksums import PREFIX, InParts, Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.versions import ENABLED, NULL
 from chelonia.wire.web.conditions import quoted
-from chelonia.wire.web.ranges import parse_range
 
 PART_BYTES_MIN: Final = 5 * 1024 * 1024
 """All parts but the last have as many: Amazon's bound."""
 PAGE: Final = 1000
+_RANGE: Final = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})\Z", re.ASCII)
 _APART: Final = "k"
 """What the name of an upload begins with whose object is to be kept apart."""
 
@@ -87,12 +88,15 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     _, arrived = await sent(parts.plain, ask.exchange, placing)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}")
-    done = await _applied(parts, ask, change)
-    if done.etag not in (measured.etag, ""):  # "": it had arrived when its answer was lost
-        raise S3Error("InternalError", "the part was stored with another MD5 than it came with; send it again")
+    _check_md5(await _applied(parts, ask, change), measured)
     told = {f"{PREFIX}{scheme.name}": checksums.to_base64(checksum)} if scheme.asked else {}
     told |= {f"{PREFIX}{measured.checksum}": measured.told} if measured.checksum else {}
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *told.items()), b"", 0)
+
+
+def _check_md5(done: Done, measured: Measured) -> None:
+    if done.etag not in (measured.etag, ""):  # "": it had arrived when its answer was lost
+        raise S3Error("InternalError", "the part was stored with another MD5 than it came with; send it again")
 
 
 async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -100,23 +104,25 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     number, ask = _number(ask), _of_upload(ask)
     scheme, measured = _scheme(await _page(parts, ask, limit=1)), Measured()
     measured.want(scheme.name)
-    source, there = await found(parts, source_of(parts, ask), Want.SOURCES)
+    source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
     check_source(ask, there)
     size, text = there.attributes.size, ask.header("x-amz-copy-source-range")
     span = ByteRange(0, size)
     if text:
-        spans = parse_range(text, size)
-        if len(spans) != 1 or not text.endswith(f"-{spans[0].offset + spans[0].length - 1}"):
-            code = "InvalidRange" if len(spans) == 1 and text[-1].isdigit() else "InvalidArgument"
+        named = _RANGE.match(text)
+        first, last = (int(named[1]), int(named[2])) if named else (0, -1)
+        if not first <= last < size:
+            code = "InvalidRange" if named else "InvalidArgument"
             raise S3Error(code, f"x-amz-copy-source-range is bytes=first-last within {size} bytes")
-        span = spans[0]
+        span = ByteRange(first, last - first + 1)
     placing = Placing(ask.place, span.length, wanted=parts.plain.copies, parents=True, piece=True, measure_md5=True)
     arrived = await carried(parts, source, there, span, placing, measured)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}")
-    await _applied(parts, ask, change)
+    _check_md5(await _applied(parts, ask, change), measured)
     told = (scheme.name, checksums.to_base64(checksum)) if scheme.asked else ("", "")
-    return xml_answer(answers.copied(measured.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told))
+    answer = xml_answer(answers.copied(measured.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told))
+    return replace(answer, headers=(*answer.headers, *versions.copied_fields(source, there)))
 
 
 async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:

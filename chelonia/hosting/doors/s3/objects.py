@@ -37,7 +37,7 @@ from chelonia.core.ports.files import (
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import apply, carrying, good, reader
+from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3 import object_parts, versions
@@ -245,7 +245,7 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
         ask, there = await seen(parts, ask)
         when = await conditions(parts, ask, there)
         changes = tuple(replace(change, when=when) for change in changes if change.place == ask.place)
-    answers = await parts.plain.files.apply(ask.exchange.call, changes)
+    answers = await apply_all(parts.plain, ask.exchange.call, changes)
     for answer in answers:
         if isinstance(answer, Failure) and answer.kind not in GONE:
             raise answer.error(ask.operation)
@@ -303,9 +303,7 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
         version = await versions.settled(parts, ask, when)
     answer = xml_answer(answers.copied(*_stamp(done, there)))
-    copied = versions.version_fields(source, there)
-    fields = (("x-amz-copy-source-version-id", copied[0][1]),) if copied else ()
-    return replace(answer, headers=(*answer.headers, *version, *fields))
+    return replace(answer, headers=(*answer.headers, *version, *versions.copied_fields(source, there)))
 
 
 async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:

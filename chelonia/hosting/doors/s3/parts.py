@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Guid
+from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, Placing, UserValues, Want
@@ -27,7 +27,7 @@ SCOPES_KNOWN: Final = 4
 STATE_KNOWN_MS: Final = 2000
 """How long reads go by what a bucket has said of versions: another front end may have changed it. No write does."""
 STATES_KNOWN: Final = 1000
-"""Buckets of which that is remembered."""
+"""Callers and buckets of whom that is remembered."""
 REGION = "us-east-1"
 """What this door says where it is; any region that a client signs for is taken."""
 
@@ -52,19 +52,20 @@ class S3Parts:
     domain: str = ""
     derived: WeakKeyDictionary[IssuedKey, dict[str, bytes]] = field(default_factory=WeakKeyDictionary)
     """Keys of a day that users' keys sign with, by scope: they go with the key that they are of."""
-    states: dict[LogicalName, tuple[int, str]] = field(default_factory=dict)
-    """Of buckets asked for lately: until when (ms, monotonic) what they said counts, and whether they keep versions."""
+    states: dict[tuple[Dn, LogicalName], tuple[int, str]] = field(default_factory=dict)
+    """Of buckets that somebody asked for lately: until when (ms, monotonic) what they said to him counts, and whether
+    they keep versions, "" also where he may not know."""
 
-    def state(self, bucket: LogicalName) -> str | None:
-        """Whether a bucket keeps versions, as it said lately; None: it is to be asked."""
-        until, state = self.states.get(bucket, (0, ""))
+    def state(self, dn: Dn, bucket: LogicalName) -> str | None:
+        """Whether a bucket keeps versions, as it told this caller lately; None: it is to be asked."""
+        until, state = self.states.get((dn, bucket), (0, ""))
         return state if self.clock.monotonic_ms() < until else None
 
-    def note(self, bucket: LogicalName, state: str) -> str:
-        """Remember whether a bucket keeps versions. Returns: that."""
+    def note(self, dn: Dn, bucket: LogicalName, state: str) -> str:
+        """Remember whether a bucket keeps versions, as this caller was told. Returns: that."""
         if len(self.states) >= STATES_KNOWN:
             self.states.clear()
-        self.states[bucket] = self.clock.monotonic_ms() + STATE_KNOWN_MS, state
+        self.states[dn, bucket] = self.clock.monotonic_ms() + STATE_KNOWN_MS, state
         return state
 
     def signing_key(self, issued: IssuedKey, scope: str) -> bytes:
@@ -141,7 +142,7 @@ async def seen(
     home, apart = keys.home_of(ask.bucket, ask.target.key), ask.apart
     order = (apart,) if home is None else (apart, home) if ask.target.key.endswith("/") else (home, apart)
     call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
-    taken, asked, state = home is None, False, parts.state(ask.bucket) if lately else None
+    taken, asked, state = home is None, False, parts.state(call.dn, ask.bucket) if lately else None
     for place in order:
         looks = (Look(place, want), *(() if state is not None else (Look(ask.bucket, Want.USER),)))
         there, *bucket = await parts.plain.files.look(call, looks)
@@ -164,12 +165,14 @@ async def seen(
 
 
 def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure) -> str:
-    """Whether a bucket keeps versions, by what it has answered. Raises: NoSuchBucket."""
+    """Whether a bucket keeps versions, by what it has answered. Raises: NoSuchBucket; as the look failed."""
     if isinstance(bucket, Looked):
-        return parts.note(ask.bucket, facts.facts_of(bucket.user).versioning)
+        return parts.note(ask.exchange.call.dn, ask.bucket, facts.facts_of(bucket.user).versioning)
     if bucket.kind is Kind.NOT_FOUND:
         raise no_bucket(ask)
-    return ask.versioning  # who may not read the bucket is told nothing of versions
+    if bucket.kind is not Kind.DENIED:
+        raise bucket.error(ask.operation)  # it may keep versions
+    return parts.note(ask.exchange.call.dn, ask.bucket, "")  # who may not read it is told nothing of versions
 
 
 async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:

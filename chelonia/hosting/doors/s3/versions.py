@@ -28,7 +28,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.ports.librarian import TYPE_SYMLINK
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import apply
+from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, bucket_state, kept, no_key, seen, version_of
 from chelonia.wire.s3 import versions
 from chelonia.wire.s3.answers import KeyRemoved
@@ -68,7 +68,7 @@ async def settled(parts: S3Parts, ask: Ask, when: When = ANY) -> Headers:
             await _exchanged(parts, ask, ask.final, when)
         except CheloniaError as error:
             if error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.DENIED):
-                await parts.plain.files.apply(ask.exchange.call, (Remove(ask.place, Removing.KEY),))
+                await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
             raise
     if ask.versioning == SUSPENDED:
         await _without_null(parts, ask)
@@ -118,7 +118,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
                 await _without_null(parts, ask, mark.place)
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
-            await parts.plain.files.apply(ask.exchange.call, (Remove(mark.place, Removing.KEY),))
+            await apply_all(parts.plain, ask.exchange.call, (Remove(mark.place, Removing.KEY),))
             if error.kind not in _RACES or not left:
                 raise
     raise AssertionError("the last try returns or raises")
@@ -138,7 +138,7 @@ async def _let_go(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
     """What a move has left goes, where only the key asked for it."""
     (there,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
     if isinstance(there, Looked) and there.attributes.implied:
-        await parts.plain.files.apply(ask.exchange.call, (Remove(above, Removing.MARK),))
+        await apply_all(parts.plain, ask.exchange.call, (Remove(above, Removing.MARK),))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
@@ -221,6 +221,11 @@ def told(outcome: KeyRemoved) -> Headers:
 def version_fields(ask: Ask, there: Looked) -> Headers:
     """The header field that tells the version of what is read."""
     return (("x-amz-version-id", version_of(there.user)),) if ask.versioning else ()
+
+
+def copied_fields(source: Ask, there: Looked) -> Headers:
+    """The header field that tells the version of what was copied."""
+    return tuple(("x-amz-copy-source-version-id", version) for _, version in version_fields(source, there))
 
 
 def _order(parts: S3Parts, there: Looked | None, tag: str = "") -> str:

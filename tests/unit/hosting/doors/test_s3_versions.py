@@ -16,7 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Ms, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Set
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Listed, Listing, Look, Looked, Set
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
@@ -138,7 +138,12 @@ def test_a_bucket_says_whether_it_keeps_versions(door: Door) -> None:
     assert door.ask("PUT", "/lab?versioning", "<VersioningConfiguration/>").status == 400
 
 
-def test_each_write_has_a_request_key_of_its_own(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("versions", [False, True])
+def test_each_change_has_a_request_key_of_its_own(
+    door: Door, monkeypatch: pytest.MonkeyPatch, *, versions: bool
+) -> None:
+    if versions:
+        assert door.ask("PUT", "/lab?versioning", ON).status == 200
     apply, seen = door.files.apply, list[RequestKey]()
 
     async def noting(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
@@ -147,8 +152,10 @@ def test_each_write_has_a_request_key_of_its_own(door: Door, monkeypatch: pytest
 
     monkeypatch.setattr(door.files, "apply", noting)
     for _ in range(2):
-        door.put("k", b"x")
-    assert len(set(seen)) == 2, seen
+        door.put("a/k", b"x")
+        assert door.ask("DELETE", "/lab/a/k").status == 204
+    assert door.ask("DELETE", "/lab").status == (409 if versions else 204)
+    assert len(set(seen)) == len(seen)
     assert all(seen)
 
 
@@ -272,6 +279,50 @@ def test_the_listing_comes_in_pages_by_prefix_and_delimiter(kept: Door) -> None:
     assert kept.history("key-marker=a/2")[0][0] == "b" * 56
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_listing_whose_pages_are_removed_as_they_come_finds_all(door: Door, size: int) -> None:
+    door.put("a", b"null")
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    for key in ("a", "a", "b", "b", "b", "c"):
+        door.put(key, b"x")
+    assert door.ask("DELETE", "/lab/b").status == 204
+    found, query = 0, f"max-keys={size}"
+    while query:
+        told = door.ask("GET", f"/lab?versions&{query}")
+        for key, version, _ in door.history(query):
+            assert door.ask("DELETE", f"/lab/{key}?versionId={version}").status == 204
+            found += 1
+        marks = (*told.texts("NextKeyMarker"), *told.texts("NextVersionIdMarker"))
+        query = f"max-keys={size}&key-marker={marks[0]}&version-id-marker={marks[1]}" if marks else ""
+    assert (found, door.history()) == (8, [])
+
+
+@pytest.mark.parametrize("change", ["overwrites", "removes"])
+def test_a_listing_misses_no_version_that_moves_meanwhile(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    first, second = kept.put("k", b"1"), kept.put("k", b"2")
+    inner, calls = kept.files.list, 0
+
+    async def listing(call: Call, ask: Listing) -> Listed:
+        nonlocal calls
+        page, calls = await inner(call, ask), calls + 1
+        if calls == due:
+            query = "" if change == "overwrites" else f"?versionId={second}"
+            await kept._ask("PUT" if change == "overwrites" else "DELETE", f"/lab/k{query}", b"new", JOE, {})
+        return page
+
+    for due in range(1, 7):
+        with monkeypatch.context() as moving:
+            moving.setattr(kept.files, "list", listing)
+            seen = [version for _, version, _ in kept.history()]
+        assert first in seen, due
+        assert len(set(seen)) == len(seen)
+        assert change == "removes" or second in seen
+        second = kept.put("k", b"again") if change == "removes" else second
+        calls = 0
+
+
 def test_conditions_speak_of_what_has_the_key(kept: Door) -> None:
     first = kept.ask("PUT", "/lab/k", b"one", If_None_Match="*")
     assert first.status == 200
@@ -291,6 +342,26 @@ def test_a_version_is_a_source_and_has_tags_of_its_own(kept: Door) -> None:
     assert (made.status, made.headers["x-amz-copy-source-version-id"]) == (200, first)
     assert kept.ask("GET", "/lab/k").body == b"one"
     assert [each[1] for each in kept.history()] == [made.version, second, first]
+
+
+@pytest.mark.parametrize(
+    ("span", "data"),
+    [("", b"one"), ("bytes=1-2", b"ne"), ("bytes=-2", b"InvalidArgument"), ("bytes=1-", b"InvalidArgument"),
+     ("bytes=0-0,2-2", b"InvalidArgument"), ("bytes=1-3", b"InvalidRange"), ("bytes=2-1", b"InvalidRange")],
+)  # fmt: skip
+def test_a_part_is_copied_of_a_version_by_its_range(kept: Door, span: str, data: bytes) -> None:
+    first, upload = kept.put("k", b"one"), kept.opened("to")
+    kept.put("k", b"two")
+    fields = {"x_amz_copy_source": f"lab/k?versionId={first}"} | ({"x_amz_copy_source_range": span} if span else {})
+    made = kept.ask("PUT", f"/lab/to?partNumber=1&uploadId={upload}", **fields)
+    if made.status != 200:
+        assert data.decode() in made.texts("Code")
+        return
+    assert made.headers["x-amz-copy-source-version-id"] == first
+    told = f"<Part><PartNumber>1</PartNumber><ETag>{made.texts('ETag')[0]}</ETag></Part>"
+    whole = f"<CompleteMultipartUpload>{told}</CompleteMultipartUpload>"
+    assert kept.ask("POST", f"/lab/to?uploadId={upload}", whole).status == 200
+    assert kept.ask("GET", "/lab/to").body == data
 
 
 def test_many_are_removed_by_one_call(kept: Door) -> None:
@@ -346,6 +417,31 @@ def test_an_upload_is_completed_where_its_key_is_by_then(door: Door) -> None:
     assert door.ask("POST", f"/lab/k?uploadId={upload}", parts).status == 200
     assert door.ask("GET", "/lab/k").body == b"part"
     assert door.ask("GET", "/lab?list-type=2").texts("Key") == ["k", "k/below"]
+
+
+def test_who_may_not_read_a_bucket_is_told_no_version_by_what_others_have_asked(kept: Door) -> None:
+    version = kept.put("k", b"x")
+    asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab", "k")), policy={EVE: "+read"}),)))
+    assert kept.ask("GET", "/lab/k").version == version
+    hers = kept.ask("GET", "/lab/k", who=EVE)
+    assert (hers.status, hers.version) == (200, "")
+    assert kept.ask("GET", "/lab/k").version == version
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_a_bucket_that_cannot_be_asked_loses_no_version(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    version, look = kept.put("k", b"x"), kept.files.look
+
+    async def cut(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        answers = zip(asks, await look(call, asks), strict=True)
+        return tuple(Failure(Kind.UNAVAILABLE) if len(ask.place.parts) == 1 else told for ask, told in answers)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(kept.files, "look", cut)
+        assert kept.ask(method, "/lab/k", b"y").status == 503
+    assert kept.history() == [("k", version, "*")]
 
 
 def test_what_is_kept_apart_is_listed_to_the_buckets_owner_whoever_wrote_it(door: Door) -> None:
