@@ -253,7 +253,7 @@ async def _serve(
             return await _attempt(ports, operation, turn, request), None
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it
-    # The Librarian answers its own repetitions as the first try: only an outcome that it does not know can have applied.
+    # The Librarian answers its own repetitions as the first try: only an outcome unknown to it can have applied.
     repeated = error.kind in _CALL_FAILED if call.is_first else error.kind not in _NEVER_APPLIED
     if operation.recalled and key and repeated:
         try:

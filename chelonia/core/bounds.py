@@ -164,6 +164,9 @@ REFUSED_PIECE_BYTES: Final = 64 * 1024
 """Read at once of a body that was refused, so that its sender gets to see the refusal."""
 REFUSED_PAUSE_MS: Final = 2
 """From one such piece to the next, of all connections of a listener: 32 MB/s."""
+DOOR_STILL_MS: Final = 800
+"""Without a turn of the event loop, of a front end: then users' connections are cut, and new ones refused, so that a
+client has asked another within a second."""
 FIRST_REQUEST_MS: Final = 5_000
 """From the TLS handshake to the end of the first request's head, of who is no approved service."""
 RANGES_MAX: Final = 1024

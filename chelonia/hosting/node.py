@@ -30,6 +30,8 @@ log = logging.getLogger("chelonia.node")
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
+GUARDED: Final = {"turl", *DOORS}
+"""What listeners serve whose connections are cut when this process stands still."""
 GOODBYE_MS: Final = 1_000
 """What telling the Librarians that a Shepherd ends may take."""
 STORES_CLOSE_MS: Final = 20_000
@@ -96,7 +98,7 @@ class Node:
             served = {*section.serves, *((FILES.name, ACCESS_KEYS.name) if "bartender" in section.serves else ())}
             offered = {name: port for name, port in node.offered.items() if name in served}
             door = CompactDoor(offered, CompactParts(node.registry, node.horizon, node.metrics.operation, node.notes))
-            guarded = node.guarded if "turl" in section.serves else None
+            guarded = node.guarded if GUARDED & {*section.serves} else None
             parts = ServerParts(
                 node.clock, node.ids, node.tls.identify, observer(node.metrics), door, guarded,
                 node.registry.has_role, node.notes,

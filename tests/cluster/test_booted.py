@@ -150,7 +150,7 @@ def test_nodes_live_within_the_sandbox_of_their_unit(machine: Booted) -> None:
     machine.run("sh", "-c", "echo hello > /run/sent && chelonia put /run/sent /sent 1 && chelonia get /sent /run/got")
     assert machine.run("cat", "/run/got") == "hello\n"
     machine.run("chelonia", "admin", "ahash", "backup", "first")
-    assert len(machine.run("pgrep", "-f", GUARD).split()) == 1, "the Shepherd's guard runs in the sandbox too"
+    assert len(machine.run("pgrep", "-f", GUARD).split()) == 2, "their guards run in the sandbox too"
 
     before = machine.shown(NODES[0], "MainPID")
     machine.run("systemctl", "reload", *NODES)

@@ -511,14 +511,16 @@ CLIENTS: dict[str, tuple[Client, tuple[str, ...]]] = {
     "litmus": (litmus, ("litmus", "--version")),
     "cadaver": (cadaver, ("cadaver", "--version")),
     "davfs2": (davfs2, ("mount.davfs", "--version")),
-    "webdav4 (fsspec)": (webdav4, (PYTHON, "-c", "import importlib.metadata as m; print(m.version('webdav4'))")),
+    "webdav4": (webdav4, (PYTHON, "-c", "import importlib.metadata as m; print(m.version('webdav4'))")),
     "uproot": (uproot, (PYTHON, "-c", "import uproot; print(uproot.__version__)")),
-    "third-party copy": (third_party, ("curl", "--version")),
+    "third-party": (third_party, ("curl", "--version")),
 }
 
 
 def main() -> None:
     asked = sys.argv[1:] or list(CLIENTS)
+    if unknown := [name for name in asked if name not in CLIENTS]:
+        sys.exit(f"no client is called {', '.join(unknown)}; there are: {', '.join(CLIENTS)}")
     root = Path(tempfile.mkdtemp(prefix="chelonia-conform-"))
     root.chmod(0o755)
     cluster, other = Cluster(root / "one", shepherds=3), Cluster(root / "two", shepherds=3)

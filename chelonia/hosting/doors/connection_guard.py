@@ -1,10 +1,10 @@
-"""A small process beside a Shepherd's, which cuts its clients' connections when it stands still.
+"""A small process beside one that serves users, which cuts their connections when that one stands still.
 
 A frozen process holds its connections, its kernel acknowledges for it, and nobody outside can cut them. This process
 has a duplicate of each, from the node (`guarded.py`), and hears its event loop turn. When it turns no more
-(`core.timing.freezes`) all are shut down, so that a client fails at once and can ask elsewhere. It kills nothing, and
-when the node goes on it finds these connections closed, as if the clients had gone. It ends with the node.
-It imports little on purpose: one runs beside each Shepherd.
+(`core.timing.freezes`) all are shut down, so that a client fails at once and can ask elsewhere; what listens is shut
+down too, so that the kernel refuses new ones. It kills nothing, and when the node goes on it finds these connections
+closed, as if the clients had gone, and listens again. It ends with the node. It imports little on purpose.
 
 Messages on the socket that is its standard input (SOCK_SEQPACKET), the number as 8 bytes, big-endian:
 `b` and the time in ms after which silence is standing still: the loop turns; `h`, with a file descriptor: hold this
@@ -109,10 +109,14 @@ class Guard:
             os.close(self._held.pop(number))
 
     def _cut(self) -> None:
-        silent_ms, count = _now_ms() - self._freezes.heard_ms, len(self._held)
+        silent_ms, count = _now_ms() - self._freezes.heard_ms, 0
         while self._held:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=self._held.popitem()[1]) as connection:
-                cut(connection)
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RD)  # once: it can listen again
+                else:
+                    cut(connection)
+                    count += 1
         if count:
             self._say(f"the event loop has stood still for {silent_ms} ms: {count} clients' connections were cut")
             with suppress(OSError):  # nobody to tell: the node has ended, or has not listened for very long

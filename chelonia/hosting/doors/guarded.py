@@ -62,9 +62,8 @@ class Guarded:
         self._deaf = 0
         self.pid = 0
 
-    def hold(self, transport: asyncio.BaseTransport) -> int:
-        """Have a connection guarded; returns its number, 0 when it cannot be."""
-        known = transport.get_extra_info("socket")
+    def hold(self, known: socket.socket | None) -> int:
+        """Have a connection guarded, or what listens for them; returns its number, 0 when it cannot be."""
         if known is None:
             return 0
         try:
@@ -78,8 +77,8 @@ class Guarded:
         self._tell()
         return number
 
-    def release(self, number: int) -> None:
-        """The connection has been closed here: it ends, and is guarded no more. 0 is none."""
+    def release(self, number: int, *, end: bool = True) -> None:
+        """The connection has been closed here: it ends, if told so, and is guarded no more. 0 is none."""
         own = self._open.pop(number, None)
         if own is None:
             return
@@ -89,7 +88,8 @@ class Guarded:
         else:
             self._due.pop(number, None)
         with contextlib.suppress(OSError):  # the client has gone already
-            own.shutdown(socket.SHUT_RDWR)
+            if end:
+                own.shutdown(socket.SHUT_RDWR)
         own.close()
 
     async def run(self) -> None:

@@ -99,7 +99,7 @@ class ServerParts:
     compact: CompactDoor | None = None
     """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
     guarded: Guarded | None = None
-    """Has HTTP connections cut when this process stands still."""
+    """Has connections cut, and new ones refused, when this process stands still."""
     known: Callable[[Identity], bool] = lambda identity: False
     """Whether a peer is an approved service or an administrator, as far as is known at once."""
     notes: LimitNotes = field(default_factory=LimitNotes)
@@ -116,7 +116,9 @@ class HttpServer:
         self._parts = parts
         self._limits = limits or HttpLimits()
         self._acceptor: _Acceptor | None = None
-        self._listening = ListeningSockets(self._protocol, listener.tls, self._limits.handshake_ms, parts.notes)
+        self._listening = ListeningSockets(
+            self._protocol, listener.tls, self._limits.handshake_ms, parts.notes, parts.guarded
+        )
         self._refused = Turnstile(bounds.REFUSED_PAUSE_MS)
         self._stopping = False
         self._idle = asyncio.Event()
@@ -236,7 +238,7 @@ class HttpServer:
         """A new connection in the compact encoding; it is cut as those of HTTP are when this process stands still."""
         assert self._acceptor is not None
         guarded = self._parts.guarded
-        number = guarded.hold(transport) if guarded is not None else 0
+        number = guarded.hold(transport.get_extra_info("socket")) if guarded is not None else 0
 
         def lost(connection: CompactConnection) -> None:
             if guarded is not None:
@@ -509,7 +511,7 @@ class _Acceptor(web.Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         if self._guarded is not None:
-            self._numbers[id(handler)] = self._guarded.hold(transport)
+            self._numbers[id(handler)] = self._guarded.hold(transport.get_extra_info("socket"))
         assert isinstance(handler, _Connection)
         if self.newcomers.take(handler, transport, handler.cut, stopping=self.stopping):
             self.newcomers.mind_silence(handler)

@@ -8,6 +8,8 @@ in between. Addresses take turns, and one has so many beginning at most: the lon
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import functools
 import logging
 import socket
@@ -18,6 +20,7 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.ids import ANONYMOUS
 from chelonia.hosting.doors.connection_shares import owner_of
+from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.turnstile import Turnstile
 
@@ -42,10 +45,13 @@ class ListeningSockets:
         tls: ssl.SSLContext | None,
         handshake_ms: int,
         notes: LimitNotes | None = None,
+        guarded: Guarded | None = None,
     ) -> None:
         self._protocol = protocol
         self._tls = tls
         self._notes = notes or LimitNotes()
+        self._guarded = guarded
+        self._held: dict[socket.socket, int] = {}
         self._handshake_s = handshake_ms / 1000 if tls else None
         self._turnstile = Turnstile(HANDSHAKE_PAUSE_MS)
         self._sockets: list[socket.socket] = []
@@ -66,6 +72,8 @@ class ListeningSockets:
         try:
             for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
                 self._sockets.append(_bound(family, address))
+                self._guarded = self._guarded if port else None  # listening again, it would have another one
+                self._listen(self._sockets[-1])
         except OSError:
             self.stop()
             raise
@@ -77,19 +85,33 @@ class ListeningSockets:
             task.cancel()
         for each in self._sockets:
             each.close()
+            if self._guarded is not None:
+                self._guarded.release(self._held.pop(each, 0))
+
+    def _listen(self, listening: socket.socket) -> None:
+        if self._guarded is not None:
+            self._guarded.release(self._held.pop(listening, 0), end=False)  # shut down again, it would let nobody in
+        listening.listen(BACKLOG)
+        if self._guarded is not None:
+            self._held[listening] = self._guarded.hold(listening)
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop, failing = asyncio.get_running_loop(), False
+        loop, failing, is_cut = asyncio.get_running_loop(), False, False
         while True:
             try:
                 connection, address = await loop.sock_accept(listening)
             except OSError as error:
+                is_cut = error.errno == errno.EINVAL and not is_cut
+                if is_cut and self._guarded is not None:  # nobody was let in while this process stood still
+                    with contextlib.suppress(OSError):
+                        self._listen(listening)
+                    continue
                 if not failing:
                     log.error("no connection can be accepted, it is tried again every second error=%s", error)
                 failing = True
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            failing = False
+            failing = is_cut = False
             owner = owner_of(ANONYMOUS, str(address[0]))
             if not self._has_room(owner):
                 connection.close()
@@ -158,7 +180,6 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
-        listening.listen(BACKLOG)
         listening.setblocking(False)
     except OSError as error:
         listening.close()

@@ -87,6 +87,8 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     )  # fmt: skip
     node.doors["files"] = PlainDoor(plain, bearers.call_of, node.metrics).serve
     node.doors["s3"] = _s3_door(node, plain, bartender, section)
+    if any({"files", "s3"} & {*listen.serves} for listen in node.config.listen):
+        node.guard(lambda: bounds.DOOR_STILL_MS)
     call = node.own(Role.BARTENDER, section.id)
 
     async def check() -> None:

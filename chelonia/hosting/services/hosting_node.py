@@ -118,7 +118,9 @@ class HostingNode:
         return await self.librarian.services(self.own(Role.LIBRARIAN, ""))
 
     def guard(self, limit_ms: Callable[[], int]) -> None:
-        """Have users' connections cut when the event loop has not turned for `limit_ms`."""
+        """Have users' connections cut when the event loop has not turned for `limit_ms`; the first to ask says that."""
+        if self.guarded is not None:
+            return
         config = self.config
         parts = GuardParts(limit_ms, self.metrics.cut, config.node.name, config.log.format)
         self.guarded = Guarded(parts)

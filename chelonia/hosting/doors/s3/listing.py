@@ -110,7 +110,8 @@ async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> l
     summed = common_prefix(after, asked.prefix, asked.delimiter)
     behind = versions.begins(summed + apart.AFTER) if summed else versions.behind(after)
     # A version is kept in the order of the one that came after it, which may be gone.
-    behind, more = f"{versions.begins(after)} {mark[:-1] if versions.instant_of(mark) else ''}" if mark else behind, True
+    behind = f"{versions.begins(after)} {mark[:-1] if versions.instant_of(mark) else ''}" if mark else behind
+    more = True
     while more and len(items) <= asked.limit:
         want = Listing(place, behind, 0, Want.USER, below=True, prefix=versions.begins(asked.prefix))
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -362,8 +363,8 @@ async def test_the_guard_holds_a_connection_until_it_ends(grid: Grid) -> None:
     held, released = list[object](), list[int]()
 
     class Guard:
-        def hold(self, transport: asyncio.BaseTransport) -> int:
-            held.append(transport.get_extra_info("peername"))
+        def hold(self, known: socket.socket) -> int:
+            held.append(known.getpeername())
             return 7
 
         def release(self, number: int) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from chelonia.hosting.doors.guarded import START, Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
 from tests.support.polling import patience, poll_async
+from tests.support.ports import free_ports
 from tests.unit.hosting.listening import PLAIN, talk
 
 LIMIT_MS = 400
@@ -59,7 +60,7 @@ class Guards:
 
 
 @asynccontextmanager
-async def guards(limit_ms: int = LIMIT_MS) -> AsyncIterator[Guards]:
+async def guards(limit_ms: int = LIMIT_MS, port: int = 0) -> AsyncIterator[Guards]:
     cut: list[int] = []
     guarded = Guarded(GuardParts(lambda: limit_ms, cut.append))
 
@@ -77,7 +78,7 @@ async def guards(limit_ms: int = LIMIT_MS) -> AsyncIterator[Guards]:
 
     server = HttpServer(
         door,
-        ListenSettings("127.0.0.1", 0, None, False),
+        ListenSettings("127.0.0.1", port, None, False),
         replace(PLAIN, guarded=guarded),
         HttpLimits(connections_per_address_max=1000, first_request_ms=600_000),
     )
@@ -153,6 +154,27 @@ async def test_a_writer_is_cut_off_though_it_listens_to_nothing() -> None:
         await poll_async(lambda: its.cut == [1], what="it was told")
         whole = COUNTED * (len(its.taken) // len(COUNTED) + 1)
         assert its.taken == whole[: len(its.taken)], "nothing was read with a gap in it"
+
+
+async def test_who_comes_while_the_loop_stands_still_is_refused() -> None:
+    def come(first: socket.socket) -> None:
+        at = first.getpeername()
+        while True:
+            with socket.create_connection(at, 1) as client, suppress(ConnectionResetError):
+                client.sendall(GET)
+                client.recv(1)
+
+    async def served() -> bool:
+        return (await talk(its.server, BYE)).endswith(b"bye")
+
+    async with guards(port=free_ports(1)[0]) as its:
+        for turn in (1, 2):
+            with connected(its.server, GET) as client:
+                await its.until_held(2)
+                [ended] = stand_still(client, come)
+            assert isinstance(ended, ConnectionRefusedError)
+            await poll_async(served, tolerate=OSError, what="it listens again")
+            assert its.cut == [1] * turn, "what listens is not counted"
 
 
 async def test_who_comes_after_a_standstill_is_guarded_as_well() -> None:
