@@ -20,7 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Guid
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.files import LEAVE, Attributes, Looked, Want, When
+from chelonia.core.ports.files import LEAVE, Attributes, Looked, Set, Setting, Want, When
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
@@ -28,7 +28,7 @@ from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
 from chelonia_fuse.copies import Cache, CachedCopy
 from chelonia_fuse.errors import AGAIN
-from chelonia_fuse.inodes import UNWRITTEN_NS, Inode, Inodes
+from chelonia_fuse.inodes import UNWRITTEN_NS, Inode, Inodes, is_unwritten
 from chelonia_fuse.journal import StagingJournal, record_of
 from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.staging import Plan, Staged
@@ -84,9 +84,13 @@ class FileCommitter:
                 await self._keep(inode)
                 return
             if inode.guid not in self.waiting and self.behind.takes(inode, copy):
-                await self._pack(inode, copy)
-                await self.behind.add(inode)
-                return
+                try:
+                    await self._pack(inode, copy)
+                except OSError as error:
+                    _LOG.warning("the cache directory: %s: files are committed without it (-o cache=)", error)
+                else:
+                    await self.behind.add(inode)
+                    return
         try:
             await self.commit(inode)
         except CheloniaError as error:
@@ -100,14 +104,38 @@ class FileCommitter:
         if inode.gone:
             self.let_go(inode)  # it may have been removed while it was written to the journal
         if copy is None or inode.gone or not (copy.staged.changed or copy.queued):
+            await self._unmark(inode)
             return
+        queued = copy.queued
         async with copy.lock:
             await self._commit(inode, copy)
             self.let_go(inode)
+        if queued:
+            await self._journal.settled()
+
+    async def _unmark(self, inode: Inode) -> None:
+        """A file that stays empty is whole: nobody need wait for bytes. Where that cannot be said they wait for 3 s."""
+        known = inode.attributes
+        if self.is_marked(inode):
+            place, setting = LogicalName(inode.guid, ()), Setting(accessed_ns=known.modified_ns)
+            change = Set(place, setting, when=When(etags=(known.etag,)))
+            with contextlib.suppress(CheloniaError):
+                if (after := (await self._cluster.change(change)).attributes) is not None:
+                    inode.learn(after)
+
+    def is_marked(self, inode: Inode) -> bool:
+        """Whether others wait for bytes from here that are not to come: it was made here, and nothing was written."""
+        written = inode.copy is not None and (inode.copy.staged.changed or inode.copy.queued)
+        known = inode.attributes
+        return inode.made_ns > 0 and not inode.gone and not written and is_unwritten(known, known.created_ns)
 
     def makes_many(self) -> bool:
         """Take note that a file is made. Returns: whether its `close` will not wait for the commit."""
         return self.behind.makes_many() and not self._strict
+
+    async def settled(self) -> None:
+        """Return once what was let go of stays so after a power cut."""
+        await self._journal.settled()
 
     async def settle(self, inode: Inode) -> None:
         """Commit now what was closed and waits."""
@@ -145,15 +173,16 @@ class FileCommitter:
     async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
         """Keep a small file for a commit that begins at once."""
         async with copy.lock:
-            copy.commit, kept_ns = new_etag(), copy.written_ns
+            copy.commit, copy.kept_ns = new_etag(), copy.written_ns
             record = record_of(inode.guid, str(self._place(inode, copy)), copy.staged, copy.settled(), copy.commit)
             await self._packed.keep(record, copy.read(0, copy.staged.size))
-            copy.queued, copy.kept_ns = True, kept_ns
+            copy.queued = True
 
     async def _behind(self, inode: Inode) -> bool:
         """Commit what was closed. Returns: whether others may be committed like it."""
+        queued = inode.copy is not None and inode.copy.queued
         try:
-            await self.commit(inode)
+            await (self.commit(inode) if queued else self._unmark(inode))
         except (CheloniaError, OSError) as error:
             await self._unsent(inode, error)
             return False

@@ -21,8 +21,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import LEAVE, Looked, Setting
 from chelonia.core.values import replace
 from chelonia_fuse.inodes import Inode
-from chelonia_fuse.ranges import Range
-from chelonia_fuse.staging import Staged
+from chelonia_fuse.staging import Range, Staged
 
 FILES_OPEN_MAX: Final = 512
 """Copies whose file is kept open: half of what a process may have by default."""

@@ -116,7 +116,7 @@ class FileSystem:
     async def make(self, parent: Inode, name: str, mode: int, device: int, owner: Owner) -> Inode:
         """Make a file or special file (mknod)."""
         if stat.S_ISREG(mode) or not stat.S_IFMT(mode):
-            return await self._made_file(parent, name, mode, owner)
+            return await self._made_file(parent, name, mode, owner, marked=False)
         kind = Setting(mode=mode & 0o177777, uid=owner.uid, gid=self._group(parent, owner), device=device)
         return await self._made(parent, name, Make(self._inside(parent, name), TYPE_SPECIAL, kind, when=_NEW))
 
@@ -138,16 +138,14 @@ class FileSystem:
         done = await self._cluster.change(change)
         return self._new(parent, name, done.attributes)
 
-    async def _made_file(self, parent: Inode, name: str, mode: int, owner: Owner) -> Inode:
-        setting, asked_ns = self._setting_of_new(parent, mode, owner), time.monotonic_ns()
+    async def _made_file(self, parent: Inode, name: str, mode: int, owner: Owner, *, marked: bool) -> Inode:
+        setting = Setting(
+            stat.S_IMODE(mode), owner.uid, self._group(parent, owner), accessed_ns=UNWRITTEN_NS if marked else None
+        )
+        asked_ns = time.monotonic_ns()
         inode = self._new(parent, name, await self._cluster.make_file(self._inside(parent, name), setting))
         inode.made_ns = asked_ns
         return inode
-
-    def _setting_of_new(self, parent: Inode, mode: int, owner: Owner) -> Setting:
-        marked = self.committer.makes_many()
-        accessed_ns = UNWRITTEN_NS if marked else None
-        return Setting(stat.S_IMODE(mode), owner.uid, self._group(parent, owner), accessed_ns=accessed_ns)
 
     def _new(self, parent: Inode, name: str, attributes: Attributes | None) -> Inode:
         if attributes is None:
@@ -170,7 +168,7 @@ class FileSystem:
         inode = self.inodes.named(parent.number, name)
         await self._before_removal(inode)
         what = Removing.COLLECTION if directory else Removing.NAME
-        async with _settled(inode):
+        async with self._settled(inode):
             await self._cluster.change(Remove(self._inside(parent, name), what))
             self._removed(parent, name, inode)
 
@@ -184,6 +182,13 @@ class FileSystem:
         copy = self.cache.of(inode)
         if copy.staged.size <= FETCHED_FOR_REMOVAL_BYTES_MAX:
             await self._reader.ensure(inode, 0, copy.staged.size)
+
+    async def _before_replacing(self, inode: Inode | None) -> None:
+        try:
+            await self._before_removal(inode)
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_FOUND:  # somebody else has just removed it
+                raise
 
     async def _written(self, inode: Inode) -> None:
         """Wait until the mount that has made a file, and closed it a moment ago, has committed its bytes."""
@@ -210,8 +215,8 @@ class FileSystem:
         if inode is not None and inode is not there:
             await self.committer.settle(inode)  # what has a new name is whole
         if over is Over.REPLACE and there is not inode:
-            await self._before_removal(there)
-        async with _settled(there):
+            await self._before_replacing(there)
+        async with self._settled(there):
             done = await self._cluster.change(Move(self._inside(old, old_name), self._inside(new, new_name), over))
             if inode is not None and inode is there:
                 return
@@ -229,6 +234,17 @@ class FileSystem:
         if over is Over.EXCHANGE and there is not None:
             there.learned_ns = 0
             self.inodes.name(there, old.number, old_name)
+
+    @contextlib.asynccontextmanager
+    async def _settled(self, inode: Inode | None) -> AsyncIterator[None]:
+        """While a name is taken away no commit of what it leads to is on its way: it would change what is gone."""
+        copy = inode.copy if inode is not None else None
+        if copy is None or not copy.queued:
+            yield
+            return
+        async with copy.lock:
+            yield
+        await self.committer.settled()
 
     async def link(self, inode: Inode, parent: Inode, name: str) -> None:
         """Give a file one more name."""
@@ -280,7 +296,7 @@ class FileSystem:
     async def create(self, parent: Inode, name: str, flags: int, mode: int, owner: Owner) -> Handle:
         """Make a file and open it; one that is there is opened, unless the caller wants a new one."""
         try:
-            inode = await self._made_file(parent, name, mode, owner)
+            inode = await self._made_file(parent, name, mode, owner, marked=self.committer.makes_many())
         except CheloniaError as error:
             if error.kind not in (Kind.PRECONDITION, Kind.EXISTS):
                 raise
@@ -385,6 +401,8 @@ class FileSystem:
             await self.committer.close(inode)
         finally:
             inode.opens -= 1
+            if not inode.opens and self.committer.is_marked(inode):
+                await self.committer.behind.add(inode)
             if inode.gone and not inode.opens:
                 self.cache.drop(inode)
             self.forgotten(self.inodes.drop(inode))
@@ -410,17 +428,6 @@ _PAUSE_S: Final = 0.03
 """Between two looks at a file whose bytes are to come."""
 _LOOKS_MAX: Final = round(AWAITED_S / _PAUSE_S)
 """So many of them at most: this machine's clock may be slow, and no bytes may come."""
-
-
-@contextlib.asynccontextmanager
-async def _settled(inode: Inode | None) -> AsyncIterator[None]:
-    """While a name is taken away no commit of what it leads to is on its way: it would be a change of what is gone."""
-    copy = inode.copy if inode is not None else None
-    if copy is None or not copy.queued:
-        yield
-        return
-    async with copy.lock:
-        yield
 
 
 def _is_awaited(inode: Inode, known: Attributes) -> bool:

@@ -22,8 +22,7 @@ from msgspec import structs
 
 from chelonia.core.ids import Guid
 from chelonia.core.ports.files import Setting
-from chelonia_fuse.ranges import Range, Ranges
-from chelonia_fuse.staging import Staged
+from chelonia_fuse.staging import Range, Ranges, Staged
 
 TURN_BYTES: Final = 16 << 20
 """Of a file of packed records, before the other one is used."""
@@ -75,6 +74,7 @@ class StagingJournal:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
+        self._unsynced = False
         self.packed = PackedJournal(directory.with_name("packed"))
 
     def write(self, record: JournalRecord) -> None:
@@ -92,6 +92,17 @@ class StagingJournal:
         """Let go of a record."""
         with contextlib.suppress(FileNotFoundError):
             self._path(guid).unlink()
+            self._unsynced = True
+
+    async def settled(self) -> None:
+        """Return once the disk knows what was let go of: after a power cut it is not committed again."""
+        try:
+            if self._unsynced:
+                self._unsynced = False
+                await asyncio.to_thread(self._sync)
+            await self.packed.settled()
+        except OSError as error:
+            _LOG.error("journal %s: %s: after a power cut what is committed may be tried again", self._directory, error)
 
     def records(self) -> list[JournalRecord]:
         """All that is kept. One that cannot be read is set aside, and told."""
@@ -129,6 +140,7 @@ class PackedJournal:
         self._held: list[set[str]] = [set(), set()]
         self._at = self._size = 0
         self._syncs: list[asyncio.Task[None]] = []
+        self._unsynced = False
 
     def records(self) -> Iterator[tuple[JournalRecord, bytes]]:
         """All that an earlier mount kept here."""
@@ -146,14 +158,31 @@ class PackedJournal:
         """Let go of all."""
         for fd in self._fds:
             os.ftruncate(fd, 0)
+        self._sync_both()
 
     async def keep(self, record: JournalRecord, data: bytes) -> None:
-        """Return once a record and its bytes are on the disk; who comes meanwhile shares the next sync."""
+        """Return once a record and its bytes are on the disk; who comes meanwhile shares the next sync.
+
+        Raises: OSError when they are not; then they are not kept.
+        """
         if self._size > TURN_BYTES and not self._held[1 - self._at]:
             self._at, self._size = 1 - self._at, 0
         at = 1 - self._at if record.guid in self._held[1 - self._at] else self._at
         self._write(at, msgspec.json.encode(record), data)
         self._held[at].add(record.guid)
+        try:
+            await self._synced()
+        except OSError:
+            self.done(record.guid)
+            raise
+
+    async def settled(self) -> None:
+        """Return once the disk knows what is done. Raises: OSError."""
+        if self._unsynced:
+            await self._synced()
+
+    async def _synced(self) -> None:
+        self._unsynced = True
         if len(self._syncs) < 2:
             self._syncs.append(asyncio.create_task(self._sync(self._syncs[-1] if self._syncs else None)))
         await asyncio.shield(self._syncs[-1])
@@ -161,7 +190,8 @@ class PackedJournal:
     async def _sync(self, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
-                await asyncio.wait([before])
+                await before  # when it failed, nobody knows what of the file is on the disk
+            self._unsynced = False
             await asyncio.to_thread(self._sync_both)
         finally:
             del self._syncs[0]
@@ -171,12 +201,14 @@ class PackedJournal:
             os.fdatasync(fd)
 
     def done(self, guid: str) -> None:
-        """A change is committed, or no more."""
+        """A change is committed, or no more. Where its file is full the next mount commits it again: it has applied."""
         for at, held in enumerate(self._held):
             if guid in held:
                 held.discard(guid)
+                self._unsynced = True
                 if held:
-                    self._write(at, guid.encode(), b"")
+                    with contextlib.suppress(OSError):
+                        self._write(at, guid.encode(), b"")
                 else:
                     os.ftruncate(self._fds[at], 0)
                     self._size = 0 if at == self._at else self._size

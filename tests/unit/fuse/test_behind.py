@@ -56,6 +56,8 @@ def young_as_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
         async def asked(*args: object) -> object:
             answer = await ask(*args)
+            if method == "list":
+                return replace(answer, entries=tuple(_young(each) for each in answer.entries))
             return [_young(each) for each in answer] if method in ("look", "apply") else answer
 
         return asked
@@ -315,3 +317,25 @@ async def test_a_clock_that_is_slow_makes_nobody_wait_for_long(
     monkeypatch.setattr(filesystem, "_PAUSE_S", 0.0)
     async with asyncio.timeout(20):
         assert await other.read("f") == b""
+
+
+async def test_nobody_waits_for_the_bytes_of_a_file_that_stays_empty(mount: Trial, other: Trial) -> None:
+    await mount.close(await mount.open("f", NEW))
+    await mount.committer.behind.drained()
+    other.network.asked.clear()
+    assert await other.read("f") == b""
+    assert other.network.asked.count("look") < 5
+    seen = (await other.find("f")).attributes
+    assert seen.accessed_ns == seen.modified_ns
+
+
+async def test_renaming_over_a_marked_file_that_has_just_been_removed(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(mount, monkeypatch)
+    await mount.write("marked", b"bytes", flags=NEW)
+    await other.write("new", b"new")
+    await other.find("marked")
+    await mount.system.remove(mount.root, "marked", directory=False)
+    await other.system.rename((other.root, "new"), (other.root, "marked"), Over.REPLACE)
+    assert await other.read("marked") == b"new"

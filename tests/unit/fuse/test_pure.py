@@ -21,8 +21,7 @@ from chelonia_fuse.committing import conflict_name
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.inodes import ROOT, Inode, Inodes, number_of
 from chelonia_fuse.options import Options, parse
-from chelonia_fuse.ranges import Ranges
-from chelonia_fuse.staging import PIECES_MAX, WHOLE_BYTES_MAX, Plan, Staged, joined
+from chelonia_fuse.staging import PIECES_MAX, WHOLE_BYTES_MAX, Plan, Ranges, Staged, joined
 from chelonia_fuse.stats import mode_of, shown
 from chelonia_fuse.xattrs import decoded, encoded
 

@@ -1,0 +1,108 @@
+"""The journal of a mount: its bytes on the disk, power cuts, a disk that is full or fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from chelonia_fuse import behind, committing, journal
+from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
+from tests.support.files import MemoryFiles
+from tests.unit.fuse.mounts import WHO, Trial, mounted
+from tests.unit.fuse.test_behind import NEW, held, many, young_as_the_clock_says
+
+RECORD = JournalRecord("6d4a", "/lab/f", "6d4a-0", 0, 5, 0, False, ((0, 5),), ((0, 5),), {"mode": 420}, "e1")
+TEXT = (
+    b'{"guid":"6d4a","path":"/lab/f","etag":"6d4a-0","base":0,"size":5,"kept":0,"appended":false,'
+    b'"valid":[[0,5]],"dirty":[[0,5]],"attributes":{"mode":420},"commit":"e1"}'
+)
+FRAME = bytes.fromhex("a30000000500000013f03e66")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(behind, "LINGER_S", 0.0)
+
+
+@pytest.fixture
+def twin() -> MemoryFiles:
+    return MemoryFiles(WHO)
+
+
+@pytest.fixture
+async def mount(twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    young_as_the_clock_says(monkeypatch)
+    return await many(await mounted(twin, tmp_path / "one"))
+
+
+class Disk:
+    """What a power cut leaves of the packed journal: what was synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._kept: dict[str, bytes] = {}
+        self.error: OSError | None = None
+        monkeypatch.setattr(journal.os, "fdatasync", self._sync)
+
+    def _sync(self, fd: int) -> None:
+        if self.error is not None:
+            raise self.error
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.parent.name == "packed":
+            self._kept[str(path)] = path.read_bytes()
+
+    def cut(self) -> None:
+        """Cut the power."""
+        for path, data in self._kept.items():
+            Path(path).write_bytes(data)
+
+
+async def test_the_bytes_of_the_journal_are_those_of_its_format(tmp_path: Path) -> None:
+    kept = StagingJournal(tmp_path / "journal")
+    kept.write(RECORD)
+    await kept.packed.keep(RECORD, b"bytes")
+    assert (tmp_path / "journal" / "6d4a.json").read_bytes() == TEXT
+    assert (tmp_path / "packed" / "0").read_bytes() == FRAME + TEXT + b"bytes"
+    again = StagingJournal(tmp_path / "journal")
+    assert again.records() == [RECORD]
+    assert list(again.packed.records()) == [(RECORD, b"bytes")]
+
+
+async def test_after_a_power_cut_nothing_that_was_committed_is_committed_again(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, go = Disk(monkeypatch), held(mount, monkeypatch)
+    for name in ("one", "two", "three"):
+        await mount.write(name, b"first", flags=NEW)
+    await mount.system.remove(mount.root, "two", directory=False)
+    go.set()
+    await mount.committer.behind.drained()
+    handle = await mount.open("one")
+    await mount.system.write(handle, 0, b"second")
+    await mount.system.sync(handle)
+    disk.cut()
+    again = await mounted(twin, tmp_path / "one")
+    await again.committer.work_off()
+    assert again.committer.conflicts == 0
+    assert await again.read("one") == b"second"
+
+
+async def test_a_sync_that_fails_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, kept = Disk(monkeypatch), PackedJournal(tmp_path / "packed")
+    disk.error = OSError(errno.EIO, "the disk fails")
+    with pytest.raises(OSError, match="the disk fails"):
+        await kept.keep(RECORD, b"bytes")
+    assert (tmp_path / "packed" / "0").read_bytes() == b""
+
+
+@pytest.mark.expect_log("the cache directory: .*files are committed without it")
+async def test_what_a_full_disk_does_not_take_is_committed_at_once(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Disk(monkeypatch).error = OSError(errno.ENOSPC, "no space left on device")
+    await mount.write("f", b"bytes", flags=NEW)
+    assert not len(mount.committer.behind)
+    assert (await mount.find("f")).attributes.size == 5
