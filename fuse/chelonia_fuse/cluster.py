@@ -93,10 +93,12 @@ class MountedCluster:
     send: Sender
     wanted: int
     away_until_s: float = 0.0
+    _looks: CallBatches[Look, Looked | Failure] = field(init=False)
     _changes: CallBatches[Change, Done | Failure] = field(init=False)
     _commits: CallBatches[Change, Done | Failure] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._looks = CallBatches(self.files.look, SystemClock(), again_ms=0)
         self._changes = CallBatches(self.files.apply, SystemClock())
         self._commits = CallBatches(self.files.apply, SystemClock(), again_ms=0)  # who commits tries again himself
 
@@ -112,7 +114,7 @@ class MountedCluster:
         if spare and self.is_away:
             raise CheloniaError(Kind.NETWORK, "look", str(place), "the cluster did not answer a moment ago")
         try:
-            (answer,) = await _in_time(self.files.look(new_call(), (Look(place, want, span),)), "look", place)
+            answer = await _in_time(self._looks.send(new_call(), Look(place, want, span)), "look", place)
         except CheloniaError as error:
             if error.kind in (Kind.NETWORK, Kind.TIMEOUT):
                 self.away_until_s = time.monotonic() + AWAY_S

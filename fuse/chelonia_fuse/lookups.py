@@ -28,6 +28,7 @@ class Lookups:
         self._cluster = cluster
         self._behind = behind
         self._inodes = inodes
+        self._listings: dict[int, asyncio.Future[None]] = {}
 
     async def lookup(self, parent: Inode, name: str) -> Inode:
         """What a name leads to. Raises: NOT_FOUND, DENIED."""
@@ -39,17 +40,21 @@ class Lookups:
         heard_ns = known.heard_ns if known is not None else -1
         if known is not None and heard_ns >= began_ns and time.monotonic_ns() < min(until_ns, heard_ns + HEARD_NS):
             return known
-        part = None if self._cluster.is_away else parent.children.asked(name, time.monotonic_ns())
-        listing = asyncio.ensure_future(self._list(parent, *part)) if part is not None else None
-        try:
-            if part is not None and listing is not None and not part[0]:  # it will tell of this name too
-                await listing
-                if self._serves(parent, name) is not None:
-                    return self._answered(parent, name)
-            return await self._looked(parent, name, known)
-        finally:
-            if listing is not None:
-                await listing
+        if await self._told(parent, name):
+            return self._answered(parent, name)
+        return await self._looked(parent, name, known)
+
+    async def _told(self, parent: Inode, name: str) -> bool:
+        """Whether a listing that is made for this lookup, or is on its way, tells of the name."""
+        began_ns, number = time.monotonic_ns(), parent.number
+        if self._cluster.is_away:
+            return False
+        if (part := parent.children.asked(name, began_ns)) is not None:
+            self._listings[number] = asyncio.ensure_future(self._list(parent, *part))
+        if (listing := self._listings.get(number)) is not None:
+            await asyncio.wait([listing])
+        fresh = parent.children.told.asked_ns >= began_ns and parent.children.has(name, time.monotonic_ns())
+        return not parent.gone and (fresh or self._serves(parent, name) is not None)
 
     async def _looked(self, parent: Inode, name: str, known: Inode | None) -> Inode:
         try:
@@ -94,6 +99,7 @@ class Lookups:
             return
         finally:
             children.listing = False
+            del self._listings[parent.number]
         entries = {each.name: each.attributes for each in page.entries}
         self._inodes.told(parent, Told(after, page.after, asked_ns, entries))
 

@@ -15,7 +15,7 @@ from chelonia.core.ports.files import Attributes
 
 VALID_NS: Final = 1_000_000_000
 """For how long names and attributes stand that were told."""
-_ASKED_MIN: Final = 3
+_ASKED_MIN: Final = 2
 """So many lookups that had to ask, within `VALID_NS`, before a listing is worth it."""
 _WINDOW_MIN: Final = 64
 _WINDOW_MAX: Final = 1000
@@ -62,7 +62,7 @@ class KnownNames:
     changed: dict[str, int] = field(default_factory=dict)
     _forgot_ns: int = -1
     _refused_ns: int = -_REFUSED_NS
-    _whole: int = -1
+    _whole: int | None = None
     _asked: list[int] = field(default_factory=list)
     _last: str = ""
     _window: int = 0
@@ -72,18 +72,18 @@ class KnownNames:
         return self.told.has(name, now_ns) and self.changed.get(name, -1) < self.told.asked_ns
 
     def asked(self, name: str, now_ns: int) -> tuple[str, int] | None:
-        """Take note of a lookup that has to ask. Returns: after which path to list how many entries, if that pays; the
-        caller does so, and says when it is over."""
+        """Take note of a lookup that has to ask. Returns: after which path to list how many entries, if that pays: from
+        this name on, or from the first. The caller does so, and says when it is over."""
         self._asked = [at for at in self._asked[-_WINDOW_MIN:] if now_ns - at < VALID_NS] + [now_ns]
         in_order, self._last = name.encode() > self._last.encode(), name
         if len(self._asked) < _ASKED_MIN or self.listing or now_ns < self._refused_ns + _REFUSED_NS:
             return None
-        if 0 <= self._whole <= _WORTH * len(self._asked):
+        if self._whole is None or 0 <= self._whole <= _WORTH * len(self._asked):
             self.listing = True
-            return "", _WINDOW_MAX
+            return "", _WINDOW_MIN if self._whole is None else _WINDOW_MAX
         self._window = min(max(_WINDOW_MIN, 2 * self._window), _WINDOW_MAX) if in_order else 0
         self.listing = in_order
-        return (name, self._window) if in_order else None
+        return (_before(name), self._window) if in_order else None
 
     def refused(self, now_ns: int) -> None:
         """Take note that it could not be listed."""
@@ -106,3 +106,9 @@ class KnownNames:
     def made(self, asked_ns: int) -> None:
         """Take note that the directory was made here, empty."""
         self.listed(Told(asked_ns=asked_ns))
+
+
+def _before(name: str) -> str:
+    """A path that stands before a name, with next to nothing between them; "" where there is none."""
+    last = ord(name[-1]) - 1
+    return name[:-1] + (chr(last) + "\U0010ffff" if last > ord(" ") and not 0xD800 <= last <= 0xDFFF else "")
