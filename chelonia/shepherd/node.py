@@ -41,6 +41,8 @@ REPORTED = "reported_boot"
 """Where `ShepherdState.extra` keeps the boot that reports are numbered by, where it is not that of a start."""
 BOOTS = "boots"
 """Where `ShepherdState.extra` keeps the boots before this one, newest first, with blanks between."""
+TOLD_TOGETHER = 30
+"""Replicas that one log line tells of: some 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,10 @@ class ShepherdNode:
             self.index.put(held)
             self.report(held.reference, delay_ms)
         self.journal.outdated(self.ports.clock.monotonic_ms(), self.settings.uncommitted_report_ms)
-        told = ", ".join([f"reference={held.reference} blob={held.blob} size={held.size}" for held in kept])
-        log.info("stored %s", told)
+        for start in range(0, len(kept), TOLD_TOGETHER):
+            some = kept[start : start + TOLD_TOGETHER]
+            told = ", ".join([f"reference={held.reference} blob={held.blob} size={held.size}" for held in some])
+            log.info("stored %s", told)
 
     def describe(self, reference: ReferenceId) -> ReportedReplica | None:
         """What a report says of a replica now."""

@@ -65,6 +65,8 @@ from chelonia.shepherd.waiting import settled
 
 log = logging.getLogger(__name__)
 
+ERASED_TOGETHER: Final = 64
+"""Replicas erased at once; before the next ones the authority is looked at again."""
 ASIDE_PAGE: Final = 200
 """Replicas in quarantine whose records are read at once: some tens of milliseconds."""
 READMITTED = "readmitted"
@@ -282,11 +284,14 @@ class ShepherdService:
         position = authority.position
         if authorities.obeyed(node.state, position) != node.state:
             await node.save(lambda now: authorities.obeyed(now, position))
-        outcomes = tuple([await self._delete_one(request, reference, position) for request, reference in references])
+        outcomes = list[DeleteOutcome]()
+        for start in range(0, len(references), ERASED_TOGETHER):
+            some = references[start : start + ERASED_TOGETHER]
+            outcomes += await asyncio.gather(*(self._delete_one(*each, position) for each in some))
         await node.disk.require(hard=True)  # a disk that has gone meanwhile answered like one that held nothing
         with contextlib.suppress(CheloniaError):
             await self._stock.note(durably=True)  # else a start soon after this is confirmed takes it for a loss
-        return outcomes
+        return tuple(outcomes)
 
     async def toggle_report(self, call: Call, on: bool) -> bool:
         """Stop or resume heartbeats and reports. Returns whether reporting is on now. Raises: DENIED."""

@@ -67,6 +67,9 @@ class LocalBlobs:
         self._small_bytes_max = small_bytes_max
         self._begun = False
         self._writers: dict[ReferenceId, SmallWriter] = {}
+        self._erasing = asyncio.Lock()
+        self._to_erase: dict[ReferenceId, None] = {}
+        self._erased = set[ReferenceId]()
         try:
             self._segments = BlobSegments(root, self._say_segments, segment_bytes)
             self._check_segments()
@@ -221,11 +224,32 @@ class LocalBlobs:
             await self._files.trim(reference, size)
 
     async def erase(self, reference: ReferenceId) -> bool:
-        """Remove bytes and record durably, wherever they are; False when there was nothing."""
-        if not self._segments.holds(reference):
-            return await self._files.erase(reference)
-        beside = await self._files.run(lambda: self._segments.erase(reference) and self._is_beside(reference))
-        return not beside or await self._files.erase(reference)
+        """Remove bytes and record durably, wherever they are; False when there was nothing.
+
+        One thread erases at a time; what waits meanwhile and is small goes together."""
+        small = self._segments.holds(reference)
+        if small:
+            self._to_erase[reference] = None
+            await asyncio.sleep(0)  # who is asked for at the same time goes with it
+        async with self._erasing:
+            if reference in self._to_erase:
+                batch, self._to_erase = tuple(self._to_erase), {}
+                self._erased.difference_update(batch)
+                self._erased.update(await self._files.run(lambda: self._erase_small(batch)))
+            if reference in self._erased:
+                self._erased.remove(reference)
+                return True
+            if small:  # something is in its way, or beside it
+                await self._files.run(lambda: self._segments.erase(reference))
+            return await self._files.erase(reference) or small
+
+    def _erase_small(self, references: Sequence[ReferenceId]) -> list[ReferenceId]:
+        """Those of which nothing is left: none where one cannot be erased, for nobody fails for another's bytes."""
+        try:
+            self._segments.erase(*references)
+        except OSError:
+            return []
+        return [reference for reference in references if not self._is_beside(reference)]
 
     def _is_beside(self, reference: ReferenceId) -> bool:
         """Whether something of it is kept or set aside."""

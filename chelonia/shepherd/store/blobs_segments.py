@@ -269,14 +269,15 @@ class BlobSegments:
                         os.pwrite(file.fd, bytes((layout.COMMITTED,)), place.at + layout.STATE_AT)
                     self._part(reference)[reference] = layout.pack(place._replace(committed=True))
 
-    def erase(self, reference: ReferenceId) -> bool:
-        """Leave nothing of a replica, durably; False when there was nothing."""
+    def erase(self, *references: ReferenceId) -> bool:
+        """Leave nothing of these replicas, durably, with one sync a segment; False when there was nothing of any."""
         with self._moving:
-            self._take(reference)
-            if reference not in self._stale:
-                return False
-        self._wipe_stale([reference])
-        return True
+            for reference in references:
+                self._take(reference)
+            found = [reference for reference in references if reference in self._stale]
+        if found:
+            self._wipe_stale(found)
+        return bool(found)
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
@@ -369,32 +370,36 @@ class BlobSegments:
 
     def _wipe_stale(self, references: Iterable[ReferenceId]) -> None:
         """Leave nothing of entries that are not in use any more, durably. What fails is tried again by `erase`."""
-        changes = list[tuple[SegmentFile, int]]()
-        wiped = list[tuple[ReferenceId, Place]]()
         with self._moving:
             self._check_open()
-            for reference in references:
-                for place in self._stale.get(reference, ()):
-                    with self._reopening(place.segment):
-                        changes += self._wiped(place)
-                    wiped.append((reference, place))
-        for file, change in changes:
+            wiped = {reference: tuple(self._stale.get(reference, ())) for reference in references}
+        runs = list[tuple[int, int, int]]()
+        for place in sorted(place for places in wiped.values() for place in places):
+            if runs and runs[-1][::2] == (place.segment, place.at):  # beside the one before: one hole
+                runs[-1] = (place.segment, runs[-1][1], place.end)
+            else:
+                runs.append((place.segment, place.at, place.end))
+        changes = dict[SegmentFile, int]()
+        for segment, at, end in runs:
+            with self._reopening(segment):
+                changes.update(self._wiped(segment, at, end))
+        for file, change in changes.items():
             file.sync(change, added=False)
         with self._moving:
-            for reference, place in wiped:
-                left = [each for each in self._stale.pop(reference, ()) if each != place]
+            for reference, places in wiped.items():
+                left = [each for each in self._stale.pop(reference, ()) if each not in places]
                 if left:
                     self._stale[reference] = left
 
-    def _wiped(self, place: Place) -> list[tuple[SegmentFile, int]]:
-        """What to wait for; nothing when its segment is gone."""
+    def _wiped(self, segment: int, at: int, end: int) -> dict[SegmentFile, int]:
+        """What to wait for; nothing when the segment is gone."""
         try:
-            file = self._file(place.segment)
+            file = self._file(segment)
         except FileNotFoundError:
             if not self.is_here():
                 raise  # the disk is away: nothing is known to be gone
-            return []
-        return [(file, file.wipe(place.at, place.end))]
+            return {}
+        return {file: file.wipe(at, end)}
 
     def _read_at(self, place: Place, at: int, length: int) -> bytes:
         """Raises: NOT_ALIVE when the bytes are rotten or their segment is gone."""

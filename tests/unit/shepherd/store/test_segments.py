@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from chelonia.core.ports.shepherd import ByteRange, SmallReplica, StoreIdentity
 from chelonia.shepherd.store import blobs_segment_file, blobs_segment_start
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_local import LocalBlobs
+from chelonia.shepherd.store.blobs_segment_file import SegmentFile
+from chelonia.shepherd.store.blobs_segment_start import name_of
 from chelonia.shepherd.store.blobs_segments import BlobSegments
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES
 from chelonia.shepherd.store.store_state import read_identity
@@ -578,6 +581,41 @@ def test_what_is_rotten_is_not_moved_as_if_it_were_whole(tmp_path: Path, expect_
 # --- the engine -----------------------------------------------------------------------------------------------------
 
 IDENTITY = StoreIdentity("store", ServiceId("https://h:1/Shepherd"), "cluster")
+
+
+async def test_what_is_erased_together_shares_hole_and_sync_and_loses_no_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "a"
+    store = LocalBlobs(root)
+    await store.store_whole(replicas(*range(9)))
+    calls = list[str]()
+    for name in ("wipe", "sync"):
+        whole = getattr(SegmentFile, name)
+
+        def counted(*args: Any, name: str = name, whole: Callable[..., Any] = whole, **named: Any) -> Any:
+            calls.append(name)
+            return whole(*args, **named)
+
+        monkeypatch.setattr(SegmentFile, name, counted)
+    gone = (1, 2, 3, 6, 7)
+    assert await asyncio.gather(*(store.erase(named(number)) for number in gone)) == [True] * 5
+    assert calls == ["wipe", "wipe", "sync"]
+    assert held(after_crash(root, tmp_path / "b")) == [0, 4, 5, 8]
+    store.close()
+
+
+async def test_what_cannot_be_erased_holds_up_nothing_that_is_erased_with_it(tmp_path: Path) -> None:
+    store = LocalBlobs(tmp_path, segment_bytes=4 * BLOCK_BYTES)
+    for number in range(4):
+        await store.store_whole(replicas(number))
+    segments = [store._segments.place(named(each)).segment for each in range(4)]
+    assert len(set(segments)) > 1
+    store._segments._opened.clear()
+    (tmp_path / "segments" / name_of(segments[1])).write_bytes(layout.encode_segment(b"another!"))
+    erased = await asyncio.gather(*(store.erase(named(each)) for each in range(4)), return_exceptions=True)
+    assert [isinstance(each, CheloniaError) for each in erased] == [each == segments[1] for each in segments]
+    store.close()
 
 
 async def test_a_store_whose_segments_are_gone_is_not_there(tmp_path: Path) -> None:
