@@ -107,7 +107,9 @@ class Client:
         self._writes: CallBatches[Change, Done | Failure] | None = None
         self._looks: CallBatches[Look, Looked | Failure] | None = None
         self._stats = CallBatches(bartender.stat, self.clock, again_ms=0)
-        self._stats_asked = count()
+        self._deletions = CallBatches(bartender.del_file, self.clock, again_ms=retry_ms)
+        self._unlinkings = CallBatches(bartender.unlink, self.clock, again_ms=retry_ms)
+        self._numbers = count()
         self._retry_ms = retry_ms
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
@@ -155,7 +157,7 @@ class Client:
 
     async def stat(self, ln: str) -> Metadata:
         """Return all metadata of an entry. Raises: NOT_FOUND, DENIED."""
-        answer = await self.settled(partial(self._stat, NameRequest(str(next(self._stats_asked)), ln)))
+        answer = await self.settled(partial(self._stat, NameRequest(str(next(self._numbers)), ln)))
         if answer.kind == Kind.TOO_LARGE.value:  # with what others asked for: one message has room for it alone
             answer = await self.settled(lambda call: self.bartender.stat(call, (NameRequest("0", ln),)))
         if answer.kind:
@@ -238,12 +240,12 @@ class Client:
 
     async def del_file(self, ln: str) -> str:
         """Remove a file under all its names; `undelete` brings it back for a while. Raises: NOT_FOUND, DENIED."""
-        answer = await self.settled(lambda call: self.bartender.del_file(call, (NameRequest("0", ln),)))
+        answer = await self._deletions.send(new_call(), NameRequest(str(next(self._numbers)), ln))
         return _done("delFile", ln, answer)
 
     async def unlink(self, ln: str) -> str:
         """Drop one name; the last one takes the file with it, as `del_file` does. Raises: NOT_FOUND, DENIED."""
-        answer = await self.settled(lambda call: self.bartender.unlink(call, (NameRequest("0", ln),)))
+        answer = await self._unlinkings.send(new_call(), NameRequest(str(next(self._numbers)), ln))
         return _done("unlink", ln, answer)
 
     async def undelete(self, ln: str, target: str = "") -> str:

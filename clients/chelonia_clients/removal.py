@@ -12,9 +12,11 @@ from chelonia.core.metadata import Filter, Needed
 from chelonia_clients.client import SHORT, Client
 from chelonia_clients.local_files import to_ln
 from chelonia_clients.paths import Paths
-from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order
+from chelonia_clients.steps import Job, TransferResult, in_order
 
 WITH_PARENTS: Filter = (*SHORT, Needed("parents"))
+REMOVALS = 48
+"""Names that are removed at a time: they fill the calls that they share."""
 
 
 @dataclass(slots=True)
@@ -70,7 +72,7 @@ async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[s
 
 
 async def remove_tree(
-    client: Client, ln: str, *, all_names: bool = False, parallel: int = PARALLEL
+    client: Client, ln: str, *, all_names: bool = False, parallel: int = REMOVALS
 ) -> AsyncGenerator[TransferResult, None]:
     """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too.
 

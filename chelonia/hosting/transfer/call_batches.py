@@ -28,6 +28,8 @@ CALL_BYTES_MAX: Final = bounds.INLINE_CALL_BYTES_MAX // 2
 """Bytes of the files in one call: with their names and metadata it stays below what a user may send."""
 AGAIN_MS: Final = 10_000
 PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
+_PASSING: Final = frozenset({*AGAIN, *(kind.value for kind in AGAIN)})
+"""As `Files` answers it, and as the Bartender's operations do."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -35,7 +37,7 @@ _Batch = list[tuple[Q, "asyncio.Future[A]"]]
 
 
 class CallBatches(Generic[Q, A]):
-    """What one client asks of one operation that takes many elements: the changes of `apply`, looks, or `stat`."""
+    """What one client asks of one operation of many elements: the changes of `apply`, looks, `stat`, deletions."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class CallBatches(Generic[Q, A]):
             pause_ms = backoff.failed()
             over = self._clock.monotonic_ms() + pause_ms > give_up_ms
             for (_, waiting), told in zip(batch, answers, strict=True):
-                passing = getattr(told, "kind", None) in AGAIN
+                passing = getattr(told, "kind", None) in _PASSING
                 if not waiting.done() and (over or not passing):
                     waiting.set_result(told)
             if not _open(batch):

@@ -8,6 +8,7 @@ outboxes, with a user's deletion behind it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from chelonia.core import bounds
@@ -17,6 +18,7 @@ from chelonia.core.ids import (
     OVERWRITTEN_OBJECT,
     PENDING_OBJECT,
     REBUILD_OBJECT,
+    SHEPHERD_PREFIX,
     TRASH_OBJECT,
     BlobId,
     Guid,
@@ -41,7 +43,9 @@ from chelonia.librarian.namespace.tree import blobs_of, type_of
 _LOG = logging.getLogger(__name__)
 
 PAGE = 200
-"""What has expired and is swept together; each is a transact of its own."""
+"""What has expired and is looked at together."""
+TOGETHER = 20
+"""Deleted files that go in one transact: some hundreds of changes. An upload that was given up goes by itself."""
 
 
 class Expiring:
@@ -58,11 +62,22 @@ class Expiring:
             due = await self._due(index)
             while due and self._leading.now:
                 gone = 0
-                for key in due:
-                    gone += await self._leading.apply(await decide(key))
+                some = TOGETHER if index == TRASH_OBJECT else 1
+                for start in range(0, len(due), some):
+                    gone += await self._let_go([await decide(key) for key in due[start : start + some]])
                 due = await self._due(index) if gone == len(due) else ()
         if (still := self._leading.litter) is not None:
             await self._forget_deleted(still)
+
+    async def _let_go(self, decided: Sequence[Sequence[Element]]) -> int:
+        """Apply what was decided, in one transact where nothing is in two of them; how many went through."""
+        shared = Counter(obj for each in decided for obj in {element.object for element in each})
+        others = [obj for obj, count in shared.items() if count > 1 and not obj.startswith(SHEPHERD_PREFIX)]
+        together = [element for each in decided for element in each]
+        fits = len(together) < bounds.TRANSACT_ELEMENTS_MAX and {TRASH_OBJECT}.issuperset(others)
+        if len(decided) > 1 and fits and await self._leading.apply(together):
+            return len(decided)
+        return sum([await self._leading.apply(each) for each in decided])
 
     async def _forget_deleted(self, still: Element) -> None:
         """What was deleted since a rebuild mattered to who was missing in it; all are back, or forgotten."""

@@ -307,13 +307,11 @@ class Names:
         return await self.draft(call, give_up(Opened(header), self._now()), "", header)
 
     async def _doomed(self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = ()) -> Doomed:
-        """Read what removing an entry touches: its parents and its blobs."""
+        """Read what removing an entry touches: its parents, and its blobs where the trash does not keep them."""
         names = dict.fromkeys((*tree.names_of(entry), *extra))
         ids = list(dict.fromkeys(entry_id(parent) for parent, _ in names))
-        parents, blobs = await asyncio.gather(
-            self._records.get(call, ids, tree.slot_filter(dict.fromkeys(name for _, name in names))),
-            self.blobs(call, entry),
-        )
+        parents = await self._records.get(call, ids, tree.slot_filter(dict.fromkeys(name for _, name in names)))
+        blobs = await self.blobs(call, entry) if self._keep_ms <= 0 else ()
         return Doomed(entry, {Guid(parent.id): parent for parent in parents}, blobs)
 
     # --- moving and changing ----------------------------------------------------------------------------------------

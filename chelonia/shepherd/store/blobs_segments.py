@@ -373,14 +373,8 @@ class BlobSegments:
         with self._moving:
             self._check_open()
             wiped = {reference: tuple(self._stale.get(reference, ())) for reference in references}
-        runs = list[tuple[int, int, int]]()
-        for place in sorted(place for places in wiped.values() for place in places):
-            if runs and runs[-1][::2] == (place.segment, place.at):  # beside the one before: one hole
-                runs[-1] = (place.segment, runs[-1][1], place.end)
-            else:
-                runs.append((place.segment, place.at, place.end))
         changes = dict[SegmentFile, int]()
-        for segment, at, end in runs:
+        for segment, at, end in _holes(place for places in wiped.values() for place in places):
             with self._reopening(segment):
                 changes.update(self._wiped(segment, at, end))
         for file, change in changes.items():
@@ -532,3 +526,14 @@ class BlobSegments:
 def _same(one: int | None, other: int) -> bool:
     """Whether two packed places are one, whatever the state there."""
     return one is not None and one >> 1 == other >> 1
+
+
+def _holes(places: Iterable[Place]) -> list[tuple[int, int, int]]:
+    """(segment, first byte, end) of what is to be wiped: what lies side by side is one hole."""
+    holes = list[tuple[int, int, int]]()
+    for place in sorted(places):
+        begin = place.at
+        if holes and holes[-1][::2] == (place.segment, place.at):
+            begin = holes.pop()[1]
+        holes.append((place.segment, begin, place.end))
+    return holes

@@ -13,9 +13,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Client, Metadata
 from chelonia_clients.output import human_size, original_status
-from chelonia_clients.removal import RemovalPlan, foresee, other_names, remove_tree
+from chelonia_clients.removal import REMOVALS, RemovalPlan, foresee, other_names, remove_tree
 from chelonia_clients.session import Session, parallel_of
-from chelonia_clients.steps import PARALLEL
 from chelonia_clients.verbs.namespace import each_name
 
 SHOWN: Final = 20
@@ -91,7 +90,7 @@ async def _seen(client: Client, ln: str) -> Metadata:
 
 async def _whole(session: Session, arguments: Arguments, ln: str, *, all_names: bool) -> None:
     _refuse_root(ln)
-    client, out, parallel = session.client(), session.out, parallel_of(arguments, PARALLEL)
+    client, out, parallel = session.client(), session.out, parallel_of(arguments, REMOVALS)
     elsewhere = (await foresee(client, ln, all_names=True)).elsewhere if all_names else []
     async for done in remove_tree(client, ln.rstrip("/"), all_names=all_names, parallel=parallel):
         if done.error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.bartender import NameRequest, Outcome
 from chelonia.core.ports.files import Change, Done, Failure, Files, Make
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.transfer.call_batches import CallBatches
@@ -128,6 +130,23 @@ async def test_stats_that_come_together_share_their_calls(client: Client, fake: 
     told = await asyncio.gather(*(client.stat(("/f", "/none")[n % 2]) for n in range(40)), return_exceptions=True)
     assert [getattr(each, "kind", "") for each in told] == ["", Kind.NOT_FOUND] * 20
     assert len({call.request_key for _, call in fake.calls}) <= 4
+
+
+async def test_deletions_that_come_together_share_their_calls_and_are_settled_under_their_keys() -> None:
+    asked: list[tuple[RequestKey, int]] = []
+
+    async def del_file(call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
+        unknown = not asked
+        asked.append((call.request_key, len(requests)))
+        await asyncio.sleep(0.01)
+        kind, cause = (Kind.OUTCOME_UNKNOWN.value, "no answer") if unknown else ("", "")
+        return tuple(Outcome(each.request_id, "" if unknown else "deleted", kind, cause) for each in requests)
+
+    made = Client(cast(Any, SimpleNamespace(stat=None, unlink=None, del_file=del_file)), cast(Any, None))
+    assert set(await asyncio.gather(*(made.del_file(f"/f{n}") for n in range(40)))) == {"deleted"}
+    assert len(asked) <= 6
+    first = asked[0]
+    assert asked.count(first) == 2, "what may have applied is asked again under its key"
 
 
 async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(client: Client) -> None:

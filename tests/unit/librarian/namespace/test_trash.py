@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.contents.uploads import CommitFile
+from chelonia.core.contents.uploads import CommitFile, CopyFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey
 from chelonia.core.ports.ahash import Page
@@ -233,6 +233,24 @@ def test_many_that_expire_at_once_all_go() -> None:
 
             await p.until(empty)
             assert await trashed(p.b) == []
+
+    run_virtual(scenario())
+
+
+def test_copies_that_expire_together_take_their_bytes_along() -> None:
+    async def scenario() -> None:
+        async with paper(settings=replace(KEPT, trash_keep_ms=1_000)) as p:
+            guid, blob = await p.upload("f", copies=1)
+            copy = await p.b.service.copy_file(BARTENDER, CopyFile(guid, p.b.begin("g")))
+            for each in (guid, copy):
+                await p.b.service.delete(BARTENDER, Delete(each))
+
+            async def erased() -> bool:
+                return not p.holding(blob)
+
+            await p.until(erased)
+            assert not (await p.b.stored(f"blob:{blob}")).exists
+            assert broken(await snapshot(p.b)) == ()
 
     run_virtual(scenario())
 
