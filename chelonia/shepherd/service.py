@@ -284,14 +284,11 @@ class ShepherdService:
         position = authority.position
         if authorities.obeyed(node.state, position) != node.state:
             await node.save(lambda now: authorities.obeyed(now, position))
-        outcomes = list[DeleteOutcome]()
-        for start in range(0, len(references), ERASED_TOGETHER):
-            some = references[start : start + ERASED_TOGETHER]
-            outcomes += await asyncio.gather(*(self._delete_one(*each, position) for each in some))
+        outcomes = await self._delete_all(references, position)
         await node.disk.require(hard=True)  # a disk that has gone meanwhile answered like one that held nothing
         with contextlib.suppress(CheloniaError):
             await self._stock.note(durably=True)  # else a start soon after this is confirmed takes it for a loss
-        return tuple(outcomes)
+        return outcomes
 
     async def toggle_report(self, call: Call, on: bool) -> bool:
         """Stop or resume heartbeats and reports. Returns whether reporting is on now. Raises: DENIED."""
@@ -449,6 +446,15 @@ class ShepherdService:
             request_id, reference, True, "creating", "md5", facts.checksums.md5,
             size=facts.size, guid=facts.guid, local_id=reference,
         )  # fmt: skip
+
+    async def _delete_all(
+        self, references: tuple[tuple[str, ReferenceId], ...], position: Position
+    ) -> tuple[DeleteOutcome, ...]:
+        outcomes = list[DeleteOutcome]()
+        for start in range(0, len(references), ERASED_TOGETHER):
+            some = references[start : start + ERASED_TOGETHER]
+            outcomes += await asyncio.gather(*(self._delete_one(*each, position) for each in some))
+        return tuple(outcomes)
 
     async def _delete_one(self, request_id: str, reference: ReferenceId, position: Position) -> DeleteOutcome:
         if revoked := authorities.revoked(self._node.state, position):  # older metadata were put back meanwhile

@@ -227,7 +227,7 @@ class BlobSegments:
         """Put entries on stable storage, in the place of others of the same replicas."""
         with self._adding:
             known, file = self._writable(sum(len(each.body) + BLOCK_BYTES for each in entries))
-            places, written, at = list[Place](), list[bytes](), known.end
+            at, places, written = known.end, list[Place](), list[bytes]()
             for each in entries:
                 places.append(each.header.place(known.number, at // BLOCK_BYTES))
                 written.append(layout.encode(known.key, each.header, each.body))
@@ -312,14 +312,14 @@ class BlobSegments:
             known = self._dying()
             if known is None or self._closed:
                 return False
+            if not known.live:
+                self._drop(known)
+                return True
             moved = list[Entry]()
             try:
-                if not known.live:
-                    self._drop(known)
-                    return True
                 moved = self._living(known)
             except OSError as error:
-                if error.errno not in DAMAGE or not known.live or not self.is_here():
+                if error.errno not in DAMAGE or not self.is_here():
                     raise
             if moved:
                 self.add(moved)
