@@ -2,7 +2,8 @@
 
 All copies that are wanted are stored at once; what is durable often enough is answered after a short grace for the
 rest, which repair makes then. A Shepherd that refuses or keeps silent has the next one asked in its place.
-What is to be stored in one turn of the event loop goes to the same Shepherds, in one call to each.
+What is to be stored in one turn of the event loop goes to the same Shepherds, in one call to each, as far as they have
+room for all of it; each is answered when it is durable itself.
 """
 
 from __future__ import annotations
@@ -19,69 +20,93 @@ from chelonia.core.cluster.placement import Demand
 from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, RequestKey, ServiceId
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from chelonia.core.timing.clock import Clock
-from chelonia.core.timing.racing import Race, many
+from chelonia.core.timing.racing import Race
 from chelonia.core.values import replace
+
+
+@dataclass(slots=True, eq=False)
+class _Stored:
+    """A blob that is being stored, and who waits for its receipts. `until_ms`: durable, it is answered then; -1: it is
+    not durable yet."""
+
+    blob: SmallBlob
+    waiting: asyncio.Future[tuple[Receipt, ...]]
+    given: dict[ServiceId, Receipt] = field(default_factory=dict)
+    refused: list[StoreOutcome] = field(default_factory=list)
+    until_ms: int = -1
+
+    def tell(self) -> None:
+        """Let him know: he may have gone away."""
+        if not self.waiting.done():
+            if self.until_ms < 0:
+                self.waiting.set_exception(_too_few(self.refused))
+            else:
+                self.waiting.set_result(tuple(self.given.values()))
 
 
 @dataclass(slots=True)
 class _Together:
-    """Blobs that are stored together, each with who waits for its receipts. `size`: bytes of all."""
+    """Blobs that are stored together. `size`: bytes of all."""
 
     call: Call
     wanted: int
     durable: int
-    blobs: list[SmallBlob] = field(default_factory=list)
-    waiting: list[asyncio.Future[tuple[Receipt, ...]]] = field(default_factory=list)
-    given: list[dict[ServiceId, Receipt]] = field(default_factory=list)
-    refused: list[list[StoreOutcome]] = field(default_factory=list)
+    blobs: list[_Stored] = field(default_factory=list)
     size: int = 0
 
-    def add(self, blob: SmallBlob) -> asyncio.Future[tuple[Receipt, ...]]:
+    def add(self, stored: _Stored) -> None:
         """One more."""
-        self.blobs.append(blob)
-        self.waiting.append(asyncio.get_running_loop().create_future())
-        self.given.append({})
-        self.refused.append([])
-        self.size += len(blob.data)
-        return self.waiting[-1]
+        self.blobs.append(stored)
+        self.size += len(stored.blob.data)
 
     def has_room(self, size: int) -> bool:
         """Whether one more fits into the calls."""
         return len(self.blobs) < bounds.BULK_ELEMENTS_MAX and self.size + size <= bounds.STORED_CALL_BYTES_MAX
 
-    def lacking(self, count: int) -> list[int]:
-        """Which have fewer receipts than that."""
-        return [n for n, given in enumerate(self.given) if len(given) < count]
+    def halves(self) -> list[_Together]:
+        """The same in two."""
+        both, middle = [_Together(self.call, self.wanted, self.durable) for _ in range(2)], len(self.blobs) // 2
+        for number, stored in enumerate(self.blobs):
+            both[number >= middle].add(stored)
+        return both
 
-    def heard(self, shepherd: ServiceId, which: Sequence[int], outcomes: Sequence[StoreOutcome]) -> list[int]:
-        """Take in what a Shepherd has answered; which it did not store."""
-        for n, outcome in zip(which, outcomes, strict=True):
-            if outcome.receipt is None:
-                self.refused[n].append(outcome)
-            else:
-                self.given[n][shepherd] = outcome.receipt
-        return [n for n, outcome in zip(which, outcomes, strict=True) if outcome.receipt is None]
+    def lacking(self, count: int) -> list[_Stored]:
+        """Those that somebody waits for which have fewer receipts than that."""
+        return [each for each in self.blobs if len(each.given) < count and not each.waiting.done()]
 
-    def tell(self) -> None:
-        """Let those know who wait: some may have gone away."""
-        for waiting, given, refused in zip(self.waiting, self.given, self.refused, strict=True):
-            if waiting.done():
-                continue
-            if len(given) < self.durable:
-                waiting.set_exception(_too_few(refused))
-            else:
-                waiting.set_result(tuple(given.values()))
+    def due_ms(self, later_ms: int) -> int:
+        """When the next one is answered that is durable, `later_ms` at the latest."""
+        return min([later_ms, *(each.until_ms for each in self.lacking(self.wanted) if each.until_ms >= 0)])
+
+    def tell_durable(self, now_ms: int, grace_ms: int) -> None:
+        """Answer those that have all copies, or have been durable for `grace_ms`."""
+        for each in self.blobs:
+            if each.until_ms < 0 and len(each.given) >= self.durable:
+                each.until_ms = now_ms + grace_ms
+            if len(each.given) >= self.wanted or 0 <= each.until_ms <= now_ms:
+                each.tell()
 
     def fail(self, error: BaseException) -> None:
         """Nobody waits on."""
-        for waiting in self.waiting:
-            if waiting.done():
+        for each in self.blobs:
+            if each.waiting.done():
                 continue
             if isinstance(error, CheloniaError):  # a traceback must not grow over a shared error
                 error = CheloniaError(error.kind, error.op, error.subject, error.cause)
-            waiting.set_exception(error)
+            each.waiting.set_exception(error)
+
+
+def _heard(shepherd: ServiceId, which: Sequence[_Stored], outcomes: Sequence[StoreOutcome]) -> list[_Stored]:
+    """Take in what a Shepherd has answered; which it did not store."""
+    for each, outcome in zip(which, outcomes, strict=True):
+        if outcome.receipt is None:
+            each.refused.append(outcome)
+        else:
+            each.given[shepherd] = outcome.receipt
+    return [each for each, outcome in zip(which, outcomes, strict=True) if outcome.receipt is None]
 
 
 class Storing:
@@ -107,7 +132,9 @@ class Storing:
             durable = min(self._settings.durable_copies, wanted)
             together = self._leaving[wanted] = _Together(call.keyed(RequestKey("")), wanted, durable)
             asyncio.get_running_loop().call_soon(self._begin, together)
-        return together.add(blob)
+        stored = _Stored(blob, asyncio.get_running_loop().create_future())
+        together.add(stored)
+        return stored.waiting
 
     def named(self, receipts: Iterable[Receipt]) -> None:
         """A transact has named these copies: their Shepherds hear of it with what they are given next."""
@@ -125,39 +152,53 @@ class Storing:
 
     async def _answer(self, together: _Together) -> None:
         try:
-            await self._store(together)
+            nodes = await self._candidates(together)
+            if nodes:
+                await self._store(together, list(nodes))
+            else:
+                await asyncio.gather(*map(self._answer, together.halves()))
         except CheloniaError as error:
             together.fail(error)
         except BaseException as error:  # a mistake of ours, or the end of the process
             together.fail(error)
             raise
-        else:
-            together.tell()
 
-    async def _store(self, together: _Together) -> None:
+    async def _candidates(self, together: _Together) -> tuple[NodeView, ...]:
+        """Shepherds that have room for all of it; none: they have for one alone. Raises: NO_SHEPHERD."""
+        needed = max(together.durable + self._settings.spares, together.wanted)
+        try:
+            demand = Demand(count=needed, size=together.size)
+            return await self._shepherds.candidates(together.call, demand, together.durable)
+        except CheloniaError as error:
+            if error.kind is not Kind.NO_SHEPHERD or len(together.blobs) == 1:
+                raise
+        demand = Demand(count=needed, size=min(len(each.blob.data) for each in together.blobs))
+        await self._shepherds.candidates(together.call, demand, together.durable)
+        return ()
+
+    async def _store(self, together: _Together, waiting: list[NodeView]) -> None:
         wanted, durable, settings, shepherds = together.wanted, together.durable, self._settings, self._shepherds
-        demand = Demand(count=max(durable + settings.spares, wanted), size=together.size)
-        waiting = list(await shepherds.candidates(together.call, demand, durable))
         more = max(durable, min(wanted, sum(not shepherds.is_silent(node.shepherd) for node in waiting)))
-        which = list(range(len(together.blobs)))
-        begun_ms, give_up_ms = self._clock.monotonic_ms(), -1
-        async with Race[tuple[ServiceId, list[int]], tuple[StoreOutcome, ...]](self._clock) as race:
+        which, begun_ms = together.blobs, self._clock.monotonic_ms()
+        now_ms, silent_ms = begun_ms, begun_ms + settings.hedge_ms
+        async with Race[tuple[ServiceId, list[_Stored]], tuple[StoreOutcome, ...]](self._clock) as race:
             while together.lacking(wanted) and (race.running or (waiting and together.lacking(durable))):
                 for node in taken(waiting, more):
                     race.begin((node.shepherd, which), self._ask(together, node.shepherd, which))
+                ended = await race.ended(max(0, together.due_ms(silent_ms) - now_ms))
+                refused = _heard(*ended[0], ended[1].result()) if ended else []
                 now_ms = self._clock.monotonic_ms()
-                ended = await race.ended(settings.hedge_ms if give_up_ms < 0 else max(0, give_up_ms - now_ms))
-                if ended is None and give_up_ms >= 0:
-                    break
-                which = together.heard(*ended[0], ended[1].result()) if ended else together.lacking(wanted)
-                if give_up_ms < 0 and not together.lacking(durable):
-                    now_ms = self._clock.monotonic_ms()
-                    give_up_ms = now_ms + 2 * max(settings.fallback_grace_ms, now_ms - begun_ms)  # the rest is as busy
-                more = 0 if give_up_ms >= 0 else many(silent=ended is None, of_use=not which)
+                together.tell_durable(now_ms, 2 * max(settings.fallback_grace_ms, now_ms - begun_ms))  # all are as busy
+                short, silent = together.lacking(durable), ended is None and now_ms >= silent_ms
+                which = [each for each in short if silent or each in refused]
+                more = 1 if which else 0
+                silent_ms = now_ms + settings.hedge_ms if ended or silent else silent_ms
+        for each in together.blobs:
+            each.tell()
 
-    async def _ask(self, together: _Together, shepherd: ServiceId, which: list[int]) -> tuple[StoreOutcome, ...]:
+    async def _ask(self, together: _Together, shepherd: ServiceId, which: list[_Stored]) -> tuple[StoreOutcome, ...]:
         """What one Shepherd answers; where the call fails, each blob has that failure as its answer."""
-        blobs, port = [together.blobs[n] for n in which], self._shepherds.port(shepherd)
+        blobs, port = [each.blob for each in which], self._shepherds.port(shepherd)
         blobs[0] = replace(blobs[0], named=tuple(self._named.pop(shepherd, ())))
         try:
             given = await self._shepherds.heard(shepherd, port.store(together.call, tuple(blobs)))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.fleet import Fleet
+from chelonia.core.cluster.placement import Demand
 from chelonia.core.errors import Kind
-from chelonia.core.ids import RequestKey
+from chelonia.core.ids import RequestKey, ServiceId
 from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, When, Write
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from chelonia.core.values import replace
@@ -112,6 +116,29 @@ async def test_one_of_many_that_is_refused_has_another_and_the_others_wait_for_n
     writes = [Write(at(f"/{n}"), inline=Inline(DATA if n != "b" else b"other", 2)) for n in "abc"]
     answers = await stage.bartender.files.apply(JOE, tuple(writes))
     assert [type(answer) for answer in answers] == [Done, Failure, Done]
+    stage.named("s3").slow_ms, before = 2500, stage.clock.monotonic_ms()
+
+    async def waited_ms(one: Write) -> int:
+        await stage.bartender.files.apply(JOE, (one,))
+        return stage.clock.monotonic_ms() - before
+
+    first, refused, last = await asyncio.gather(*map(waited_ms, writes))
+    assert max(first, last) < 500 < 2500 <= refused
+
+
+@scene
+async def test_what_does_not_fit_together_is_stored_apart(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    choose, sizes = Fleet.choose, list[int]()
+
+    def nearly_full(fleet: Fleet, demand: Demand, *rest: Any) -> tuple[ServiceId, ...]:
+        sizes.append(demand.size)
+        return choose(fleet, demand, *rest) if demand.size <= 2 * len(DATA) else ()
+
+    monkeypatch.setattr(Fleet, "choose", nearly_full)
+    writes = tuple(Write(at(f"/{n}"), inline=Inline(DATA, 2)) for n in "abcdef")
+    assert all(isinstance(answer, Done) for answer in await stage.bartender.files.apply(JOE, writes))
+    assert max(sizes) == 6 * len(DATA)
 
 
 @scene
