@@ -92,7 +92,8 @@ def transact(overlay: Overlay, elements: tuple[Element, ...]) -> Unmet | None:
             if not draft.holds(element.object, condition):
                 return Unmet(element.change_id, condition.id)
     for element in elements:
-        draft.apply(element)
+        if element.change is not ChangeType.CHECK:
+            draft.apply(element)
     overlay.absorb(draft.finish())
     return None
 
@@ -112,13 +113,16 @@ def check_transact(elements: tuple[Element, ...]) -> None:
         if element.change is ChangeType.ADD:
             parse_integer(element.value, element.object)
         for condition in element.conditions:
-            _check_condition(condition, "transact")
+            if not plain or condition.type not in _OLD_CONDITIONS:
+                _check_condition(condition, "transact")
 
 
 def _are_plain(elements: tuple[Element, ...]) -> bool:
     """Whether all that elements name and set is short and ASCII, as it nearly always is: asked of all at once."""
     changing = [e for e in elements if e.change is not ChangeType.CHECK and e.change is not ChangeType.DELETE]
     names = [*{e.object for e in elements}, *{e.section for e in changing}, *[e.property for e in changing]]
+    for condition in [c for e in elements for c in e.conditions if c.type in _OLD_CONDITIONS]:
+        names += condition.section, condition.property
     values = [e.value for e in changing]
     return (
         all(names)
@@ -216,7 +220,8 @@ class TransactDraft:
         if section in WIDE_SECTIONS:
             data = self._overlay.get(layout.wide_key(object_id, section, prop))
             return None if data is None else layout.decode_value(data)
-        return self._open(object_id).sections.get(section, {}).get(prop)
+        opened = self._objects.get(object_id) or self._open(object_id)
+        return opened.sections.get(section, {}).get(prop)
 
     def is_empty(self, object_id: ObjectId, section: str) -> bool:
         """Whether the section holds no property."""
@@ -278,7 +283,7 @@ class TransactDraft:
         return opened
 
     def _set(self, element: Element, value: str) -> None:
-        opened = self._open(element.object)
+        opened = self._objects.get(element.object) or self._open(element.object)
         if element.section in WIDE_SECTIONS:
             key = layout.wide_key(element.object, element.section, element.property)
             self._overlay.put(key, layout.encode_value(value))

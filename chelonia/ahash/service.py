@@ -355,7 +355,7 @@ class AHashService:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shutting down: retry")
         if len(self._queue.waiting) >= self._settings.queue_max:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "too many changes are waiting: retry later")
-        brief = all(element.change is not ChangeType.DELETE for element in elements)
+        brief = ChangeType.DELETE not in [element.change for element in elements]
         size = sum([len(element.property) + len(element.value) for element in elements])
         waiting = _Waiting(job, max(1, len(elements)), size, brief, asyncio.get_running_loop().create_future())
         self._queue.waiting.append(waiting)

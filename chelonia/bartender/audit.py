@@ -7,14 +7,13 @@ caller chooses can forge a line. The full rule stands here; the caller is told o
 from __future__ import annotations
 
 import functools
-import json
 import logging
+from json.encoder import encode_basestring_ascii as _quoted
 
 from chelonia.core.caller import Call
 from chelonia.core.rights.scopes import narrowed_to
 
 _log = logging.getLogger("chelonia.audit")
-_quoted = json.JSONEncoder().encode
 _repeated = functools.lru_cache(maxsize=64)(_quoted)
 """Of what is the same in most lines."""
 

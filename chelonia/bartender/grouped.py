@@ -62,14 +62,15 @@ class GroupedCalls:
         self._shepherds = shepherds
         self._clock = clock
         self._hedge_ms = hedge_ms
-        self._leaving: dict[ServiceId, _Group] = {}
+        self.leaving: dict[ServiceId, _Group] = {}
+        """What is asked of whom in this turn: one more question costs little there."""
         self._asked: set[asyncio.Task[None]] = set()
 
     def ask(self, call: Call, shepherd: ServiceId, question: ReferenceId, size: int) -> asyncio.Future[Told]:
         """Ask with what else is asked of this Shepherd in this turn; `call` is the Bartender's own."""
-        loop, group = asyncio.get_running_loop(), self._leaving.get(shepherd)
+        loop, group = asyncio.get_running_loop(), self.leaving.get(shepherd)
         if group is None or not group.has_room(size):
-            group = self._leaving[shepherd] = _Group(call.keyed(RequestKey("")))
+            group = self.leaving[shepherd] = _Group(call.keyed(RequestKey("")))
             loop.call_soon(self._begin, shepherd, group)
         answer: asyncio.Future[Told] = loop.create_future()
         group.questions.append(question)
@@ -78,8 +79,8 @@ class GroupedCalls:
         return answer
 
     def _begin(self, shepherd: ServiceId, group: _Group) -> None:
-        if self._leaving.get(shepherd) is group:
-            del self._leaving[shepherd]
+        if self.leaving.get(shepherd) is group:
+            del self.leaving[shepherd]
         task = asyncio.get_running_loop().create_task(self._answer(shepherd, group))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Container, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -39,7 +39,7 @@ from chelonia.core.values import replace
 _log = logging.getLogger(__name__)
 Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]
 T = TypeVar("T")
-_RANK: Final = itemgetter(0, 1)
+_RANK: Final = itemgetter(0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +210,18 @@ class Shepherds:
             return answers[:width]
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
 
-    async def nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
-        """Live Shepherds first, those that share most of this node's domain before others; by chance among equals. The
-        silent last."""
+    async def nearest(
+        self, call: Call, locations: Sequence[Location], asked: Container[ServiceId] = ()
+    ) -> list[Location]:
+        """Live Shepherds first, those that share most of this node's domain before others; among equals those that are
+        `asked` anyway, then by chance. The silent last."""
         await self.nodes(call)
-        ranked = [(self._distances.get(each.shepherd, (True, 0)), self._ids.uniform(), each) for each in locations]
+        ranked = [
+            (self._distances.get(each.shepherd, (True, 0)), each.shepherd not in asked, self._ids.uniform(), each)
+            for each in locations
+        ]
         ranked.sort(key=_RANK)
-        order = [location for _, _, location in ranked]
+        order = [location for _, _, _, location in ranked]
         if self._silent:
             order.sort(key=lambda location: self.is_silent(location.shepherd))
         return order

@@ -45,7 +45,7 @@ class LogicalName:
     def __str__(self) -> str:
         """Canonical text: `/a/b` from the root, else `<GUID>/a/b`; no trailing slash."""
         head = "" if self.start == ROOT else self.start
-        return head + "".join("/" + part for part in self.parts) or "/"
+        return "/".join((head, *self.parts)) or "/"
 
 
 def check_name(name: str) -> str:

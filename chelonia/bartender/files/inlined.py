@@ -104,7 +104,7 @@ async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int)
 
 async def _fetched(ports: Ports, call: Call, locations: Sequence[Location], size: int) -> bytes | None:
     """The bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
-    first, *waiting = await ports.shepherds.nearest(call, locations)
+    first, *waiting = await ports.shepherds.nearest(call, locations, ports.fetching.leaving)
     told = await ports.fetching.ask(call, first.shepherd, first.reference, size)
     if isinstance(told, FetchOutcome) and told.data is not None:
         return told.data

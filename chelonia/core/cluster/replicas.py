@@ -114,7 +114,7 @@ class Checksums(msgspec.Struct, frozen=True):
 
     def conflicts(self, other: Checksums) -> bool:
         """Whether any checksum known to both differs."""
-        return any(a and b and a != b for a, b in zip(self._all(), other._all(), strict=True))
+        return self != other and any(a and b and a != b for a, b in zip(self._all(), other._all(), strict=True))
 
     def agrees(self, other: Checksums) -> bool:
         """Whether at least one checksum is known to both and none differs."""

@@ -49,7 +49,8 @@ def add(obj: ObjectId, section: str, prop: str, amount: int, *conditions: Condit
 
 def put_all(obj: ObjectId, sections: Mapping[str, Mapping[str, str]]) -> list[Element]:
     """Set every property of `sections`, in order."""
-    return [put(obj, section, prop, value) for section, props in sections.items() for prop, value in props.items()]
+    kind = ChangeType.SET
+    return [Element(obj, kind, section, *item) for section, props in sections.items() for item in props.items()]
 
 
 def is_(section: str, prop: str, value: str) -> Condition:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import lru_cache
 
 from chelonia.core.ids import BlobId, Dn, Guid
 
 _TITLE = "chelonia seal 1"
 
 
+@lru_cache(maxsize=256)  # what one message began, the next one commits
 def seal(record_key: str, blob: BlobId, guid: Guid, *, name: str, owner: Dn, wanted: int) -> str:
     """Seal the facts known when an upload begins.
 

@@ -218,6 +218,26 @@ async def test_bytes_are_read_from_whoever_has_them(stage: Stage) -> None:
 
 
 @scene
+async def test_small_files_of_one_call_are_read_from_one_shepherd_and_from_another_when_it_is_silent(
+    stage: Stage,
+) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    names = ("/f", "/g", "/h", "/i")
+    await stage.bartender.files.apply(JOE, tuple(Write(at(name), inline=Inline(DATA, 3)) for name in names))
+    for silent in ((), ("s1", "s2")):
+        for shepherd in stage.shepherds.values():
+            shepherd.callers.clear()
+        for name in silent:
+            stage.named(name).slow_ms = 60_000
+        began = stage.clock.monotonic_ms()
+        for looked in await stage.bartender.files.look(JOE, tuple(Look(at(name), Want.BYTES) for name in names)):
+            assert isinstance(looked, Looked)
+            assert looked.data == DATA
+        assert stage.clock.monotonic_ms() - began <= 4 * stage.settings.hedge_ms
+        assert sum(len(shepherd.callers) for shepherd in stage.shepherds.values()) <= 1 + len(silent)
+
+
+@scene
 async def test_more_copies_than_shepherds_are_remarked_on(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2")
     done = await write(stage)

@@ -18,9 +18,7 @@ def to_plan(elements: Sequence[Element], health: Mapping[ServiceId, NodeHealth])
     each on another Shepherd that is well, has nothing. If one of these fails, all that it had is looked through."""
     changed: dict[ObjectId, list[Element]] = {}
     made = set[ObjectId]()
-    for element in elements:
-        if not element.object.startswith(BLOB_PREFIX):
-            continue
+    for element in [element for element in elements if element.object.startswith(BLOB_PREFIX)]:
         if element.change is ChangeType.CHECK:
             if _NEW in element.conditions:
                 made.add(element.object)
