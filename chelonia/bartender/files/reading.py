@@ -122,9 +122,9 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
         ObjectId(found.guid), ask.after, False, ask.prefix, ask.delimiter, ask.below, limit, needed, True, marks
     )
     leaves, after = await walk.page(below)
-    told = await known.learn(walk, leaves, needed)
+    told, rights = await known.learn(walk, leaves, needed)
     turn.room.take(len(leaves), ())
-    readable = ReadableCollection(walk, known)
+    readable = ReadableCollection(walk, rights)
     now = ports.clock.now_ms()
     entries = tuple(
         [readable.named(leaf.path, words) if words else _named(walk, ask, leaf, now) for leaf, words in told]

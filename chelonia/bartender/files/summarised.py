@@ -25,42 +25,42 @@ from chelonia.core.rights.policy import Action
 ToldLeaf = tuple[Leaf, Sequence[str]]
 """A leaf that is an entry, and the words of its summary; none: the entry itself is told."""
 _READ: Final[Sequence[str]] = ()
+Rights = Mapping[str, tuple[Dn, Mapping[str, str]]]
+"""Owners and policies, by what stands for them."""
 RIGHTS_KEPT: Final = 4096
 """Pairs of an owner and a policy that are remembered: a few kilobytes each at most, most far less."""
 
 
 @dataclass(slots=True)
 class RightsKnown:
-    """Owners and policies, by what stands for them."""
+    """What is remembered of them, from one page to others."""
 
     by_name: dict[str, tuple[Dn, Mapping[str, str]]] = field(default_factory=dict)
 
-    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> list[ToldLeaf]:
-        """The leaves that are entries; those whose rights cannot be told are read. Afterwards all others are known."""
+    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> tuple[list[ToldLeaf], Rights]:
+        """The leaves that are entries, and the rights of those of a summary; where these cannot be told it is read."""
         told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ) for leaf in leaves if not leaf.sums_up]
-        strange: dict[str, Guid] = {}
-        for _, words in told:
-            if words and words[RIGHTS_WORD] not in self.by_name:
-                strange.setdefault(words[RIGHTS_WORD], Guid(words[GUID_WORD]))
-        if not strange:
-            return told
-        for stored in await walk.ports.librarian.get(walk.turn.service, tuple(strange.values()), RIGHTS):
-            self._keep(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
-        again = [leaf.path for leaf, words in told if words and words[RIGHTS_WORD] not in self.by_name]
+        strange = {words[RIGHTS_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
+        known = {name: self.by_name[name] for name in strange if name in self.by_name}  # whatever others push out
+        first = tuple([guid for name, guid in strange.items() if name not in known])
+        for stored in await walk.ports.librarian.get(walk.turn.service, first, RIGHTS) if first else ():
+            known |= self._kept(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
+        again = [leaf.path for leaf, words in told if words and words[RIGHTS_WORD] not in known]
         if not again:
-            return told
+            return told, known
         guids = {leaf.path: Guid(words[GUID_WORD]) for leaf, words in told if words}
         read = await walk.ports.librarian.get(walk.turn.service, tuple([guids[path] for path in again]), needed)
         walk.turn.room.read(read)
         instead = dict(zip(again, read, strict=True))
         told = [(Leaf(leaf.path, instead[leaf.path]), _READ) if leaf.path in instead else (leaf, words)
                 for leaf, words in told]  # fmt: skip
-        return [(leaf, words) for leaf, words in told if leaf.object is None or leaf.object.exists]
+        return [(leaf, words) for leaf, words in told if leaf.object is None or leaf.object.exists], known
 
-    def _keep(self, owner: Dn, policy: Mapping[str, str]) -> None:
+    def _kept(self, owner: Dn, policy: Mapping[str, str]) -> Rights:
         while len(self.by_name) >= RIGHTS_KEPT:
             del self.by_name[next(iter(self.by_name))]
         self.by_name[rights_of(owner, policy)] = (owner, policy)
+        return {rights_of(owner, policy): (owner, policy)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class ReadableCollection:
     """Decides for the files of one page; of those with equal rights once, unless the caller's token goes by names."""
 
     walk: RecursiveWalk
-    known: RightsKnown
+    known: Rights
     decided: dict[str, bool] = field(default_factory=dict)
 
     def named(self, path: str, words: Sequence[str]) -> Named:
         """A file of the listing by the words of its summary, as the caller may know it."""
         rights = words[RIGHTS_WORD]
-        attributes = attributes_in(words, self.known.by_name[rights][0])
+        attributes = attributes_in(words, self.known[rights][0])
         allowed = self.decided.get(rights)
         if allowed is None:
             allowed = self._may(path, words)
@@ -82,7 +82,7 @@ class ReadableCollection:
 
     def _may(self, path: str, words: Sequence[str]) -> bool:
         guid, rights = ObjectId(words[GUID_WORD]), words[RIGHTS_WORD]
-        owner, policy = self.known.by_name[rights]
+        owner, policy = self.known[rights]
         stored = StoredObject(guid, 1, {"entry": {"type": "file", "owner": owner}, "policy": policy})
         allowed = self.walk.judge.may(Action.READ, self.walk.found(path, stored))
         if not self.walk.judge.call.scopes:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from chelonia.bartender.files import summarised
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.contents.below import Below
@@ -12,7 +13,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples
 from chelonia.core.ports.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
+from chelonia.core.ports.files import Inline, Listing, Write
 from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
+from tests.support.files_worlds import at
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
 TREE = ["/a", "/a/b", "/a/b/c", "/a/d", "/z"]
@@ -46,6 +49,33 @@ async def test_list_answers(stage: Stage) -> None:
     assert await stage.list("/zz", EVE) == ("not found", [])
     assert await stage.list("/a", EVE) == ("denied", [])
     assert await stage.list("/f", EVE) == ("denied", [])
+
+
+@scene
+async def test_listings_at_once_of_more_rights_than_are_remembered_are_answered(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summarised, "RIGHTS_KEPT", 2)
+    await stage.add_shepherds("s1")
+    for each in "ab":
+        await stage.make(f"/{each}")
+        for number in range(3):
+            await stage.bartender.files.apply(JOE, (Write(at(f"/{each}/{number}"), inline=Inline(b"x", 1)),))
+            await stage.modify(f"/{each}/{number}", "set", "policy", f"/CN={each}{number}", "+read")
+    owners = [JOE.dn] * 3
+
+    async def owners_in(ln: str) -> list[str]:
+        found = await stage.bartender.files.list(JOE, Listing(at(ln)))
+        return [entry.attributes.owner for entry in found.entries]
+
+    async def another() -> None:
+        assert await owners_in("/b") == owners
+
+    async def rights_are_read() -> None:
+        stage.between.before["get"] = another  # while what was pushed out is read itself
+
+    stage.between.before["get"] = rights_are_read
+    assert await owners_in("/a") == owners
 
 
 @scene
