@@ -12,7 +12,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from msgspec import structs
 
@@ -238,7 +237,7 @@ class Inodes:
 
 def number_of(guid: Guid) -> int:
     """The number of an entry on every mount, unless another one has it."""
-    return (UUID(guid).int if guid != "0" else 0) % (1 << _BITS)
+    return int(guid[-17:].replace("-", ""), 16) % (1 << _BITS)  # `UUID` takes four times as long
 
 
 def is_unwritten(known: Attributes, now_ns: int) -> bool:

@@ -23,7 +23,7 @@ _KINDS: Final = {
 
 
 class Shown(NamedTuple):
-    """What `stat` tells."""
+    """What `stat` tells; made by place, as a listing makes very many."""
 
     number: int
     mode: int
@@ -49,16 +49,16 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
         modified = copy.modified_ns or modified
         changed = max(changed, copy.written_ns)
     return Shown(
-        number=inode.number,
-        mode=mode_of(known, options.umask),
-        links=0 if inode.gone else 1 if known.type == TYPE_COLLECTION else known.links,
-        uid=options.uid if options.uid >= 0 else uid if known.uid == UNSET else known.uid,
-        gid=options.gid if options.gid >= 0 else gid if known.gid == UNSET else known.gid,
-        device=known.device,
-        size=size,
-        accessed_ns=known.accessed_ns if known.accessed_ns > UNWRITTEN_NS else modified,
-        modified_ns=max(modified, inode.touched_ns if known.type == TYPE_COLLECTION else 0),
-        changed_ns=max(changed, inode.touched_ns),
+        inode.number,
+        mode_of(known, options.umask),
+        0 if inode.gone else 1 if known.type == TYPE_COLLECTION else known.links,
+        options.uid if options.uid >= 0 else uid if known.uid == UNSET else known.uid,
+        options.gid if options.gid >= 0 else gid if known.gid == UNSET else known.gid,
+        known.device,
+        size,
+        known.accessed_ns if known.accessed_ns > UNWRITTEN_NS else modified,
+        max(modified, inode.touched_ns) if known.type == TYPE_COLLECTION else modified,
+        max(changed, inode.touched_ns),
     )
 
 
