@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -25,6 +26,7 @@ from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent, Span
 from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.uploads.act import FileUploads
+from chelonia.librarian.namespace.uploads.decide import free_slot
 from chelonia.librarian.world import World
 
 _TOLD: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
@@ -50,6 +52,7 @@ class Contents:
             self._uploads.check_begun(call, piece)
         decide.span_of(request, 0)
         guid, content = begin.replaces or Guid(self._world.ids.uuid()), ContentId(self._world.ids.uuid())
+        rounds = count()
 
         async def build() -> PlannedTransact:
             pieces = [blob_object(piece.begun.blob) for piece in request.pieces]
@@ -58,7 +61,9 @@ class Contents:
                     cause = "this piece is part of a file already; place the bytes anew"
                     raise CheloniaError(Kind.BAD_REQUEST, "splice", str(begin.ln), cause)
             if not begin.replaces:
-                slot = await self._names.slot(call, begin.parent, begin.name)
+                # The Bartender has just read the collection: it is read again only when it is found otherwise.
+                free = free_slot(begin) if next(rounds) == 0 else None
+                slot = free or await self._names.slot(call, begin.parent, begin.name)
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
                 return await self._names.draft(call, made, guid, fresh(guid))
