@@ -90,7 +90,7 @@ class _Walk:
         is_collection = path.endswith(_SLASH)
         summary = "" if is_collection or not self._ask.summaries else self._summary(path, child)
         leaf = Leaf(text, None if summary else read_object(self._reader, child, self._ask.needed), summary)
-        self._weight += leaf.weight
+        self._weight += len(summary) or leaf.weight
         self._leaves.append(leaf)
         if is_collection:
             self._enter(path, child, told=True)
@@ -101,10 +101,11 @@ class _Walk:
         if level.summaries is None:
             level.summaries = self._summaries(level)
         found = level.summaries.get(path[len(level.path) :], "")
-        if not found.startswith(f"{child} "):
+        guid, _, rest = found.partition(" ")
+        if guid != child:
             return ""
-        marks = self._ask.marks
-        return "" if marks and any(mark in found.split(" ", 2)[1] for mark in marks) else found
+        borne = rest.partition(" ")[0]
+        return "" if len(borne) > 1 and any(mark in borne for mark in self._ask.marks) else found
 
     def _summaries(self, level: _Level) -> dict[bytes, str]:
         """The summaries beside the rows that are read."""

@@ -48,7 +48,7 @@ class RecursiveWalk:
         while True:
             wanted = ask.limit - len(found)
             page = await self.ports.librarian.below(self.turn.service, replace(ask, limit=min(step, wanted)))
-            self.turn.room.weigh(sum([leaf.weight for leaf in (*page.crossed, *page.leaves)]))
+            self.turn.room.weigh(sum([len(leaf.summary) or leaf.weight for leaf in (*page.crossed, *page.leaves)]))
             for leaf in page.crossed:
                 self._meet(leaf)
             hidden = self._take(page.leaves, found)

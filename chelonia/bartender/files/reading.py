@@ -129,7 +129,7 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
     entries = tuple(
         [readable.named(leaf.path, words) if words else _named(walk, ask, leaf, now) for leaf, words in told]
     )
-    return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]))
+    return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]) if ask.delimiter else ())
 
 
 async def quotas(ports: Ports, turn: ElementCall, ask: Look) -> tuple[QuotaUse, ...]:

@@ -39,7 +39,8 @@ class RightsKnown:
 
     async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> tuple[list[ToldLeaf], Rights]:
         """The leaves that are entries, and the rights of those of a summary; where these cannot be told it is read."""
-        told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ) for leaf in leaves if not leaf.sums_up]
+        told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ)
+                for leaf in leaves if leaf.summary or not leaf.sums_up]  # fmt: skip
         strange = {words[RIGHTS_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
         known = {name: self.by_name[name] for name in strange if name in self.by_name}  # whatever others push out
         first = tuple([guid for name, guid in strange.items() if name not in known])

@@ -17,7 +17,7 @@ from chelonia.wire.s3.acls import GROUPS, Grant
 from chelonia.wire.s3.checksums import InParts, kind_of, to_base64
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted
-from chelonia.wire.xml import leaf
+from chelonia.wire.xml import escape, leaf
 
 XML: Final = (("Content-Type", "application/xml"),)
 _SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -109,11 +109,9 @@ def _contents(item: Item, key: str, *, owner: bool) -> str:
 
 
 def _told(item: Item, key: str, *, owner: bool) -> str:
-    told = (
-        f"{leaf('Key', key)}<LastModified>{instant(item.modified_ns)}</LastModified>{leaf('ETag', quoted(item.etag))}"
-    )
+    told, etag = f"{leaf('Key', key)}<LastModified>{instant(item.modified_ns)}</LastModified>", escape(item.etag) or ""
     who = _owner(item.owner) if owner else ""
-    return f"{told}<Size>{item.size}</Size><StorageClass>STANDARD</StorageClass>{who}"
+    return f'{told}<ETag>"{etag}"</ETag><Size>{item.size}</Size><StorageClass>STANDARD</StorageClass>{who}'
 
 
 def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> bytes:

@@ -6,10 +6,11 @@ Live properties are told from attributes; dead ones are user metadata called `d:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Attributes
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.wire import xml
-from chelonia.wire.web.conditions import NS_PER_S, http_date, quoted
+from chelonia.wire.web.conditions import NS_PER_S, http_date
 
 DAV: Final = "DAV:"
 DEAD: Final = "d:"
@@ -103,34 +104,33 @@ class EntryWriter:
 
     def __init__(self, asked: PropfindRequest, covered: Mapping[Property, str]) -> None:
         self._asked, self._covered = asked, covered
-        self._patterns: dict[tuple[bool, bool], str] = {}
+        self._patterns: dict[tuple[bool, bool], tuple[str, Callable[[tuple[object, ...]], object]]] = {}
 
     def entry(
         self, href: str, there: Attributes, user: Mapping[str, str], more: Mapping[Property, str] | None = None
     ) -> str:
-        """One entry. `href`: its path, encoded; `user`: its user metadata; `more`: is live in place of `covered`."""
-        kind = there.type == TYPE_COLLECTION, bool(there.etag)
-        values = {
-            "href": xml.attribute(href),
-            "size": str(there.size),
-            "etag": xml.attribute(quoted(there.etag)),
-            "created": _iso_time(there.created_ns // NS_PER_S),
-            "modified": http_date(there.modified_ns),
-        }
+        """One entry. `href`: its path, encoded (so it is XML too); `user`: its user metadata; `more`: live in place of
+        `covered`."""
+        kind, etag = (there.type == TYPE_COLLECTION, there.etag != ""), there.etag
+        told = (
+            href, there.size, etag if _UNRESERVED.fullmatch(etag) else xml.attribute(etag),
+            _iso_time(there.created_ns // NS_PER_S), http_date(there.modified_ns),
+        )  # fmt: skip
         if user or more is not None:
-            known = {**_live(*kind, values), **(self._covered if more is None else more), **_dead(user)}
-            return _response(values["href"], self._stats(known))
+            live = _live(*kind, dict(zip(_MARKS, map(str, told), strict=True)))
+            return _response(href, self._stats({**live, **(self._covered if more is None else more), **_dead(user)}))
         pattern = self._patterns.get(kind)
         if pattern is None:
             pattern = self._patterns[kind] = self._pattern(*kind)
-        return pattern % values
+        return pattern[0] % pattern[1](told)
 
-    def _pattern(self, is_collection: bool, has_etag: bool) -> str:
+    def _pattern(self, is_collection: bool, has_etag: bool) -> tuple[str, Callable[[tuple[object, ...]], object]]:
+        """What is filled in, and what of an entry, in order."""
         known = {**_live(is_collection, has_etag, _MARKS), **self._covered}
         text = _response(_MARKS["href"], self._stats(known)).replace("%", "%%")
-        for name, mark in _MARKS.items():
-            text = text.replace(mark, f"%({name})s")
-        return text
+        marks = re.compile(f"[{''.join(_MARKS.values())}]")
+        order = [ord(mark) - 1 for mark in marks.findall(text)]
+        return marks.sub("%s", text), itemgetter(*order)
 
     def _stats(self, known: Mapping[Property, str]) -> tuple[tuple[str, str], ...]:
         asked = self._asked
@@ -180,7 +180,7 @@ def _live(is_collection: bool, has_etag: bool, values: Mapping[str, str]) -> dic
         (DAV, "getlastmodified"): values["modified"],
     }
     if has_etag:
-        live[DAV, "getetag"] = values["etag"]
+        live[DAV, "getetag"] = f"&quot;{values['etag']}&quot;"
     if not is_collection:
         live[DAV, "getcontentlength"] = values["size"]
     return live

@@ -30,6 +30,7 @@ BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
 
+_ALL: Final = Want.CHECKSUMS | Want.SOURCES | Want.BYTES
 _GUARDS: Final = ("If-Match", "If-Unmodified-Since")
 """The conditions of a GET that are not about what the client has already."""
 
@@ -39,7 +40,7 @@ Headers = tuple[tuple[str, str], ...]
 async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer GET or HEAD."""
     request = exchange.request
-    want = Want.CHECKSUMS if request.method == "HEAD" else Want.CHECKSUMS | Want.SOURCES | Want.BYTES
+    want = Want.CHECKSUMS if request.method == "HEAD" else _ALL
     there = await look(parts, carrying(parts, exchange.call), exchange.place, want)
     known = there.attributes
     if guards := {name: request.headers[name] for name in _GUARDS if name in request.headers}:

@@ -62,9 +62,10 @@ async def _responses(
         page = await parts.files.list(exchange.call, Listing(exchange.place, after, want=want))
         lines = []
         for entry in page.entries:
-            href = f"{above}{dav.quoted_name(entry.name)}{'/' * (entry.attributes.type == TYPE_COLLECTION)}"
+            known, href = entry.attributes, above + dav.quoted_name(entry.name)
+            href = href + "/" if known.type == TYPE_COLLECTION else href
             covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
-            lines.append(writer.entry(href, entry.attributes, entry.user, covering))
+            lines.append(writer.entry(href, known, entry.user, covering))
         yield "".join(lines).encode()
         after, more = page.after, bool(page.after)
     yield dav.TAIL

@@ -54,6 +54,7 @@ from chelonia.wire.web.ranges import unsatisfied_range
 
 AGAIN_MAX: Final = 8
 """Times that a change is asked for again while others change the same name: the last one written stays."""
+_ALL: Final = Want.USER | Want.SOURCES | Want.BYTES
 RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
 _BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE, Kind.EXISTS)
 GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
@@ -63,7 +64,7 @@ GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET or HEAD of an object."""
     request, is_head = ask.exchange.request, ask.exchange.request.method == "HEAD"
-    ask, there = await found(parts, ask, Want.USER if is_head else Want.USER | Want.SOURCES | Want.BYTES)
+    ask, there = await found(parts, ask, Want.USER if is_head else _ALL)
     known = there.attributes
     when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
         ask.place, known
