@@ -265,7 +265,7 @@ class LocalBlobs:
             with self._segments.still():
                 if reference not in self._segments:
                     return  # erased meanwhile
-                record, data, committed = self._segments.raw(reference)
+                record, data, committed = self._segments.salvaged(reference)
                 self._files.put_aside(reference, record, data, committed=committed)
                 self._segments.erase(reference)
 
@@ -333,10 +333,17 @@ class LocalBlobs:
         self.release(writer)
         return file
 
-    def release(self, writer: SmallWriter) -> None:
-        """An upload is held no longer."""
-        if self._writers.get(writer.reference) is writer:
+    def release(self, writer: SmallWriter) -> bool:
+        """An upload is held no longer; whether it was."""
+        held = self._writers.get(writer.reference) is writer
+        if held:
             del self._writers[writer.reference]
+        return held
+
+    async def forget_kept(self, reference: ReferenceId) -> None:
+        """An upload that began anew takes what was kept of it before along."""
+        kept = self._files.incoming(reference, ".kept")
+        await self._files.run(lambda: kept.unlink(missing_ok=True))
 
 
 class SmallWriter:
@@ -386,6 +393,7 @@ class SmallWriter:
 
     async def abort(self) -> None:
         """Throw away what was written."""
-        self._store.release(self)
         if self._file is not None:
             await self._file.abort()
+        elif self._store.release(self):
+            await self._store.forget_kept(self.reference)

@@ -208,6 +208,21 @@ class BlobSegments:
         body = self._read_at(place, place.at + layout.HEADER_BYTES, place.record_bytes + place.data_bytes)
         return body[: place.record_bytes], body[place.record_bytes :], place.committed
 
+    def salvaged(self, reference: ReferenceId) -> tuple[bytes, bytes, bool]:
+        """The same, with zeros for blocks that cannot be read."""
+        try:
+            return self.raw(reference)
+        except CheloniaError as damage:
+            if not isinstance(damage.__cause__, OSError) or damage.__cause__.errno not in UNREADABLE:
+                raise
+        place, entry = self.place(reference), b""
+        for at in range(place.at, place.end, BLOCK_BYTES):
+            with contextlib.suppress(CheloniaError):
+                entry += self._read_at(place, at, BLOCK_BYTES)
+            entry = entry.ljust(at + BLOCK_BYTES - place.at, b"\0")
+        body = entry[layout.HEADER_BYTES : place.size]
+        return body[: place.record_bytes], body[place.record_bytes :], place.committed
+
     def name_alike(self, prefix: str, noted: Iterable[ReferenceId]) -> None:
         """Use these very strings for the names of replicas: they are in memory once."""
         part = self.places[prefix]

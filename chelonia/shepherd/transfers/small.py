@@ -32,7 +32,7 @@ from chelonia.core.ports.shepherd import (
 from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store import lifecycle
-from chelonia.shepherd.store.checksums import Hasher
+from chelonia.shepherd.store.checksums import OFF_LOOP_BYTES_MIN, Hasher
 from chelonia.shepherd.store.lifecycle import KeptReplica
 from chelonia.shepherd.transfers import ticket_gate as gate
 from chelonia.shepherd.transfers.uploads import ShepherdUploads, wrong_checksum
@@ -56,6 +56,7 @@ class SmallBlobs:
         self._counted_ms = -1
         self._waiting: list[tuple[SmallReplica, asyncio.Future[Receipt]]] = []
         self._writing = 0
+        self._hashed = 0
 
     async def store(self, blobs: Sequence[SmallBlob]) -> tuple[StoreOutcome, ...]:
         """Put blobs on stable storage, together. Raises: TOO_LARGE."""
@@ -67,7 +68,10 @@ class SmallBlobs:
         for blob in blobs:
             self._note_named(blob.named)
         await self._count()
-        checked = [self._checked(each) for each in blobs]
+        checked = list[SmallReplica | StoreOutcome]()
+        for each in blobs:
+            await self._breathe(len(each.data))
+            checked.append(self._checked(each))
         writing = (self._stored(each) for each in checked if isinstance(each, SmallReplica))
         given = await asyncio.gather(*writing, return_exceptions=True)
         if any(isinstance(each, CheloniaError) for each in given):
@@ -79,7 +83,10 @@ class SmallBlobs:
         """Read whole replicas, checked. Raises: TOO_LARGE."""
         found = [self._node.index.get(reference) for reference in references]
         _check_size("fetch", sum([held.size for held in found if held is not None]))
-        told = list(map(self._at_once, references, found))
+        told = list[FetchOutcome | None]()
+        for reference, held in zip(references, found, strict=True):
+            await self._breathe(held.size if held is not None else 0)
+            told.append(self._at_once(reference, held))
         reading = [held for held, outcome in zip(found, told, strict=True) if held is not None and outcome is None]
         read = iter(await asyncio.gather(*map(self._read, reading)) if reading else ())
         return tuple([next(read) if outcome is None else outcome for outcome in told])
@@ -89,6 +96,13 @@ class SmallBlobs:
         held = self._node.index.get(reference)
         facts = await self._node.ports.blobs.facts(reference) if held is not None and held.alive else None
         return MeasuredOutcome(facts.size, facts.checksums) if facts is not None else MeasuredOutcome()
+
+    async def _breathe(self, size: int) -> None:
+        """Let others have a turn of the event loop before so many bytes more are hashed in it."""
+        self._hashed += size
+        if self._hashed > OFF_LOOP_BYTES_MIN:
+            self._hashed = size
+            await self._node.ports.clock.sleep(0)
 
     def _note_named(self, references: Sequence[ReferenceId]) -> None:
         """These have become files: they need not be reported, unless something else is to be told of them."""

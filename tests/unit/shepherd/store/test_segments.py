@@ -605,6 +605,45 @@ async def test_what_is_erased_together_shares_hole_and_sync_and_loses_no_neighbo
     store.close()
 
 
+async def test_one_in_an_unreadable_sector_is_set_aside_as_far_as_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, pread = LocalBlobs(tmp_path), os.pread
+    await store.store_whole(replicas(1, size=3 * BLOCK_BYTES))
+    bad = store._segments.place(named(1)).at + BLOCK_BYTES
+
+    def rotten(fd: int, length: int, at: int) -> bytes:
+        if at < bad + BLOCK_BYTES and bad < at + length:
+            raise OSError(errno.EIO, "no")
+        return pread(fd, length, at)
+
+    monkeypatch.setattr(os, "pread", rotten)
+    before = data_of(1, 3 * BLOCK_BYTES)
+    skipped = bad - store._segments.place(named(1)).data_at
+    await store.quarantine(named(1))
+    (stored,) = await store.quarantined()
+    assert (stored.reference, stored.size) == (named(1), len(before))
+    found = (tmp_path / "quarantine" / named(1)).read_bytes()
+    assert found == before[:skipped] + bytes(BLOCK_BYTES) + before[skipped + BLOCK_BYTES :]
+    assert held(store._segments) == []
+    store.close()
+
+
+async def test_an_upload_that_began_anew_and_is_given_up_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    store = LocalBlobs(tmp_path)
+    for _ in range(2):
+        writer = await store.create(named(1))
+        await writer.write(b"some")
+        await writer.suspend()
+        assert await store.suspended(named(1)) == 4
+        again = await store.create(named(1))
+        await again.write(b"so")
+        await again.abort()
+        await again.abort()
+        assert await store.suspended(named(1)) == 0
+    store.close()
+
+
 async def test_what_cannot_be_erased_holds_up_nothing_that_is_erased_with_it(tmp_path: Path) -> None:
     store = LocalBlobs(tmp_path, segment_bytes=4 * BLOCK_BYTES)
     for number in range(4):

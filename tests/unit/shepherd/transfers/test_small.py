@@ -1,7 +1,8 @@
 """Small blobs in messages, on one Shepherd: stored durably or refused, read back checked."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +15,7 @@ from chelonia.shepherd.store.checksums import Hasher
 from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request, virtual
 
 DATA = b"small bytes"
+T = TypeVar("T")
 
 
 def small(number: int = 1, data: bytes = DATA, **how: object) -> SmallBlob:
@@ -47,6 +49,27 @@ async def test_a_receipt_is_given_for_what_is_on_stable_storage() -> None:
     assert world.blobs.data(reference) == DATA
     assert await fetch(world, reference) == DATA
     assert world.moved == [("in", len(DATA)), ("out", len(DATA))]
+
+
+@virtual
+async def test_what_is_many_bytes_leaves_turns_of_the_event_loop_to_others() -> None:
+    world, size = await World().start(), bounds.INLINE_BYTES_MAX
+    turns = list[int]()
+
+    async def counted(work: Coroutine[Any, Any, tuple[T, ...]]) -> tuple[T, ...]:
+        task, count = asyncio.ensure_future(work), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            count += 1
+        turns.append(count)
+        return task.result()
+
+    few = await counted(store(world, *(small(n, bytes(10)) for n in range(60))))
+    many = await counted(store(world, *(small(n, bytes(size)) for n in range(100, 160))))
+    for stored in (few, many):
+        held = tuple(each.receipt.location.reference for each in stored if each.receipt is not None)
+        assert all(each.data is not None for each in await counted(world.service.fetch(BARTENDER, held)))
+    assert turns[1] - turns[0] > 10 < turns[3] - turns[2]
 
 
 @virtual
