@@ -87,30 +87,18 @@ class Committer:
         self._store = store
         self._limits = limits
         self._forget_from_ms = Ms(began_ms + limits.key_keep_ms)
-        self._position = meta.read_position(store)
-        self._objects = meta.read_state(store).objects
-        self._sweep_next_ms = Ms(0)
-        self._writable = True
-
-    @property
-    def position(self) -> Position:
+        self.position = meta.read_position(store)
         """The last commit."""
-        return self._position
-
-    @property
-    def objects(self) -> int:
+        self.objects = meta.read_state(store).objects
         """How many objects there are."""
-        return self._objects
-
-    @property
-    def writable(self) -> bool:
+        self._sweep_next_ms = Ms(0)
+        self.writable = True
         """Whether changes are taken, as of the last look at the free space."""
-        return self._writable
 
     def check_space(self) -> bool:
         """Look at the free space; returns whether changes are taken now."""
-        self._writable = self._store.free_bytes() >= self._limits.min_free_bytes
-        return self._writable
+        self.writable = self._store.free_bytes() >= self._limits.min_free_bytes
+        return self.writable
 
     def commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
         """Apply the jobs in order and make them durable; one outcome per job, in their order.
@@ -133,7 +121,7 @@ class Committer:
     def _commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
         forget_ms = now_ms if now_ms >= self._forget_from_ms else 0
         overlay = Overlay(_Read(self._store, jobs))
-        batch = _Batch(overlay, self._position, forget_ms, now_ms + self._limits.key_keep_ms)
+        batch = _Batch(overlay, self.position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
         assert writable or not batch.kept, "what is refused leaves no outcome"
@@ -145,7 +133,7 @@ class Committer:
         return outcomes
 
     def _write(self, overlay: Overlay) -> None:
-        state = StoreState(self._position.sequence + 1, self._objects + overlay.objects)
+        state = StoreState(self.position.sequence + 1, self.objects + overlay.objects)
         overlay.put(layout.META_STATE, layout.encode_state(state))
         puts = {key: value for key, value in overlay.pending.items() if value is not None}
         deletes = [key for key, value in overlay.pending.items() if value is None]
@@ -159,8 +147,8 @@ class Committer:
         self._stand_at(state)
 
     def _stand_at(self, state: StoreState) -> None:
-        self._position = Position(self._position.cluster, self._position.generation, state.sequence)
-        self._objects = state.objects
+        self.position = Position(self.position.cluster, self.position.generation, state.sequence)
+        self.objects = state.objects
 
     def _sweep(self, overlay: Overlay, now_ms: Ms, limit: int) -> None:
         removed = 0

@@ -17,8 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from chelonia.core.caller import Call
-from chelonia.core.cluster.drills import DrillOrder, DrillStatus
-from chelonia.core.cluster.healing import HealControl, HealingWord, HealOrder, HealStatus
+from chelonia.core.cluster.healing import HealControl, HealOrder, HealStatus
 from chelonia.core.cluster.placement import NODE_OFFLINE
 from chelonia.core.cluster.replicas import Location
 from chelonia.core.errors import CheloniaError
@@ -77,7 +76,7 @@ class Healer:
         self._tally = RepairTally()
         self._refreshed_ms = Ms(0)
         self._leading = Leading(on, identity.service_id, began=self._began, ended=self._work.leave_nodes)
-        self._detecting = Detecting(on, identity.service_id, self._leading)
+        self.detecting = Detecting(on, identity.service_id, self._leading)
         rate = Rate()
         self._copies = Copies(on, Copier(records, uploads, identity, world), self._copied, rate)
         planning = self._planning = Planning(on, self._copies.spared, self._tally)
@@ -90,7 +89,7 @@ class Healer:
         self._repairing = Repairing(on, parts)
         self._balancing = Balancing(on, parts, self._repairing.act)
         self._progress = HealingProgress(on, parts, rate)
-        self._drilling = LibrarianDrills(on, self._leading, planning, (self._tally, self._progress, self._trimming))
+        self.drilling = LibrarianDrills(on, self._leading, planning, (self._tally, self._progress, self._trimming))
         self._surveying = Surveying(on, planning, self._tally, self._surveyed)
         quotas = Quotas(records, world)
         self._erasers = Erasers(records, nodes, identity, world)
@@ -153,23 +152,7 @@ class Healer:
         self._next(self._on.settings.copies_max)
         return await self.status()
 
-    async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, say whether one may begin, or call one off."""
-        return await self._drilling.order(call, order)
-
-    async def drill_status(self, *, own: bool) -> DrillStatus:
-        """The present or last drill: as this Librarian knows it (`own`), or in the leader's word."""
-        return self._drilling.own_status() if own else await self._drilling.status()
-
-    async def words(self, shepherds: Sequence[ServiceId]) -> tuple[HealingWord, ...]:
-        """What this Librarian knows of these Shepherds by itself, having tried their addresses now."""
-        return await self._detecting.words(shepherds)
-
     # --- what it is told --------------------------------------------------------------------------------------------
-
-    def suspect(self, shepherd: ServiceId) -> None:
-        """The connection that this Shepherd's heartbeats came over has closed."""
-        self._detecting.suspect(shepherd)
 
     async def heed(self) -> None:
         """Read who leads, whether the namespace is being rebuilt and what was ordered, and put it in force here."""
@@ -258,7 +241,7 @@ class Healer:
         tick, seldom = settings.tick_ms, settings.sweep_interval_ms
         yield Job("lead", every(tick, self._tick), Wait(tick))
         yield Job("listen", every(settings.lease_ms // WATCHES, self._listen), Wait(tick))
-        yield Job("detect", self._detecting.step, IDLE, news=self._detecting.news)
+        yield Job("detect", self.detecting.step, IDLE, news=self.detecting.news)
         yield Job("repair", self._repair, IDLE, news=self._wake, held=self._in_rebuild)
         yield self._leaders("trim", self._trimming.step, tick, ended=self._trimming.leave, pauses=True)
         yield self._leaders("erase", self._erase, tick)
@@ -267,7 +250,7 @@ class Healer:
         yield Job("renew claims", every(tick, self._renewing.step), Wait(tick), held=self._in_rebuild)
         yield self._survey()
         yield self._leaders("balance", self._balance, tick, ended=self._balancing.leave, pauses=True)
-        yield self._leaders("drill", self._drilling.step, tick, ended=self._drilling.leave)
+        yield self._leaders("drill", self.drilling.step, tick, ended=self.drilling.leave)
         yield self._leaders("sweep", self._expiring.sweep, seldom)
         yield self._leaders("summarise", self._summarising.step, seldom, ended=self._summarising.leave)
         yield self._leaders("count quotas", self._counting.step, tick)
@@ -317,7 +300,7 @@ class Healer:
             await self._on.nodes.refresh(self._on.call)
             self._refreshed_ms = now
         if self._leading.now:
-            await self._detecting.look(now)
+            await self.detecting.look(now)
             await self._leading.write_transitions(now)
         await self._progress.tick(now)
         for shepherd in self._work.ring(now):

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chelonia.core.caller import Call, Role
-from chelonia.core.cluster.drills import DrillOrder, DrillStatus
-from chelonia.core.cluster.healing import ForgetPage, HealingWord, HealOrder, HealStatus
+from chelonia.core.cluster.drills import DrillStatus
+from chelonia.core.cluster.healing import ForgetPage, HealingWord, HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, ServiceId
 from chelonia.core.operations.librarian import LIBRARIAN
@@ -25,7 +25,6 @@ from chelonia.core.ports.librarian import (
     NOBODY,
     TYPE_COLLECTION,
     Finding,
-    FsckPage,
     HealthSummary,
     Heartbeat,
     HeartbeatAnswer,
@@ -214,7 +213,7 @@ class LibrarianService:
         if kept not in ("", key):
             cause = "the file holds the record key of another cluster: name the right one in record_key_file"
             raise CheloniaError(Kind.BAD_CONFIG, "start", "record key", cause)
-        parts.uploads.seal_with(key)
+        parts.uploads.record_key = key
 
     async def _ensure_root(self, names: Names, call: Call) -> None:
         settings = self._world.settings
@@ -305,11 +304,11 @@ class LibrarianService:
 
     def suspect(self, shepherd: ServiceId) -> None:
         """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""
-        self._parts.healer.suspect(shepherd)
+        self._parts.healer.detecting.suspect(shepherd)
 
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
         """What this Librarian knows of Shepherds by itself."""
-        return await self._parts.healer.words(shepherds)
+        return await self._parts.healer.detecting.words(shepherds)
 
     async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
         """Plan these blobs: another Librarian found something to do for the repair leader."""
@@ -349,25 +348,19 @@ class LibrarianService:
             return self._parts.healer.own_status()
         return await self._parts.healer.status()
 
-    async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
-        """Pause, resume or limit healing."""
-        return await self._parts.healer.order(call, order)
-
-    async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, say whether one may begin, or call one off."""
-        return await self._parts.healer.drill(call, order)
+    heal_order = _in(lambda parts: parts.healer.order)
+    drill = _in(lambda parts: parts.healer.drilling.order)
 
     async def drill_status(self, call: Call) -> DrillStatus:
         """Report the present or last drill."""
-        return await self._parts.healer.drill_status(own=call.has(Role.LIBRARIAN))
+        drilling = self._parts.healer.drilling
+        return drilling.own_status() if call.has(Role.LIBRARIAN) else await drilling.status()
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
         return self._parts.healer.summary()
 
-    async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
-        """Check a piece of the metadata."""
-        return await self._parts.fsck.check(call, below, cursor)
+    fsck = _in(lambda parts: parts.fsck.check)
 
     async def rebuild(self, call: Call, begin: bool, late: ServiceId = NOBODY) -> RebuildStatus:
         """Restore an empty namespace from the Shepherds, bring in what a late one knew, or tell how far that is."""
@@ -402,10 +395,10 @@ class _Parts:
         self.part_uploads: PartUploads = PartUploads(records, world, self.names, self.uploads)
         self.copying: Sharing = Sharing(records, world, self.names)
         self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
-        self.healer = Healer(records, nodes, self.uploads, identity, world)
+        self.healer: Healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life
         self.keys: StoredKeys = StoredKeys(records)
-        self.fsck = Fsck(records, world, nodes.present)
+        self.fsck: Fsck = Fsck(records, world, nodes.present)
         self.rebuilding: Rebuilding | None = None
         if self.healer.keeping is not None:
             patient = records.patiently(RetryContext(world.clock, world.ids))

@@ -189,7 +189,8 @@ class Mastership:
     def __init__(
         self, own: int, engine: ReplicatedEngine, executor: Executor, clock: Clock, pace: ProtocolPeriods
     ) -> None:
-        self._own = own
+        self.own = own
+        """Our id."""
         self._engine = engine
         self._executor = executor
         self._clock = clock
@@ -237,15 +238,15 @@ class Mastership:
         end, stored, found = await self._executor.run_read(self._look)
         self.recorded = stored is not None
         record = stored or members
-        if found and self._own not in record.voters:
+        if found and self.own not in record.voters:
             cause = f"its store belongs to no group, and only replica {record.voters} begins one: empty the directory"
-            raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {self._own}", cause)
+            raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {self.own}", cause)
         now = self._clock.monotonic_ms()
         trusted = found or self._engine.trusted()
         notes = self._engine.notes
         known = VouchedCommit(*notes.known)
         remembers = Remembers(trusted, notes.run, known, self._engine.heard_term, notes.promised_ms)
-        self.replica = GroupReplica(self._own, record, self._pace, now, end=end, remembers=remembers)
+        self.replica = GroupReplica(self.own, record, self._pace, now, end=end, remembers=remembers)
         self.go_by(record)
         self._engine.start(self._engine_tells, self._engine_sends)
         if found:
@@ -258,7 +259,7 @@ class Mastership:
             prepared = self._engine.get(layout.META_FORMAT) is not None
             if prepared:
                 meta.check_format(self._engine)
-            anothers = end.mark is not None and end.mark.replica != self._own  # what another founded was copied here
+            anothers = end.mark is not None and end.mark.replica != self.own  # what another founded was copied here
             return end, stored, stored is None and prepared and not anothers
         except CheloniaError as error:
             if error.kind is not Kind.UNAVAILABLE:
@@ -279,7 +280,7 @@ class Mastership:
             await self._doze(self._wake_ms - now)
         if self._stopping:
             return
-        raise CheloniaError(Kind.UNAVAILABLE, "ahash", f"replica {self._own}", self._failure)
+        raise CheloniaError(Kind.UNAVAILABLE, "ahash", f"replica {self.own}", self._failure)
 
     def resign(self, reason: str) -> None:
         """Give up our term, if we have one."""
@@ -329,15 +330,10 @@ class Mastership:
 
     # --- questions --------------------------------------------------------------------------------------------------
 
-    @property
-    def own(self) -> int:
-        """Our id."""
-        return self._own
-
     def master(self) -> int | None:
         """The master of an open term that can be reached now, ourselves included."""
         master = self.replica.master
-        return master if master == self._own or master in self._up else None
+        return master if master == self.own or master in self._up else None
 
     def may_answer(self) -> bool:
         """Whether what was read here, and covered, may be told as the newest."""
@@ -519,7 +515,7 @@ class Mastership:
         except CheloniaError as error:
             if error.kind is not Kind.UNAVAILABLE:
                 raise
-            _LOG.info("replica %d is master of term %d no more: %s", self._own, term, error)
+            _LOG.info("replica %d is master of term %d no more: %s", self.own, term, error)
             self._engine.step_down()
             self._reading_end = False
             self._pump()  # what became of it waits behind
@@ -546,14 +542,14 @@ class Mastership:
             if replica.attention.due_ms < self._wake_ms:
                 self._woken.set()
         except Exception as error:
-            _LOG.exception("replica %d cannot go on", self._own)
+            _LOG.exception("replica %d cannot go on", self.own)
             self.fail(f"an internal failure: {error!r}")
             raise
 
     def _look_at_master(self) -> None:
         """A master that we no longer follow may be frozen: what it has in hand for us is waited for no longer."""
         master, self._followed = self._followed, self.replica.master
-        if master not in (None, self._own, self._followed):
+        if master not in (None, self.own, self._followed):
             assert self._listener is not None
             self._listener.lost(master)
 
@@ -567,10 +563,10 @@ class Mastership:
                     "not there, what was there (to commit %d of term %d) not here: the disks of one were put back from "
                     "old copies. Neither follows the other, nothing of either is lost: choose one "
                     "(docs/operate/ahash-replicas.md, Two histories)",
-                    self._own, peer, known.sequence, known.term, theirs.sequence, theirs.term,
+                    self.own, peer, known.sequence, known.term, theirs.sequence, theirs.term,
                 )  # fmt: skip
         for peer in self._parted.keys() - found.keys():
-            _LOG.info("replicas %d and %d are of one history again", self._own, peer)
+            _LOG.info("replicas %d and %d are of one history again", self.own, peer)
         self._parted = dict(found)
 
     def _carry_out(self, effect: effects.Effect) -> None:
@@ -589,7 +585,7 @@ class Mastership:
             case effects.AskElection(sites, votes, valid_ms, wait_ms):
                 self._engine.elect(sites, votes, valid_ms, wait_ms)
             case effects.StepDown(reason):
-                _LOG.info("replica %d steps down: %s", self._own, reason)
+                _LOG.info("replica %d steps down: %s", self.own, reason)
                 self._engine.step_down()
             case effects.OpenTerm(mark):
                 self.members_at = mark.first
@@ -597,17 +593,17 @@ class Mastership:
             case effects.ProveTerm(term, sequence):
                 self._spawn(self._begin(term, lambda store: commit_nothing(store, sequence)))
             case effects.TermOpened(term):
-                _LOG.info("replica %d is master: term %d is open", self._own, term)
+                _LOG.info("replica %d is master: term %d is open", self.own, term)
                 self._opened(term)
             case effects.TermEnded(term, reason):
-                _LOG.info("replica %d: term %d ended: %s", self._own, term, reason)
+                _LOG.info("replica %d: term %d ended: %s", self.own, term, reason)
                 self._ended(term)
             case effects.WritePages():
                 self._engine.write_pages()
             case effects.Promises(lease_ms):
                 self._engine.notes.promise(lease_ms)
             case effects.Trusted():
-                _LOG.info("replica %d holds again what it may have acknowledged", self._own)
+                _LOG.info("replica %d holds again what it may have acknowledged", self.own)
             case _:
                 assert_never(effect)
 
@@ -617,7 +613,7 @@ class Mastership:
         try:
             await self._executor.run_write(lambda: commit(store))
         except CheloniaError as error:
-            _LOG.info("replica %d cannot open term %d: %s", self._own, term, error)
+            _LOG.info("replica %d cannot open term %d: %s", self.own, term, error)
             if self.replica.term == term:
                 self._do(self.replica.resign, str(error), self._clock.monotonic_ms())
 
@@ -652,7 +648,7 @@ class Mastership:
         self.recorded = self.recorded or record is not None
         now = self._clock.monotonic_ms()
         if record is not None and self.replica.role is ReplicaRole.FOLLOWER and record != self.replica.membership:
-            _LOG.info("replica %d goes by membership record %d", self._own, record.number)
+            _LOG.info("replica %d goes by membership record %d", self.own, record.number)
             self._do(self.replica.adopt, record, now)
             self.go_by(record)
         self._look_at_members()
@@ -686,7 +682,7 @@ class Mastership:
     def go_by(self, record: Membership) -> None:
         """Tell engine and links of the record that is in force from now on."""
         assert self._links is not None
-        self._engine.set_voter(self._own in record.voters)
+        self._engine.set_voter(self.own in record.voters)
         self._links.set_membership(record)
 
     def pulse(self) -> None:
@@ -707,7 +703,7 @@ class Mastership:
     def _ended_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("replica %d cannot go on", self._own, exc_info=error)
+            _LOG.error("replica %d cannot go on", self.own, exc_info=error)
             self.fail(f"an internal failure: {error!r}")
 
 

@@ -35,17 +35,13 @@ def later(claimed: Position | None, known: Position | None) -> Position | None:
 class Horizon:
     """The newest position that the answers to one process have told of."""
 
-    __slots__ = ("_newest",)
+    __slots__ = ("newest",)
 
     def __init__(self) -> None:
-        self._newest: Position | None = None
-
-    @property
-    def newest(self) -> Position | None:
+        self.newest: Position | None = None
         """The newest position seen, None before the first."""
-        return self._newest
 
     def saw(self, position: Position) -> None:
         """Note an answer's position. One of another cluster replaces what was known: that is who answers now."""
-        if position is not self._newest:
-            self._newest = later(self._newest, position)
+        if position is not self.newest:
+            self.newest = later(self.newest, position)

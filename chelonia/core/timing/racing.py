@@ -7,7 +7,7 @@ when it has enough are its own. What still runs when it leaves is cancelled, not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -40,30 +40,26 @@ class Race(Generic[K, T]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._running: dict[asyncio.Future[T], K] = {}
-        self._over: asyncio.Future[None] | None = None
-
-    @property
-    def running(self) -> Mapping[asyncio.Future[T], K]:
+        self.running: dict[asyncio.Future[T], K] = {}
         """Those begun of which `ended` has not told, in that order."""
-        return self._running
+        self._over: asyncio.Future[None] | None = None
 
     def begin(self, key: K, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> None:
         """Let `work` run too."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
         task.add_done_callback(self._tell)
-        self._running[task] = key
+        self.running[task] = key
 
     async def ended(self, pause_ms: int | None) -> tuple[K, asyncio.Future[T]] | None:
         """Wait for one that has ended, at most `pause_ms` (None: for ever); it is no longer `running` then.
 
         Returns: the first begun of those that have ended; None: all were silent for so long.
         """
-        done = next((task for task in self._running if task.done()), None)
+        done = next((task for task in self.running if task.done()), None)
         if done is None:
             await self._wait(pause_ms)
-            done = next((task for task in self._running if task.done()), None)
-        return (self._running.pop(done), done) if done is not None else None
+            done = next((task for task in self.running if task.done()), None)
+        return (self.running.pop(done), done) if done is not None else None
 
     async def _wait(self, pause_ms: int | None) -> None:
         over = self._over = asyncio.get_running_loop().create_future()
@@ -85,5 +81,5 @@ class Race(Generic[K, T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._running:
+        for task in self.running:
             task.cancel()

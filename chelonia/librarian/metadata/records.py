@@ -92,7 +92,8 @@ class Records:
         self._patience = patience
         self._identity = identity
         self._listeners: list[Applied] = []
-        self._position = Position("", 0, 0)
+        self.position = Position("", 0, 0)
+        """The newest metadata position seen."""
         self.written = Counter[str]()
         """Transacts that applied, by the job or operation that they were made for."""
         self.remembers_deleted = False
@@ -100,11 +101,6 @@ class Records:
         back with bytes of it."""
         self.restored = asyncio.Event()
         """Set when older metadata have been put back since the first answer."""
-
-    @property
-    def position(self) -> Position:
-        """The newest metadata position seen."""
-        return self._position
 
     def listen(self, listener: Applied) -> None:
         """Have `listener` told of every transact that applies here, and of those of which nobody knows."""
@@ -179,7 +175,7 @@ class Records:
     async def refresh_position(self, call: Call) -> Position:
         """Ask the A-Hash where it stands."""
         self._saw((await self._ask(lambda: self._ahash.status(self._identity.call(call)))).position)
-        return self._position
+        return self.position
 
     async def attempt(self, call: Call, draft: PlannedTransact) -> TransactOutcome:
         """One transact under the call's request key; listeners hear of it when it applied, or may have."""
@@ -222,7 +218,7 @@ class Records:
                     raise
                 return before
             if not draft.elements:
-                return TransactOutcome(applied=True, position=self._position, memo=draft.memo)
+                return TransactOutcome(applied=True, position=self.position, memo=draft.memo)
             outcome = await self.attempt(call, draft)
             if outcome.applied:
                 return outcome
@@ -234,10 +230,10 @@ class Records:
         raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")
 
     def _saw(self, position: Position) -> None:
-        known = self._position
+        known = self.position
         if position.cluster == known.cluster and position.generation > known.generation:
             self.restored.set()
-        self._position = max(known, position) if position.cluster == known.cluster else position
+        self.position = max(known, position) if position.cluster == known.cluster else position
 
 
 def _scoped(call: Call) -> RequestKey:

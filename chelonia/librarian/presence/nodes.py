@@ -70,7 +70,8 @@ class NodeTable:
         grace_ms = world.settings.start_grace_ms
         self.table = HealthTable(world.settings.lease_ms, started_ms, rule, start_grace_ms=grace_ms)
         self._voices = Voices(world.settings.lease_ms)
-        self._registry = IdentityRegistry()
+        self.registry = IdentityRegistry()
+        """The registry as last read."""
         self._reached: dict[ServiceId, ReportPosition] = {}
         self._listeners: list[Changed] = []
 
@@ -100,8 +101,8 @@ class NodeTable:
 
     async def refresh(self, call: Call) -> None:
         """Read the registry and the stored state of every Shepherd again."""
-        self._registry = registry.read(await self._records.one(call, SERVICES_OBJECT))
-        shepherds = self._registry.shepherds()
+        self.registry = registry.read(await self._records.one(call, SERVICES_OBJECT))
+        shepherds = self.registry.shepherds()
         ids = [shepherd_object(shepherd) for shepherd in shepherds]
         stored = await self._records.get(call, ids, (Needed("node"),))
         for shepherd, obj in zip(shepherds, stored, strict=True):
@@ -116,17 +117,12 @@ class NodeTable:
 
     def services(self) -> tuple[ServiceRecord, ...]:
         """All registered identities, ordered by role and id."""
-        return self._registry.records
+        return self.registry.records
 
     def librarians(self) -> tuple[ServiceId, ...]:
         """All approved Librarians."""
-        approved = (r.service_id for r in self._registry.records if r.role is Role.LIBRARIAN and r.approved)
+        approved = (r.service_id for r in self.registry.records if r.role is Role.LIBRARIAN and r.approved)
         return tuple(dict.fromkeys(approved))
-
-    @property
-    def registry(self) -> IdentityRegistry:
-        """The registry as last read."""
-        return self._registry
 
     async def approve(self, call: Call, record: ServiceRecord) -> None:
         """Approve or withdraw an identity."""
@@ -134,7 +130,7 @@ class NodeTable:
 
         async def build() -> PlannedTransact:
             await self.refresh(call)
-            known = self._registry.find(record.role, record.service_id, record.dn)
+            known = self.registry.find(record.role, record.service_id, record.dn)
             if known is not None and known.forgotten:
                 raise CheloniaError(Kind.DENIED, "approve", record.service_id, BURNT)
             return PlannedTransact((registry.set_record(record),), memo=record.service_id)
@@ -152,18 +148,18 @@ class NodeTable:
     async def _wait_for_approval(self, call: Call, shepherd: ServiceId) -> None:
         """Record an unknown identity as waiting, once."""
         record = ServiceRecord(Role.SHEPHERD, call.dn, shepherd, approved=False)
-        if call.dn == ANONYMOUS or self._registry.find(Role.SHEPHERD, shepherd, call.dn):
+        if call.dn == ANONYMOUS or self.registry.find(Role.SHEPHERD, shepherd, call.dn):
             return
         _check_identity(record)
         _check_url(shepherd)
         settings, limits, elements = self._world.settings, self._world.limits, [registry.add_record(record)]
-        if self._registry.refused(call.dn) >= settings.waiting_per_dn_max:
+        if self.registry.refused(call.dn) >= settings.waiting_per_dn_max:
             limits.hit("waiting_per_dn")
             cause = f"{settings.waiting_per_dn_max} services of {call.dn} wait or were withdrawn; approve them first"
             raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
-        if len(self._registry.waiting) >= settings.waiting_max:
+        if len(self.registry.waiting) >= settings.waiting_max:
             limits.hit("waiting")
-            other = self._registry.gives_way(call.dn)
+            other = self.registry.gives_way(call.dn)
             if other is None:
                 cause = "too many services wait for approval; approve or withdraw some"
                 raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
@@ -177,7 +173,7 @@ class NodeTable:
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives; an identity that is not approved is recorded as waiting."""
-        found = self._registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
+        found = self.registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
         if found is None:
             await self._wait_for_approval(call, beat.shepherd)
         elif found.approved and self.table.comes_back(beat, self._world.clock.monotonic_ms()):
@@ -210,7 +206,7 @@ class NodeTable:
         if registry.stands(stored, record):
             return record
         await self.refresh(call.strongly())
-        return self._registry.find(record.role, record.service_id, record.dn)
+        return self.registry.find(record.role, record.service_id, record.dn)
 
     async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
         """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
@@ -328,7 +324,7 @@ class NodeTable:
         if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
             cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
-        known = self._registry.find(Role.SHEPHERD, report.shepherd, call.dn)
+        known = self.registry.find(Role.SHEPHERD, report.shepherd, call.dn)
         if known is not None and known.forgotten:
             raise CheloniaError(Kind.DENIED, "report", report.shepherd, BURNT)
         if report.number == 0:

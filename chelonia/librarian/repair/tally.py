@@ -39,7 +39,8 @@ class RepairTally:
         self._named: dict[BlobId, Endangered] = {}
         self._by_live: dict[int, int] = {}
         self._delayed = self._stuck = self._copies = self._bytes = 0
-        self._done = (0, 0)
+        self.done = (0, 0)
+        """Copies made, and their bytes, since the first of these blobs was exposed."""
         self._counted: dict[str, int] = {}
         self._counting: dict[str, int] = {}
         self._unseen: dict[BlobId, None] = {}
@@ -58,11 +59,6 @@ class RepairTally:
         """What is to be done for them."""
         left = {live: count for live, count in sorted(self._by_live.items()) if count}
         return Work(left, self._delayed, self._stuck, self._copies, self._bytes)
-
-    @property
-    def done(self) -> tuple[int, int]:
-        """Copies made, and their bytes, since the first of these blobs was exposed."""
-        return self._done
 
     @property
     def lost(self) -> int:
@@ -121,7 +117,7 @@ class RepairTally:
             if plan.blob in self._watched:
                 self._touched[plan.blob] = None
             if not self._exposed:
-                self._done = (0, 0)
+                self.done = (0, 0)
             packed = self._exposed[plan.blob] = _pack(plan)
             self._add(packed, 1)
 
@@ -137,7 +133,7 @@ class RepairTally:
 
     def copied(self, size: int) -> None:
         """A copy was made."""
-        self._done = (self._done[0] + 1, self._done[1] + size)
+        self.done = (self.done[0] + 1, self.done[1] + size)
 
     def _add(self, packed: int, sign: int) -> None:
         live, lack = packed & _COUNT, packed >> _COUNT_BITS & _COUNT

@@ -32,23 +32,19 @@ class Intake:
         self.hasher = hasher
         self.fanout = fanout
         self._limit = limit
-        self._arrived = writer.offset
+        self.arrived = writer.offset
+        """Bytes of the replica that are here, written or not."""
         self._pieces: list[bytes] = []
         self._gathered = 0
         self._stage: asyncio.Task[Any] | None = None
         self._last: bytes | None = None
         self.write_failed = False
 
-    @property
-    def arrived(self) -> int:
-        """Bytes of the replica that are here, written or not."""
-        return self._arrived
-
     async def take(self, body: AsyncIterator[bytes]) -> None:
         """Consume `body` to its end. Raises: TOO_LARGE beyond the limit, what the disk and the body raise."""
         async for piece in body:
-            self._arrived += len(piece)
-            if 0 <= self._limit < self._arrived:
+            self.arrived += len(piece)
+            if 0 <= self._limit < self.arrived:
                 cause = f"more than the {self._limit} bytes that were announced"
                 raise CheloniaError(Kind.TOO_LARGE, "PUT", "", cause)
             self._pieces.append(piece)

@@ -33,9 +33,11 @@ class Leading:
         self._on = context
         self._leadership = Leadership(me, context.settings.leader_lease_ms)
         self._began, self._ended = began, ended
-        self._led = False
+        self.led = False
+        """Whether this Librarian led when the lease was last looked at."""
         self._term = ""
-        self._record = StoredObject(REPAIR_OBJECT, 0)
+        self.record = StoredObject(REPAIR_OBJECT, 0)
+        """The record of repair, as last read: beside the lease, what was ordered and how far rounds have come."""
         self._rebuild: StoredObject | None = None
         self._writing = asyncio.Lock()
 
@@ -51,11 +53,6 @@ class Leading:
         if self.now or not self.holder or neighbours is None:
             return None
         return neighbours.librarian(ServiceId(self.holder))
-
-    @property
-    def record(self) -> StoredObject:
-        """The record of repair, as last read: beside the lease, what was ordered and how far rounds have come."""
-        return self._record
 
     @property
     def rebuilding(self) -> bool:
@@ -83,11 +80,6 @@ class Leading:
         """Whether this Librarian leads at this moment."""
         return self._leadership.leading(self._on.now)
 
-    @property
-    def led(self) -> bool:
-        """Whether this Librarian led when the lease was last looked at."""
-        return self._led
-
     def check(self) -> Element:
         """The condition that everything a leader writes carries."""
         return self._leadership.check()
@@ -105,19 +97,19 @@ class Leading:
     async def keep(self, now: Ms) -> None:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
-        self._record, self._rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
+        self.record, self._rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
         records.remembers_deleted = remembers(self._rebuild)
-        self._leadership.observe(leader.parse(self._record), now)
+        self._leadership.observe(leader.parse(self.record), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, PlannedTransact(bid.elements(), cause="lease"))).applied:
             self._leadership.won(bid)
-        before, self._led = self._led, self._leadership.leading(now)
-        if self._led and (not before or self._term != self._leadership.term):
+        before, self.led = self.led, self._leadership.leading(now)
+        if self.led and (not before or self._term != self._leadership.term):
             _LOG.info("repair is led here from now on")
             self._term = self._leadership.term
             self._on.nodes.table.lead(now)
             self._began()
-        elif before and not self._led:
+        elif before and not self.led:
             _LOG.info("repair is no longer led here")
             self._on.nodes.table.follow()
             self._ended()

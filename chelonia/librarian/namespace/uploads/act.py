@@ -46,16 +46,8 @@ class FileUploads:
         self._names = names
         self._verify_key = verify_key
         self.rechecking = rechecking
-        self._record_key = ""
-
-    @property
-    def record_key(self) -> str:
+        self.record_key = ""
         """The cluster's key (hex) for seals, "" before the start."""
-        return self._record_key
-
-    def seal_with(self, record_key: str) -> None:
-        """Use the cluster's key (hex) for seals."""
-        self._record_key = record_key
 
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:
         """Make the ids of an upload and, when it is named, reserve its name."""
@@ -78,7 +70,7 @@ class FileUploads:
     def _begun(self, request: BeginPut, guid: Guid, blob: BlobId) -> Begun:
         name = request.recorded
         return Begun(
-            guid, blob, seal(self._record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
+            guid, blob, seal(self.record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
         )
 
     def begun_blob(self, request: CommitFile, guid: Guid, wanted: int) -> NewBlob:
@@ -94,7 +86,7 @@ class FileUploads:
         tree.check_wanted(begin.wanted)
         self._check_receipts(call, request.receipts)
         name, owner, wanted = begin.recorded, begin.owner, begin.wanted
-        if not sealed(self._record_key, begun.seal, begun.blob, begun.guid, name=name, owner=owner, wanted=wanted):
+        if not sealed(self.record_key, begun.seal, begun.blob, begun.guid, name=name, owner=owner, wanted=wanted):
             cause = "these ids were not begun here for this name, owner and count; begin again"
             raise CheloniaError(Kind.BAD_REQUEST, "commitFile", name, cause)
 
@@ -102,7 +94,7 @@ class FileUploads:
         """The blob of an upload under a reserved name, sealed for the file that it belongs to: what its Shepherds wrote
         down names the upload."""
         f = new.facts
-        own = seal(self._record_key, f.blob, f.guid, name=f.name, owner=f.owner, wanted=f.wanted)
+        own = seal(self.record_key, f.blob, f.guid, name=f.name, owner=f.owner, wanted=f.wanted)
         return replace(new, facts=replace(f, seal=own))
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
