@@ -31,6 +31,7 @@ from chelonia.hosting.net.http_client import of_a_broken_connection
 from chelonia.hosting.net.quick_aiohttp import aiohttp  # noqa: F401 - before whoever else loads it, and more slowly
 from chelonia.hosting.node import Node
 from chelonia.hosting.setup import cli_ahash, cli_ca, cli_init, cli_join, cli_store
+from chelonia.hosting.setup.cli_ca import whole_number
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia.hosting.watchdog import watched
 
@@ -86,7 +87,9 @@ def parser_of() -> argparse.ArgumentParser:
         "stays in the foreground until SIGTERM. A second start on DIR finds all data again.",
     )
     dev.add_argument("--dir", required=True, type=Path, help="where everything is kept")
-    dev.add_argument("--shepherds", type=_count, default=3, metavar="N", help="how many Shepherds (default 3)")
+    dev.add_argument(
+        "--shepherds", type=whole_number(0, 100), default=3, metavar="N", help="how many Shepherds (default 3)"
+    )
     dev.add_argument(
         "--replicas", type=int, choices=(1, 3, 5), default=3, metavar="N",
         help="replicas of the A-Hash, 1, 3 or 5 (default 3: a node for each, "
@@ -95,7 +98,11 @@ def parser_of() -> argparse.ArgumentParser:
     dev.add_argument("--no-restart", action="store_true", help="leave a process that died dead")
     dev.add_argument("--port-base", type=int, default=0, metavar="P", help="first port (default: free ones, then kept)")
     dev.add_argument(
-        "--trash-keep-s", type=_count, default=3600, metavar="S", help="seconds for which deleted files are kept (3600)"
+        "--trash-keep-s",
+        type=cli_ca.whole_number(0, 100),
+        default=3600,
+        metavar="S",
+        help="seconds for which deleted files are kept (3600)",
     )
     dev.add_argument(
         "--small-as-files", action="store_true", help="keep each replica in a file, to look at and to harm"
@@ -116,13 +123,6 @@ def parser_of() -> argparse.ArgumentParser:
     cli_ca.add_to(verbs)
     cli_store.add_to(verbs)
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 100:
-        raise argparse.ArgumentTypeError("between 0 and 100")
-    return number
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -66,9 +66,8 @@ class Node:
     def reload(self) -> None:
         """Read certificates, CAs and CRLs again; on failure the old ones stay."""
         try:
-            self._node.tls.reload()
-            self._node.replica_tls.reload()
-            self._node.nobody_tls.reload()
+            for store in self._node.tls_stores:
+                store.reload()
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 
@@ -140,9 +139,8 @@ class Node:
     async def _watch_certificates(self) -> None:
         """Take up certificates and CRLs that were replaced on disk without a SIGHUP."""
         try:
-            await asyncio.to_thread(self._node.tls.reload_if_changed)
-            await asyncio.to_thread(self._node.replica_tls.reload_if_changed)
-            await asyncio.to_thread(self._node.nobody_tls.reload_if_changed)
+            for store in self._node.tls_stores:
+                await asyncio.to_thread(store.reload_if_changed)
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 

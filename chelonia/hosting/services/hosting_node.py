@@ -48,6 +48,7 @@ class HostingNode:
         self.tls = TlsStore(files, self.clock.now_ms, voms.verify)
         self.replica_tls = TlsStore(files, self.clock.now_ms)
         self.nobody_tls = TlsStore(TlsSettings(ca_dir=files.ca_dir), self.clock.now_ms)
+        self.tls_stores = (self.tls, self.replica_tls, self.nobody_tls)
         own = self.tls.own_identity
         assert own is not None, "a node has a certificate"
         self.dn: Dn = own.dn

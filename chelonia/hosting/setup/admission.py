@@ -28,6 +28,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import ReplicaView
+from chelonia.hosting.config import ReplicaEntry
 from chelonia.hosting.net.identity import is_for, names_of, subject_dn
 
 PREFIX: Final = "chelonia1-"
@@ -66,15 +67,6 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
     time_ms: int
 
 
-class ReplicaAddress(msgspec.Struct, frozen=True):
-    """A replica of the A-Hash, as `config.ReplicaEntry`."""
-
-    id: int
-    host: str
-    port: int
-    dn: str
-
-
 class Offer(msgspec.Struct, frozen=True):
     """What an admitted host gets. `replica`: which one it has; `bartender_secret`: the same on all hosts; PEM: its
     `certificate` with chain, and the cluster's `ca` with `crl`, each "" when the site has its own; `round_trip_ms`: how
@@ -84,7 +76,7 @@ class Offer(msgspec.Struct, frozen=True):
     cluster: str
     port: int
     replica: int
-    replicas: list[ReplicaAddress]
+    replicas: list[ReplicaEntry]
     hosts: list[str]
     administrators: list[str]
     bartender_secret: str

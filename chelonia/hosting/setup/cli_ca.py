@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def add_to(verbs: Any) -> None:
     proxy.add_argument("--cert", required=True, type=Path)
     proxy.add_argument("--key", required=True, type=Path)
     proxy.add_argument("--out", required=True, type=Path, help="one file: proxy, key, chain")
-    proxy.add_argument("--hours", type=_positive, default=12, help="validity, from 1 (default 12)")
+    proxy.add_argument("--hours", type=whole_number(1), default=12, help="validity, from 1 (default 12)")
     proxy.add_argument("--limited", action="store_true")
     proxy.set_defaults(act=_proxy)
 
@@ -56,7 +57,7 @@ def add_to(verbs: Any) -> None:
 
     _action(acts, "renew", _renew, "sign the CA's own certificate anew, with its key: what it has issued stays good")
     crl = _action(acts, "crl", _crl, "sign the CRL again, for another 30 days")
-    crl.add_argument("--days", type=_positive, default=30, help="until the next one is due, from 1 (default 30)")
+    crl.add_argument("--days", type=whole_number(1), default=30, help="until the next one is due, from 1 (default 30)")
 
 
 def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
@@ -66,16 +67,22 @@ def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParse
     return parser
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text} is no time to be valid for: give a whole number from 1")
-    return int(text)
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """What reads an option that is a whole number, both ends included."""
+    wanted = f"a whole number from {least}" + (f" to {most}" if most is not None else "")
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= (most or int(text))):
+            raise argparse.ArgumentTypeError(f"{text} is not {wanted}")
+        return int(text)
+
+    return read
 
 
 def _output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cert", type=Path, help="where the certificate goes")
     parser.add_argument("--key", type=Path, help="where the key goes")
-    parser.add_argument("--days", type=_positive, default=395, help="validity, from 1 (default 395)")
+    parser.add_argument("--days", type=whole_number(1), default=395, help="validity, from 1 (default 395)")
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -48,9 +48,9 @@ from chelonia.hosting.net.identity import has_issued, name_from_dn, subject_dn
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_trust
 from chelonia.hosting.setup import admission, host_files
-from chelonia.hosting.setup.admission import AdmissionRequest, AdmissionToken, Expected, Offer, ReplicaAddress
+from chelonia.hosting.setup.admission import AdmissionRequest, AdmissionToken, Expected, Offer
 from chelonia.hosting.setup.admission_door import Door, Knock
-from chelonia.hosting.setup.cli_ca import host_subject
+from chelonia.hosting.setup.cli_ca import host_subject, whole_number
 from chelonia.hosting.setup.cli_init import add_places, places_of
 from chelonia.hosting.setup.dev import load_issued
 from chelonia.hosting.setup.first_config import (
@@ -90,7 +90,9 @@ def add_to(verbs: Any) -> None:
         "--json", action="store_true",
         help="for programs: a line of JSON for all that is told; `y` on standard input approves, anything else refuses",
     )  # fmt: skip
-    admit.add_argument("--minutes", type=_minutes, default=MINUTES, help=f"how long to wait (default {MINUTES})")
+    admit.add_argument(
+        "--minutes", type=whole_number(1, MINUTES_MAX), default=MINUTES, help=f"how long to wait (default {MINUTES})"
+    )
     admit.add_argument("--listen", default="0.0.0.0", metavar="ADDRESS", help="where to wait (default: everywhere)")
     add_places(admit, new=False)
     admit.set_defaults(act=_admit)
@@ -109,12 +111,6 @@ def add_to(verbs: Any) -> None:
     )
     add_places(join)
     join.set_defaults(act=_join)
-
-
-def _minutes(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MINUTES_MAX):
-        raise argparse.ArgumentTypeError(f"a token is good for 1 to {MINUTES_MAX} minutes, not {text}")
-    return int(text)
 
 
 # --- admit -----------------------------------------------------------------------------------------------------------
@@ -384,7 +380,7 @@ class _Desk:
         replicas = []
         for view in status.replicas:
             host, _, port = view.address.rpartition(":")
-            replicas.append(ReplicaAddress(view.replica, host, int(port), view.dn))
+            replicas.append(ReplicaEntry(view.replica, host, int(port), view.dn))
         ca, crl = "", ""
         if home.ca is not None:
             ca = chain_pem([home.ca.certificate]).decode()
@@ -490,9 +486,7 @@ def _settle(offer: Offer, issued: Issued, host: HostFacts, places: HostPaths, ow
     host_files.give(places.key, owner)
     host_files.write_secret(places, owner, offer.bartender_secret)
     host_files.make_data(places, owner)
-    replicas = tuple(ReplicaEntry(each.id, each.host, each.port, each.dn) for each in offer.replicas)
-    administrators = tuple(Dn(dn) for dn in offer.administrators)
-    hosts = tuple(offer.hosts)
+    administrators, hosts, replicas = tuple(map(Dn, offer.administrators)), tuple(offer.hosts), tuple(offer.replicas)
     cluster = ClusterFacts(offer.cluster, offer.port, administrators, hosts, replicas, offer.round_trip_ms)
     host_files.write_configs(host, cluster, places, owner, "join")
 

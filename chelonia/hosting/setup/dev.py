@@ -22,7 +22,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -65,6 +64,7 @@ from chelonia.hosting.net.http_client import ClientLimits
 from chelonia.hosting.net.identity import identity_of_chain
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_own_chain
+from chelonia.hosting.setup.host_files import is_free
 from chelonia.hosting.supervisor import ChildProcess, Program, stop_all
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import dev as dev_shepherd
@@ -128,6 +128,12 @@ class DevNode:
         if not self.core:
             return ("Shepherd",)
         return ("AHash", "Librarian", "Bartender") if self.front else ("AHash",)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where it listens."""
+        every = (self.port, self.data_port, self.replica_port, self.files_port, self.s3_port)
+        return tuple(filter(None, every))
 
     @property
     def cert(self) -> Path:
@@ -274,13 +280,7 @@ class DevCluster:
         """
         taken: list[int] = []
         for _ in range(PORT_TRIES):
-            ports = [
-                port
-                for place in places
-                for port in (place.port, place.data_port, place.replica_port, place.files_port, place.s3_port)
-                if port
-            ]
-            taken = [port for port in ports if not _is_free(port)]
+            taken = [port for place in places for port in place.ports if not is_free(port, HOST)]
             if not taken:
                 return
             await asyncio.sleep(PORT_RETRY_S)
@@ -524,16 +524,6 @@ def _free_ports(count: int) -> int:
     """The first of `count` free ports in a row. Raises: BAD_CONFIG when there are none."""
     for _ in range(200):
         first = random.randrange(PORT_FIRST, PORT_LAST - count)
-        if all(_is_free(port) for port in range(first, first + count)):
+        if all(is_free(port, HOST) for port in range(first, first + count)):
             return first
     raise CheloniaError(Kind.BAD_CONFIG, "dev", cause=f"no {count} free ports in a row: name some with --port-base")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True

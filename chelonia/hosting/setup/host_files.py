@@ -104,7 +104,7 @@ def founded_before(places: HostPaths, owner: Account) -> str:
 
 def check_ports(first: int) -> None:
     """Raises: UNAVAILABLE when a port of the host's nodes is taken."""
-    taken = [port for port in (first + offset for offset in LISTENING) if not _is_free(port)]
+    taken = [port for port in (first + offset for offset in LISTENING) if not is_free(port)]
     if taken:
         told = ", ".join(map(str, taken))
         cause = f"port {told} is taken on this host: stop what listens there, or begin elsewhere with --port"
@@ -201,11 +201,12 @@ def readers(paths: Iterable[Path]) -> None:
         path.chmod(0o755 if path.is_dir() else 0o444)
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int, host: str = "0.0.0.0") -> bool:
+    """Whether nobody has a port of this host."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("0.0.0.0", port))
+            probe.bind((host, port))
         except OSError as error:
             return error.errno != errno.EADDRINUSE
         return True

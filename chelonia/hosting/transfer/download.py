@@ -98,7 +98,8 @@ class _Adler32:
         return f"{self._value:08x}"
 
 
-def _new_hash(kind: str) -> _Hash:
+def new_hash(kind: str) -> _Hash:
+    """What measures a file. Raises: NOT_SUPPORTED for a kind that is not known here."""
     if kind == "adler32":
         return _Adler32()
     try:
@@ -406,7 +407,7 @@ class _Fetched:
         self.checksum_type = facts.checksum_type
         self.checksum = facts.checksum
         self.size = 0
-        self._hash = _new_hash(self.checksum_type) if self.checksum_type else None
+        self._hash = new_hash(self.checksum_type) if self.checksum_type else None
         self._facts = facts
         self._wanted = facts.size
         self._ln = ln

@@ -19,6 +19,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import ReplicaView
 from chelonia.core.values import replace
+from chelonia.hosting.config import ReplicaEntry
 from chelonia.hosting.net.identity import name_from_dn
 from chelonia.hosting.setup import admission, admission_door
 from chelonia.hosting.setup.admission import (
@@ -27,7 +28,6 @@ from chelonia.hosting.setup.admission import (
     AdmissionToken,
     Expected,
     Offer,
-    ReplicaAddress,
 )
 from chelonia.hosting.setup.admission_door import Door, Knock
 from tests.support.ports import free_ports
@@ -64,7 +64,7 @@ OFFER = Offer(
     "c",
     60_000,
     2,
-    [ReplicaAddress(1, "one.example.org", 60_011, ONE.dn)],
+    [ReplicaEntry(1, "one.example.org", 60_011, ONE.dn)],
     ["one.example.org"],
     ["/O=Grid/CN=A"],
     "00",
