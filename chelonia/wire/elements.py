@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from chelonia.core.cluster.position import Position
-from chelonia.core.ids import ROOT
+from chelonia.core.ids import ROOT, ObjectId
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.wire.schema import INT, Child, Children, Form, ListOf, Metadata, Part, Record, Text, record, shaped
@@ -43,18 +43,10 @@ POSITION: Final = record(
 )
 
 
-def _counts_make(pairs: tuple[tuple[str, int], ...]) -> dict[str, int]:
-    return dict(pairs)
-
-
 _COUNT = shaped(lambda *pair: pair, lambda pair: pair, Text("section", "section"), Text("number", "number", INT))
 COUNTS: Final = shaped(
-    _counts_make, lambda counts: (tuple(counts.items()),), ListOf("countList", Children("count", "counts", _COUNT))
+    dict, lambda counts: (tuple(counts.items()),), ListOf("countList", Children("count", "counts", _COUNT))
 )
-
-
-def _object_make(ident: str, sections: Mapping[str, Any], version: int, counts: Mapping[str, int] | None) -> Any:
-    return StoredObject(ident, version, sections, counts or {})  # type: ignore[arg-type]  # the wire's text is the id
 
 
 def stored_object(id_name: str, *before: Part) -> Record:
@@ -64,7 +56,8 @@ def stored_object(id_name: str, *before: Part) -> Record:
     """
 
     def make(ident: str, sections: Mapping[str, Any], version: int, counts: Mapping[str, int] | None) -> Any:
-        return _object_make(ident, sections, version if version >= 0 else int(bool(sections)), counts)
+        known = version if version >= 0 else int(bool(sections))
+        return StoredObject(ObjectId(ident), known, sections, counts or {})
 
     def take(item: StoredObject) -> tuple[Any, ...]:
         return item.id, item.sections, item.version, item.counts or None

@@ -180,31 +180,20 @@ def _numbers(*given: tuple[str, int, int]) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value, default in given if value != default]
 
 
+_TURL_PROPERTIES: Final = {
+    "TURL": "turl", "protocol": "protocol", "referenceID": "reference", "checksum": "checksum",
+    "checksumType": "checksum_type", "error": "error", "kind": "kind",
+}  # fmt: skip
+"""Properties of an answer, in order, and the fields that they are of."""
+
+
 def _turl_make(request_id: str, pairs: Pairs) -> TurlOutcome:
     found = _first(pairs)
-    return TurlOutcome(
-        request_id,
-        turl=found.get("TURL", ""),
-        protocol=found.get("protocol", ""),
-        reference=ReferenceId(found.get("referenceID", "")),
-        checksum=found.get("checksum", ""),
-        checksum_type=found.get("checksumType", ""),
-        error=found.get("error", ""),
-        kind=found.get("kind", ""),
-    )
+    return TurlOutcome(request_id, **{field: found.get(name, "") for name, field in _TURL_PROPERTIES.items()})  # type: ignore[arg-type]
 
 
 def _turl_take(item: TurlOutcome) -> tuple[str, Pairs]:
-    pairs = _given(
-        ("TURL", item.turl),
-        ("protocol", item.protocol),
-        ("referenceID", item.reference),
-        ("checksum", item.checksum),
-        ("checksumType", item.checksum_type),
-        ("error", item.error),
-        ("kind", item.kind),
-    )
-    return item.request_id, tuple(pairs)
+    return item.request_id, tuple(_given(*((name, getattr(item, field)) for name, field in _TURL_PROPERTIES.items())))
 
 
 def _properties(base: str, make: Any, take: Any) -> Record:
