@@ -7,7 +7,6 @@ Golden text: `docs/formats/put-token.md`.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
@@ -21,6 +20,7 @@ from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.names import parse_ln
+from chelonia.wire import armour
 
 TOKEN_BYTES_MAX = 64 * 1024
 """The longest Logical Name, escaped and encoded, fits."""
@@ -81,8 +81,8 @@ def encode(token: PutToken, key: bytes) -> str:
         checksum_type=token.checksum_type,
         piece=begin.piece,
     )
-    payload = _b64(json.dumps(msgspec.to_builtins(fields), separators=(",", ":")).encode("ascii"))
-    return f"{payload}.{_b64(_mac(payload, key))}"
+    payload = armour.to_text(json.dumps(msgspec.to_builtins(fields), separators=(",", ":")).encode("ascii"))
+    return f"{payload}.{armour.to_text(_mac(payload, key))}"
 
 
 def decode(text: str, key: bytes) -> PutToken:
@@ -90,10 +90,10 @@ def decode(text: str, key: bytes) -> PutToken:
     payload, dot, mac = text.partition(".")
     if len(text) > TOKEN_BYTES_MAX or not dot or not text.isascii():
         raise _forged()
-    if not hmac.compare_digest(mac, _b64(_mac(payload, key))):
+    if not hmac.compare_digest(mac, armour.to_text(_mac(payload, key))):
         raise _forged()
     try:
-        fields = _READER.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        fields = _READER.decode(armour.from_text(payload) or b"")
         ln = parse_ln(fields.ln)
     except (ValueError, CheloniaError):  # signed by a version of ours that wrote something else
         raise _forged() from None
@@ -116,10 +116,6 @@ def decode(text: str, key: bytes) -> PutToken:
 
 def _mac(payload: str, key: bytes) -> bytes:
     return hmac.digest(key, _CONTEXT + payload.encode("ascii"), hashlib.sha256)
-
-
-def _b64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def _forged() -> CheloniaError:

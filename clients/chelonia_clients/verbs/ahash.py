@@ -282,19 +282,7 @@ def _damage(found: AHashStatus) -> str:
 
 
 def _facts(found: AHashStatus) -> dict[str, object]:
-    return {
-        "role": found.role,
-        "replica": found.replica,
-        "term": found.term,
-        "position": record_facts(found.position),
-        "writable": found.writable,
-        "lease_ms": found.lease_ms,
-        "elected_ms": found.elected_ms,
-        "membership": found.membership,
-        "objects": found.objects_estimate,
-        "free_bytes": found.free_bytes,
-        "round_trip_ms": found.round_trip_ms,
-        "vouched": {"term": found.vouched_term, "sequence": found.vouched_sequence},
-        "pages": found.pages and record_facts(found.pages),
-        "replicas": [record_facts(view) for view in found.replicas],
-    }
+    told = record_facts(found)
+    told["objects"] = told.pop("objects_estimate")
+    told["vouched"] = {"term": told.pop("vouched_term"), "sequence": told.pop("vouched_sequence")}
+    return told

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_bartender
-from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, TlsSettings, Trust, load_trust
+from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, Trust, load_trust
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import Client
 from chelonia_clients.connect import ask_password, explicit_files, find, open_http, surroundings
@@ -39,7 +39,6 @@ class DoctorReport:
 
     session: Session
     problems: int = 0
-    checks: list[dict[str, object]] = field(default_factory=list)
 
     def good(self, topic: str, text: str) -> None:
         """Something is well."""
@@ -156,7 +155,7 @@ async def _look_at_bartenders(report: DoctorReport, settings: Settings) -> None:
         tls = find(settings, report.session.environ).tls
     except CheloniaError:
         try:
-            tls = _only_cas(report, settings)
+            tls = find_cas(explicit_files(settings), surroundings(report.session.environ))
             urls = settings.bartender_urls()
         except CheloniaError:
             return  # told already
@@ -167,10 +166,6 @@ async def _look_at_bartenders(report: DoctorReport, settings: Settings) -> None:
     except CheloniaError as error:
         if not report.problems:  # else told already: these files make no TLS
             report.bad("TLS", f"{error.subject}: {error.cause}".lstrip(": "), "correct what is named")
-
-
-def _only_cas(report: DoctorReport, settings: Settings) -> TlsSettings:
-    return find_cas(explicit_files(settings), surroundings(report.session.environ))
 
 
 async def _look_at_bartender(report: DoctorReport, http: HttpClient, url: str) -> None:

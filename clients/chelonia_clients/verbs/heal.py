@@ -183,33 +183,16 @@ def _exposed(status: HealStatus) -> str:
 
 def facts(status: HealStatus) -> dict[str, Any]:
     """The status, for programs."""
+    told = record_facts(status)
+    control = told.pop("control")
     return {
-        "leader": status.leader,
-        "is_leader": status.is_leader,
-        "paused_by": status.control.paused_by,
-        "paused_ms": status.control.paused_ms,
-        "bytes_per_s_max": status.control.bytes_per_s,
-        "copies_per_node_max": status.control.copies_per_node,
-        "nodes": [record_facts(load) for load in status.nodes],
-        "waits_for": status.waits_for,
+        **told,
+        "paused_by": control["paused_by"],
+        "paused_ms": control["paused_ms"],
+        "bytes_per_s_max": control["bytes_per_s"],
+        "copies_per_node_max": control["copies_per_node"],
         "whole": is_whole(status),
         "exposed": {str(found.live): found.blobs for found in status.exposed},
-        "delayed": status.delayed,
-        "stuck": status.stuck,
-        "lost": status.lost,
-        "lost_named": [record_facts(found) for found in status.lost_named],
-        "unreachable": status.unreachable,
-        "copies_to_go": status.copies_to_go,
-        "bytes_to_go": status.bytes_to_go,
-        "copies_done": status.copies_done,
-        "bytes_done": status.bytes_done,
-        "copying": status.copying,
-        "copies_per_min": status.copies_per_min,
-        "bytes_per_s": status.bytes_per_s,
-        "forecast_ms": status.forecast_ms,
-        "queue": [record_facts(found) for found in status.queue],
-        "drains": [{"shepherd": drain.shepherd, **held_facts(drain)} for drain in status.drains],
-        "cursors": [record_facts(cursor) for cursor in status.cursors],
     }
 
 

@@ -147,22 +147,11 @@ def _result(session: Session, seen: Seen, states: Mapping[str, int], drill: str)
         total_bytes=total,
         full_in_ms=full_in_ms(seen),
         certificate_days=dict(seen.days),
-        leader=health.leader,
-        is_leader=health.is_leader,
-        position=record_facts(health.position),
         nodes=dict(states),
-        replicas=dict(health.replicas),
-        exposed=health.exposed,
         lost=healing.lost,
         unreachable=healing.unreachable,
-        queued=health.queued,
-        copying=health.copying,
-        erasing=health.erasing,
-        held_back=health.held_back,
-        paused_by=health.paused_by,
-        paused_ms=health.paused_ms,
-        waits_for=health.waits_for,
         drill=drill,
+        **record_facts(health),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import human_size, original_status, table
+from chelonia_clients.output import human_size, original_status, record_facts, table
 from chelonia_clients.restoring import former_names, undelete_tree
 from chelonia_clients.session import Session
 
@@ -64,15 +64,7 @@ async def _list(session: Session, text: str) -> None:
         size = human_size(entry.size) if entry.size >= 0 else "-"
         shown = name + "/" * (entry.type == "collection")
         rows.append((stamp(entry.deleted_ms), stamp(entry.until_ms), size, entry.guid, shown))
-        session.out.result(
-            name=name,
-            type=entry.type,
-            guid=entry.guid,
-            owner=entry.owner,
-            size=entry.size,
-            deleted_ms=entry.deleted_ms,
-            until_ms=entry.until_ms,
-        )
+        session.out.result(**{**record_facts(entry), "name": name})
     if len(rows) == 1:
         session.out.say("nothing that was deleted is kept")
         return
