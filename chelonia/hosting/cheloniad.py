@@ -99,7 +99,7 @@ def parser_of() -> argparse.ArgumentParser:
     dev.add_argument("--port-base", type=int, default=0, metavar="P", help="first port (default: free ones, then kept)")
     dev.add_argument(
         "--trash-keep-s",
-        type=cli_ca.whole_number(0, 100),
+        type=whole_number(0, 366 * 86_400),
         default=3600,
         metavar="S",
         help="seconds for which deleted files are kept (3600)",
