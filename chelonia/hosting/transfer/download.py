@@ -119,13 +119,8 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     end, for no checksum covers a part.
     Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM.
     """
-    fetched: _Fetched | None = None
-    failure: CheloniaError | None = None
     search, held = _Search(client, ln), HeldBytes(ln, bounds.READ_HELD_BYTES, progress)
-    async for facts, choice in search.replicas():
-        fetched = fetched or _Fetched(ln, facts)
-        fetched.check_same(facts)
-        from_one = not fetched.size
+    async for fetched, choice in search.replicas():
         try:
             async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:
                 async for chunk in chunks:
@@ -134,19 +129,14 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
                         yield piece
             fetched.check()
         except CheloniaError as error:
-            failure = error
-            search.arrived = fetched.size
-            client.trouble(ln, error.cause)
+            search.failed(choice, error)
             if error.kind is Kind.CHECKSUM:
-                fetched = _Fetched(ln, facts)
                 held.start_over()
-                if from_one:
-                    search.wrong.add(target_of(choice.given))
             continue
         for piece in held.rest():
             yield piece
         return
-    raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
+    raise search.failure
 
 
 async def download(
@@ -184,26 +174,20 @@ def _replaceable(target: Path) -> Path:
 
 async def _fetch(client: Requester, ln: str, file: BinaryIO, progress: Progress | None) -> _Fetched:
     """Write a file's bytes to `file`, from as many replicas as it takes. Raises: as `read`."""
-    fetched: _Fetched | None = None
-    failure: CheloniaError | None = None
     search = _Search(client, ln)
-    async for facts, choice in search.replicas():
-        fetched = fetched or _Fetched(ln, facts)
-        fetched.check_same(facts)
-        from_one = not fetched.size
+    async for fetched, choice in search.replicas():
         try:
             await _append(client, choice, file, fetched, progress)
             fetched.check()
             return fetched
         except CheloniaError as error:
-            failure = error
-            search.arrived = fetched.size
-            client.trouble(ln, error.cause)
-        if failure.kind is Kind.CHECKSUM:
-            fetched = _start_over(file, fetched, ln, facts, progress)
-            if from_one:
-                search.wrong.add(target_of(choice.given))
-    raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
+            search.failed(choice, error)
+            if error.kind is Kind.CHECKSUM:
+                file.seek(0)
+                file.truncate()
+                if progress is not None:
+                    progress(-fetched.size)
+    raise search.failure
 
 
 ROUNDS = 4
@@ -215,24 +199,40 @@ PAUSE_MS = 250
 
 
 class _Search:
-    """The replicas of a file to try. As the user of it tells, `arrived`: how many bytes have come; `wrong`: Shepherds
-    whose copy is damaged."""
+    """The replicas of a file to try, and what came from those that were; `failure`: what the last one failed with."""
 
     def __init__(self, client: Requester, ln: str) -> None:
         self._client = client
         self._ln = ln
-        self.arrived = 0
-        self.asked = False
-        self.wrong: set[str] = set()
+        self.failure = CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
+        self._fetched: _Fetched | None = None
+        self._from_one = True
+        self._arrived = 0
+        self._asked = False
+        self._wrong: set[str] = set()
 
-    async def replicas(self) -> AsyncGenerator[tuple[_Facts, _Choice], None]:
-        """Yield what there is to choose from until nothing of it is left, then fresh TURLs; Raises: as `_ask`."""
+    def failed(self, choice: _Choice, error: CheloniaError) -> None:
+        """What was being read gave no more: its bytes are kept, unless they are wrong. A Shepherd that gave all of
+        wrong bytes is not asked again."""
+        assert self._fetched is not None, "a replica failed that was not handed out"
+        self.failure, self._arrived = error, self._fetched.size
+        self._client.trouble(self._ln, error.cause)
+        if error.kind is Kind.CHECKSUM:
+            self._fetched = None
+            if self._from_one:
+                self._wrong.add(target_of(choice.given))
+
+    async def replicas(self) -> AsyncGenerator[tuple[_Fetched, _Choice], None]:
+        """Yield what has come and what there is to choose from until nothing of it is left, then fresh TURLs.
+
+        Raises: CONFLICT where the file is another by now; as `_ask`.
+        """
         client = self._client
         number = barren = 0
         while barren < ROUNDS:
             if number:
                 await client.clock.sleep(PAUSE_MS * 2 ** max(barren - 1, 0))
-            before = self.arrived
+            before = self._arrived
             try:
                 facts, choice = await self._ask(PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
             except CheloniaError as error:
@@ -242,14 +242,17 @@ class _Search:
                 client.trouble(self._ln, error.cause)
             else:
                 while choice.turls:
-                    yield facts, choice
+                    fetched = self._fetched = self._fetched or _Fetched(self._ln, facts)
+                    fetched.check_same(facts)
+                    self._from_one = not fetched.size
+                    yield fetched, choice
             number += 1
-            barren = 0 if self.arrived > before else barren + 1
+            barren = 0 if self._arrived > before else barren + 1
 
     async def _ask(self, patience_ms: int) -> tuple[_Facts, _Choice]:
         looks = self._client.looks
-        if looks is not None and not self.asked:
-            self.asked = True
+        if looks is not None and not self._asked:
+            self._asked = True
             looked = await self._looked(looks, patience_ms)
             if looked is not None:
                 return looked
@@ -260,7 +263,7 @@ class _Search:
             return await self._content(client.files)
         if kind is not None:
             raise CheloniaError(kind, "get", self._ln, answer.cause or answer.status)
-        turls = [turl for turl in _turls(answer) if target_of(turl) not in self.wrong]
+        turls = [turl for turl in _turls(answer) if target_of(turl) not in self._wrong]
         facts = _Facts(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
         return facts, ReplicaChoice(turls, patience_ms)
 
@@ -338,14 +341,6 @@ async def _append(
                     progress(len(chunk))
     finally:  # what has come is kept, also when the rest must come from elsewhere
         await keeper.flush()
-
-
-def _start_over(file: BinaryIO, fetched: _Fetched, ln: str, facts: _Facts, progress: Progress | None) -> _Fetched:
-    file.seek(0)
-    file.truncate()
-    if progress is not None:
-        progress(-fetched.size)
-    return _Fetched(ln, facts)
 
 
 @contextlib.contextmanager
