@@ -25,7 +25,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.credentials import Credential, CredentialSurroundings, Explicit, find_cas, find_credential
+from chelonia.hosting.net.credentials import Credential, CredentialSurroundings, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import (
     Link,
@@ -157,18 +157,11 @@ def open_keys(
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> ConnectionPlan:
     """Find CAs and credential. Raises: BAD_CONFIG, EXPIRED."""
     around = surroundings(environ)
-    explicit = explicit_files(settings)
-    cas = find_cas(explicit, around)
+    cas = find_cas(settings.files, around)
     if settings.anonymous:
         return ConnectionPlan(cas, None)
-    credential = find_credential(explicit, around, SystemClock().now_ms(), ask_password)
+    credential = find_credential(settings.files, around, SystemClock().now_ms(), ask_password)
     return ConnectionPlan(credential.settings(cas), credential)
-
-
-def explicit_files(settings: Settings) -> Explicit:
-    """The settings' files in the form the search for credentials takes."""
-    files = settings.files
-    return Explicit(files.proxy, files.cert, files.key, files.ca_dir, files.ca_file)
 
 
 def surroundings(environ: Mapping[str, str] | None = None) -> CredentialSurroundings:

@@ -10,10 +10,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.values import replace
+from chelonia.hosting.net.credential_files import CredentialFiles
 from chelonia_clients.arguments import Arguments, UsageError, parse_rate
 from chelonia_clients.choosing import Choice, is_pattern
 from chelonia_clients.output import Output
-from chelonia_clients.settings import CredentialFiles, Settings, Wish, parse_replicas, settle
+from chelonia_clients.settings import Settings, Wish, parse_replicas, settle
 
 if TYPE_CHECKING:
     from chelonia.core.ports.access_keys import AccessKeys

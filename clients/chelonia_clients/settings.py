@@ -19,6 +19,7 @@ import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.net.credential_files import CredentialFiles
 
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 """What a cluster may be called in `client.toml`."""
@@ -31,24 +32,6 @@ OWN_CREDENTIAL: Final = ("X509_USER_PROXY", "ARC_PROXY_FILE", "X509_USER_CERT", 
 OWN_CAS: Final = ("X509_CERT_DIR", "ARC_CA_DIR", "ARC_CA_FILE")
 CLUSTER_USERS: Final = ("user", "user2", "admin", "service", "anonymous")
 """Whom a cluster file has credentials of."""
-
-
-class CredentialFiles(msgspec.Struct, frozen=True):
-    """Credential and CA files; None where not named."""
-
-    proxy: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    ca_dir: Path | None = None
-    ca_file: Path | None = None
-
-    @property
-    def names_credential(self) -> bool:
-        return any((self.proxy, self.cert, self.key))
-
-    @property
-    def names_cas(self) -> bool:
-        return any((self.ca_dir, self.ca_file))
 
 
 class Wish(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from cryptography import x509
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.values import replace
+from chelonia.hosting.net.credential_files import CredentialFiles
 from chelonia.hosting.net.identity import identity_of_chain, subject_dn
 from chelonia.hosting.net.tls import TlsSettings, Trust, check_key_mode, load_key_public, load_own_chain
 
@@ -32,16 +33,6 @@ PASSWORD_TRIES_MAX: Final = 3
 
 Prompt = Callable[[Path], bytes | None]
 """Asks a person for the password of an encrypted key file; None to give up."""
-
-
-class Explicit(msgspec.Struct, frozen=True):
-    """What the user named himself; each wins over anything found. Empty fields are looked for."""
-
-    proxy: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    ca_dir: Path | None = None
-    ca_file: Path | None = None
 
 
 class CredentialSurroundings(msgspec.Struct, frozen=True):
@@ -104,7 +95,7 @@ class _CredentialPlace(msgspec.Struct, frozen=True):
 
 
 def find_credential(
-    explicit: Explicit, around: CredentialSurroundings, now_ms: Ms, prompt: Prompt | None = None
+    explicit: CredentialFiles, around: CredentialSurroundings, now_ms: Ms, prompt: Prompt | None = None
 ) -> Credential:
     """Find the credential to use.
 
@@ -131,7 +122,7 @@ def find_credential(
     raise CheloniaError(kind, "find credential", "", cause)
 
 
-def find_cas(explicit: Explicit, around: CredentialSurroundings) -> TlsSettings:
+def find_cas(explicit: CredentialFiles, around: CredentialSurroundings) -> TlsSettings:
     """Find the CAs to trust: the first place that is named or exists.
 
     Returns: settings with `ca_dir` or `ca_file` only.
@@ -189,7 +180,7 @@ def explain_file(cert_file: Path, trust: Trust, now_ms: Ms) -> tuple[str, ...]:
     return explain_chain(chain, trust, now_ms)
 
 
-def _places(explicit: Explicit, around: CredentialSurroundings) -> Iterator[_CredentialPlace]:
+def _places(explicit: CredentialFiles, around: CredentialSurroundings) -> Iterator[_CredentialPlace]:
     """Places to look at, best first."""
     if explicit.proxy is not None:
         yield _CredentialPlace("named explicitly", explicit.proxy, explicit.proxy, is_proxy=True, final=True)

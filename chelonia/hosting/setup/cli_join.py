@@ -43,7 +43,8 @@ from chelonia.hosting.net.certificates import (
     write_file,
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.credentials import CredentialSurroundings, Explicit, explain_chain, find_credential
+from chelonia.hosting.net.credential_files import CredentialFiles
+from chelonia.hosting.net.credentials import CredentialSurroundings, explain_chain, find_credential
 from chelonia.hosting.net.identity import has_issued, name_from_dn, subject_dn
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_trust
@@ -232,7 +233,7 @@ def _trusted(core: NodeConfig) -> list[tuple[Dn, CertificatePublicKeyTypes]]:
 def _administrator(home: _Home) -> TlsSettings:
     """The credential of whoever runs this. Raises: BAD_CONFIG naming the places looked at, DENIED."""
     around = CredentialSurroundings(os.environ, Path.home(), os.getuid())
-    credential = find_credential(Explicit(), around, SystemClock().now_ms())
+    credential = find_credential(CredentialFiles(), around, SystemClock().now_ms())
     if credential.dn not in home.core.trust.administrators:
         known = ", ".join(home.core.trust.administrators)
         cause = f"you are {credential.dn}; administrators here are: {known}. Set X509_USER_CERT and X509_USER_KEY"

@@ -216,12 +216,18 @@ def _content_named(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
 
 def reachable(look: RuleContext, guid: Guid) -> bool:
     """Whether the names of a collection lead up to the root, by any way."""
-    seen, level = {guid: None}, [guid]
-    while level and ROOT not in seen and len(seen) <= ABOVE_MAX:
-        parents = (key.partition("/")[0] for each in level for key in look.section(ObjectId(each), "parents"))
-        level = [parent for parent in dict.fromkeys(map(Guid, parents)) if parent not in seen]
-        seen.update(dict.fromkeys(level))
+    seen = {guid, *above(look, guid, upto=ROOT)}
     return ROOT in seen or len(seen) > ABOVE_MAX
+
+
+def above(look: RuleContext, guid: Guid, upto: Guid | None = None) -> set[Guid]:
+    """Every collection above one, itself only when it is above itself; none further once `upto` is among them."""
+    seen, level = set[Guid](), [guid]
+    while level and upto not in seen and len(seen) <= ABOVE_MAX:
+        parents = (Guid(key.partition("/")[0]) for each in level for key in look.section(ObjectId(each), "parents"))
+        level = [parent for parent in dict.fromkeys(parents) if parent not in seen]
+        seen.update(level)
+    return seen
 
 
 def name_rules(look: RuleContext, collection: ObjectId, names: Iterable[Item]) -> Iterator[Finding]:

@@ -173,7 +173,7 @@ def _name_unknown(finding: Finding, bench: Bench) -> Mend | None:
         still = check(ObjectId(sound[0]), is_("entries", key_for(sound[1], kind), child))
         dropped = drop(finding.object, "entries", key, is_("entries", key, child))
         return Mend((dropped, still), f"the name {name!r} was dropped: the collection has another")
-    if Guid(child) in _above(bench.look, Guid(finding.object)):
+    if Guid(child) in invariants.above(bench.look, Guid(finding.object)):
         return None
     parent = put(child, "parents", f"{finding.object}/{name}", "parent", is_("entry", "type", kind))
     still = check(finding.object, is_("entries", key, child))
@@ -211,22 +211,14 @@ def _typeless(finding: Finding, bench: Bench) -> Mend | None:
     obj, sections = finding.object, ("entry", "blobs", "content", "states", "put", "mountpoint")
     if any(bench.look.section(obj, section) for section in sections):
         return None
-    now, owner = seconds(bench.now), bench.entry(ObjectId(ROOT)).get("owner", "")
-    made = {
-        "entry": {"type": TYPE_COLLECTION, "GUID": str(obj), "owner": owner},
-        "timestamps": {"created": now, "modified": now},
-        "states": {"closed": "no"},
-    }
-    shelter = _name_in_shelter(bench, obj, TYPE_COLLECTION)
-    parent = put(obj, "parents", f"{LOST_FOUND}/{obj}", "parent")
-    elements = (check(obj, unset("entry", "type")), *shelter, *put_all(obj, made), parent)
-    return Mend(elements, f"made a collection again in /{LOST_FOUND_NAME}")
+    made = _made_in_shelter(bench, obj, _new(bench, obj, TYPE_COLLECTION, {"closed": "no"}))
+    return Mend((check(obj, unset("entry", "type")), *made), f"made a collection again in /{LOST_FOUND_NAME}")
 
 
 def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
     """A collection that is above itself is taken out of the circle; what is below another lost one waits for that."""
     entry = finding.object
-    if Guid(entry) not in _above(bench.look, Guid(entry)):
+    if Guid(entry) not in invariants.above(bench.look, Guid(entry)):
         return None
     elements: list[Element] = []
     for pair in sorted(bench.look.section(entry, "parents")):
@@ -311,6 +303,22 @@ def _name_in_shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
     return [*_lost_found(bench), named]
 
 
+def _made_in_shelter(bench: Bench, entry: ObjectId, sections: dict[str, dict[str, str]]) -> list[Element]:
+    """Make an entry of these sections, with a name in `/lost+found`."""
+    named = _name_in_shelter(bench, entry, sections["entry"]["type"])
+    return [*named, *put_all(entry, sections), put(entry, "parents", f"{LOST_FOUND}/{entry}", "parent")]
+
+
+def _new(bench: Bench, entry: ObjectId, kind: str, states: dict[str, str]) -> dict[str, dict[str, str]]:
+    """What every entry made here has: it is the owner's of the root."""
+    now = seconds(bench.now)
+    return {
+        "entry": {"type": kind, "GUID": entry, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
+        "timestamps": {"created": now, "modified": now},
+        "states": states,
+    }
+
+
 def _lost_found(bench: Bench) -> list[Element]:
     """Make `/lost+found`, unless it is there."""
     shelter, root = ObjectId(LOST_FOUND), ObjectId(ROOT)
@@ -319,27 +327,11 @@ def _lost_found(bench: Bench) -> list[Element]:
     names = [LOST_FOUND_NAME, *(f"{LOST_FOUND_NAME}.{n}" for n in range(1, NAMES_TRIED))]
     taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
     name = next(name for name, held in zip(names, taken, strict=True) if not held)
-    now, owner = seconds(bench.now), bench.entry(root).get("owner", "")
-    sections = {
-        "entry": {"type": TYPE_COLLECTION, "GUID": LOST_FOUND, "owner": owner},
-        "timestamps": {"created": now, "modified": now},
-        "parents": {f"{ROOT}/{name}": "parent"},
-        "states": {"closed": "no"},
-    }
+    sections = _new(bench, shelter, TYPE_COLLECTION, {"closed": "no"})
+    sections["parents"] = {f"{ROOT}/{name}": "parent"}
     free = (unset("entries", name), unset("entries", name + "/"))
     named = put(root, "entries", name + "/", LOST_FOUND, *free)
     return [check(shelter, version(0)), *put_all(shelter, sections), named]
-
-
-def _above(look: RuleContext, guid: Guid) -> dict[Guid, None]:
-    """Every collection above one, itself only when it is above itself."""
-    seen: dict[Guid, None] = {}
-    level = [guid]
-    while level and len(seen) <= invariants.ABOVE_MAX:
-        parents = (Guid(key.partition("/")[0]) for each in level for key in look.section(ObjectId(each), "parents"))
-        level = [parent for parent in dict.fromkeys(parents) if parent not in seen]
-        seen.update(dict.fromkeys(level))
-    return seen
 
 
 def _epoch(bench: Bench) -> Element:
@@ -394,25 +386,24 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
         return Mend((left, check(content_object(ContentId(content)), unset("named", guid))), "no content's any more")
     if bench.entry(guid):
         return None  # if it names the blob, that is found of it, and mended
-    now = seconds(bench.now)
     checksums = Checksums(*(facts.get(kind, "") for kind in CHECKSUM_TYPES))
     kind = known_checksum_type(checksums)
-    sections: dict[str, dict[str, str]] = {
-        "entry": {"type": TYPE_FILE, "GUID": guid, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
-        "timestamps": {"created": now, "modified": now},
-        "states": {
-            "size": facts.get("size", ""),
-            "checksum": facts.get(kind, ""),
-            "checksumType": kind,
-            "neededReplicas": facts.get("wanted", "1"),
-        },
-        "blobs": {FIRST_ORDINAL: guid},
-        "metadata": {"was": facts.get("name", "") or "-", "wasOwnedBy": facts.get("owner", "") or "-"},
+    states = {
+        "size": facts.get("size", ""),
+        "checksum": facts.get(kind, ""),
+        "checksumType": kind,
+        "neededReplicas": facts.get("wanted", "1"),
     }
-    made = [check(guid, version(0)), *put_all(guid, sections), put(blob, "blob", "file", guid, owned)]
-    shelter = _name_in_shelter(bench, guid, TYPE_FILE)
-    made.append(put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent"))
-    return Mend((*shelter, *made), f"a file in /{LOST_FOUND_NAME} has the bytes")
+    sections = _new(bench, guid, TYPE_FILE, states)
+    sections["blobs"] = {FIRST_ORDINAL: guid}
+    sections["metadata"] = {"was": facts.get("name", "") or "-", "wasOwnedBy": facts.get("owner", "") or "-"}
+    return _found_file(bench, guid, sections, put(blob, "blob", "file", guid, owned))
+
+
+def _found_file(bench: Bench, guid: ObjectId, sections: dict[str, dict[str, str]], takes: Element) -> Mend:
+    """A new file in `/lost+found` that takes bytes."""
+    elements = (check(guid, version(0)), *_made_in_shelter(bench, guid, sections), takes)
+    return Mend(elements, f"a file in /{LOST_FOUND_NAME} has the bytes")
 
 
 def _owners_wrong(finding: Finding, bench: Bench) -> Mend | None:
@@ -469,21 +460,14 @@ def _ordinals(bench: Bench, file: str) -> list[str]:
 def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
     """A file in `/lost+found` takes a content that has lost its own; its GUID is the content's id."""
     content, guid = finding.object, ObjectId(finding.object.removeprefix(CONTENT_PREFIX))
-    header, now = bench.look.section(content, "content"), seconds(bench.now)
+    header = bench.look.section(content, "content")
     if bench.entry(guid) or not header.get("splices"):
         return None
-    sections: dict[str, dict[str, str]] = {
-        "entry": {"type": TYPE_FILE, "GUID": guid, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
-        "timestamps": {"created": now, "modified": now},
-        "states": {"size": header.get("size", ""), "neededReplicas": "1"},
-        "content": {"id": guid, "splices": header["splices"]},
-    }
+    sections = _new(bench, guid, TYPE_FILE, {"size": header.get("size", ""), "neededReplicas": "1"})
+    sections["content"] = {"id": guid, "splices": header["splices"]}
     owned = is_("content", "file", header.get("file", "")), is_("content", "splices", header["splices"])
     takes = put(content, "content", "file", guid, *owned, is_("content", "state", SEALED))
-    made = [check(guid, version(0)), *put_all(guid, sections), put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent")]
-    return Mend(
-        (*_name_in_shelter(bench, guid, TYPE_FILE), *made, takes), f"a file in /{LOST_FOUND_NAME} has the bytes"
-    )
+    return _found_file(bench, guid, sections, takes)
 
 
 def _upload_unlisted(finding: Finding, bench: Bench) -> Mend | None:

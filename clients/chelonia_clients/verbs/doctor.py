@@ -23,7 +23,7 @@ from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_bartender
 from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, Trust, load_trust
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import Client
-from chelonia_clients.connect import ask_password, explicit_files, find, open_http, surroundings
+from chelonia_clients.connect import ask_password, find, open_http, surroundings
 from chelonia_clients.session import Session
 from chelonia_clients.settings import Settings
 
@@ -90,7 +90,7 @@ def _look_at_settings(report: DoctorReport, settings: Settings) -> None:
 
 def _look_at_cas(report: DoctorReport, settings: Settings) -> Trust | None:
     try:
-        cas = find_cas(explicit_files(settings), surroundings(report.session.environ))
+        cas = find_cas(settings.files, surroundings(report.session.environ))
         trust = load_trust(cas)
     except CheloniaError as error:
         report.bad("CAs", f"{error.subject}: {error.cause}".lstrip(": "), "export X509_CERT_DIR=<directory of CAs>")
@@ -117,7 +117,7 @@ def _look_at_credential(report: DoctorReport, settings: Settings) -> Credential 
         return None
     around = surroundings(report.session.environ)
     try:
-        credential = find_credential(explicit_files(settings), around, _now(), ask_password)
+        credential = find_credential(settings.files, around, _now(), ask_password)
     except CheloniaError as error:
         cure = "make a proxy (arcproxy, voms-proxy-init), or export X509_USER_CERT and X509_USER_KEY; --anonymous: none"
         report.bad("credential", error.cause, cure)
@@ -155,7 +155,7 @@ async def _look_at_bartenders(report: DoctorReport, settings: Settings) -> None:
         tls = find(settings, report.session.environ).tls
     except CheloniaError:
         try:
-            tls = find_cas(explicit_files(settings), surroundings(report.session.environ))
+            tls = find_cas(settings.files, surroundings(report.session.environ))
             urls = settings.bartender_urls()
         except CheloniaError:
             return  # told already

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia_clients.settings import CredentialFiles, Settings, Wish, settle
+from chelonia.hosting.net.credential_files import CredentialFiles
+from chelonia_clients.settings import Settings, Wish, settle
 from tests.unit.clients.faking import Command
 
 CONF = (

@@ -8,9 +8,9 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.certificates import Issued, make_proxy
+from chelonia.hosting.net.credential_files import CredentialFiles
 from chelonia.hosting.net.credentials import (
     CredentialSurroundings,
-    Explicit,
     explain_chain,
     explain_file,
     find_cas,
@@ -19,7 +19,7 @@ from chelonia.hosting.net.credentials import (
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_trust
 from tests.unit.hosting.grid import JANE, P256, Grid, handshake
 
-NOTHING = Explicit()
+NOTHING = CredentialFiles()
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_places_are_tried_in_the_order_of_the_ecosystem(grid: Grid, home: Home) 
     assert found(home) == "/O=Grid/CN=arcproxy"
     home.environ["X509_USER_PROXY"] = str(home.proxy("userproxy"))
     assert found(home) == "/O=Grid/CN=userproxy"
-    explicit = Explicit(proxy=home.proxy("named"))
+    explicit = CredentialFiles(proxy=home.proxy("named"))
     assert find_credential(explicit, home.around, grid.now).dn == "/O=Grid/CN=named"
 
 
@@ -127,7 +127,7 @@ def test_only_expired_credentials_are_an_expiry(grid: Grid, home: Home) -> None:
 def test_a_named_file_is_final(grid: Grid, home: Home) -> None:
     home.pair(home.home / ".globus", "globus")
     with pytest.raises(CheloniaError, match="named explicitly"):
-        find_credential(Explicit(proxy=grid.root / "missing"), home.around, grid.now)
+        find_credential(CredentialFiles(proxy=grid.root / "missing"), home.around, grid.now)
 
 
 def test_a_file_of_another_user_is_refused(grid: Grid, home: Home) -> None:
@@ -177,7 +177,7 @@ def test_cas_are_found_in_order(grid: Grid, home: Home) -> None:
     assert find_cas(NOTHING, home.around).ca_dir == grid.root
     home.environ["X509_CERT_DIR"] = str(grid.root / "home")
     assert find_cas(NOTHING, home.around).ca_dir == grid.root / "home"
-    assert find_cas(Explicit(ca_file=file), home.around) == TlsSettings(ca_file=file)
+    assert find_cas(CredentialFiles(ca_file=file), home.around) == TlsSettings(ca_file=file)
 
 
 def test_no_cas_at_all_names_the_places(grid: Grid) -> None:

@@ -1,0 +1,25 @@
+"""Which files of a credential and of CAs somebody names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class CredentialFiles(msgspec.Struct, frozen=True):
+    """Credential and CA files; None where not named. Each that is wins over anything found."""
+
+    proxy: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    ca_dir: Path | None = None
+    ca_file: Path | None = None
+
+    @property
+    def names_credential(self) -> bool:
+        return any((self.proxy, self.cert, self.key))
+
+    @property
+    def names_cas(self) -> bool:
+        return any((self.ca_dir, self.ca_file))
