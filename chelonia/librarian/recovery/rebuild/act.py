@@ -567,16 +567,16 @@ class Rebuilding:
             match verdict:
                 case RecordVerdict.LISTED if not known.deleted:
                     await self._attempt(rebuild.list_location(known.blob, facts, at))
-                case RecordVerdict.FILE:
-                    verdict = await self._file(facts, at)
-                case RecordVerdict.VERSION:
-                    verdict = await self._version(facts, at, known)
+                case RecordVerdict.FILE if not await self._file(facts, at):
+                    verdict = RecordVerdict.SHELTERED
+                case RecordVerdict.VERSION if not await self._attempt(rebuild.new_version(facts, at, known)):
+                    verdict = RecordVerdict.SHELTERED  # the file changes meanwhile: it keeps the bytes it has
                 case RecordVerdict.SNAPSHOT:
                     await self._attempt(rebuild.snapshot_blob(facts, (at,)))
-                case RecordVerdict.SHELTERED:
-                    await self._attempt(rebuild.unowned(facts, at))
                 case _:
                     pass
+            if verdict is RecordVerdict.SHELTERED:
+                await self._attempt(rebuild.unowned(facts, at))
             if basis.in_use and verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED):
                 await self._shelter([blob_object(facts.blob), *(blob.id for blob in known.current)])
         self._progress.count(verdict.value)
@@ -613,21 +613,10 @@ class Rebuilding:
         obj, needed = shepherd_object(at.shepherd), (Needed("file", at.reference),)
         return bool((await self._on.records.one(self._on.call, obj, needed)).value("file", at.reference))
 
-    async def _file(self, facts: ReplicaFacts, at: Location) -> RecordVerdict:
-        """A file since the snapshot, under its name; what has lost its name to another goes to `/lost+found`."""
+    async def _file(self, facts: ReplicaFacts, at: Location) -> bool:
+        """A file since the snapshot, under its name; False where it has lost that to another."""
         parent, name = await self._place(facts.name)
-        if parent is not None and await self._attempt(rebuild.new_file(facts, at, parent, name)):
-            return RecordVerdict.FILE
-        await self._attempt(rebuild.unowned(facts, at))
-        return RecordVerdict.SHELTERED
-
-    async def _version(self, facts: ReplicaFacts, at: Location, known: RecordContext) -> RecordVerdict:
-        """Newer bytes of a file. Those it has go to `/lost+found`, and where the file changes meanwhile it keeps
-        them."""
-        if await self._attempt(rebuild.new_version(facts, at, known)):
-            return RecordVerdict.VERSION
-        await self._attempt(rebuild.unowned(facts, at))
-        return RecordVerdict.SHELTERED
+        return parent is not None and await self._attempt(rebuild.new_file(facts, at, parent, name))
 
     async def _shelter(self, blobs: Sequence[ObjectId]) -> None:
         """Give blobs that no file names one in `/lost+found`, which has their ids for GUIDs."""
