@@ -30,7 +30,7 @@ from chelonia.core.ports.bartender import (
 )
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
-from chelonia.wire import receipts
+from chelonia.wire import armour, receipts
 from tests.unit.bartender.stage import (
     BARTENDER_DN,
     BARTENDER_ID,
@@ -494,9 +494,9 @@ def test_a_rightly_signed_token_of_other_fields_is_refused(change: dict[str, Any
     fields = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     without = {name: value for name, value in fields.items() if name not in change}
     for altered in (fields | change, without, []):
-        text = put_token._b64(json.dumps(altered).encode())
+        text = armour.to_text(json.dumps(altered).encode())
         with pytest.raises(CheloniaError) as caught:
-            decode(f"{text}.{put_token._b64(put_token._mac(text, KEY))}", KEY)
+            decode(f"{text}.{armour.to_text(put_token._mac(text, KEY))}", KEY)
         assert caught.value.kind is Kind.BAD_TICKET
 
 

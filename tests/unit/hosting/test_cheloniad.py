@@ -152,7 +152,7 @@ def test_a_proxy_that_was_never_valid_is_wrong_usage(hours: str, capsys: pytest.
         main(["ca", "proxy", "--cert", "c", "--key", "k", "--out", "o", "--hours", hours])
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert f"argument --hours: {hours} is no time" in said
+    assert f"argument --hours: {hours} is not a whole number from 1" in said
     assert "usage: cheloniad ca proxy" in said
 
 
