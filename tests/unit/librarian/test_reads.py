@@ -2,12 +2,16 @@
 
 from typing import Any, cast
 
+import pytest
+
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import ReplicaState
+from chelonia.core.contents.uploads import SpliceFile
+from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ROOT
 from chelonia.core.ports.ahash import AHash
-from tests.support.librarian import BARTENDER, bench, shepherd_call, shepherd_id
+from tests.support.librarian import BARTENDER, bench, shepherd_call, shepherd_id, sound
 
 READS = ("get", "walk", "scan", "status")
 
@@ -69,3 +73,14 @@ async def test_what_shepherds_report_commit_and_compare_is_read_strongly() -> No
         assert set(wrapped.taken()) == {True}
         await b.service.inventory(shepherd_call(shepherd), shepherd, "", 10)
         assert set(wrapped.taken()) == {True}
+
+
+async def test_an_empty_file_is_made_without_a_read_unless_its_name_is_taken() -> None:
+    wrapped = Wrapped()
+    async with bench(wrap=wrapped) as b:
+        wrapped.taken()
+        await b.service.splice(BARTENDER, SpliceFile(b.begin("f"), (), (), 0))
+        assert wrapped.taken() == []
+        with pytest.raises(CheloniaError, match="exists"):
+            await b.service.splice(BARTENDER, SpliceFile(b.begin("f"), (), (), 0))
+        await sound(b)
