@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from chelonia.core.timing.clock import Clock
@@ -78,8 +77,6 @@ class Race(Generic[K, T]):
     async def __aenter__(self) -> Race[K, T]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self.running:
             task.cancel()

@@ -46,6 +46,7 @@ class Turns(Generic[T]):
         if self._busy < self.places:
             self._begin(caller)
             return TurnOutcome.GOES
+        assert self._busy == self.places, "nobody waits while a place is free"
         queue = self._waiting.setdefault(caller, deque())
         if len(queue) >= self.waiting_max:
             return TurnOutcome.REFUSED
@@ -65,6 +66,7 @@ class Turns(Generic[T]):
         ticket = queue.popleft()
         if queue:
             self._waiting[following] = queue
+        assert self._busy == self.places - 1, "who waited goes in the place of one that has just left"
         self._begin(following)
         return ticket
 

@@ -114,6 +114,7 @@ class Leadership:
         """The bid was written."""
         assert bid.wanted.holder == self._me, "a bid is for oneself"
         assert bid.wanted.term, "a lease is held in a term"
+        assert self._held is None or int(bid.wanted.term) >= int(self._held.term), "terms only rise"
         self._held, self._renewed_ms = bid.wanted, bid.at_ms
         self._seen, self._seen_since = bid.wanted, bid.at_ms
 

@@ -192,7 +192,7 @@ def counted(table: Table, changes: Sequence[Change], trees: Trees) -> list[Eleme
     for change in changes:
         for side, sign in ((change.before, -1), (change.after, 1)):
             for account in accounts_of(table, side, trees):
-                assert side is not None
+                assert side is not None, "what is not there counts for no quota"
                 size[account.key] = size.get(account.key, 0) + sign * side.bytes
                 files[account.key] = files.get(account.key, 0) + sign * side.files
     elements: list[Element] = []
@@ -264,6 +264,7 @@ def refused(use: QuotaUse, added: str = "") -> CheloniaError:
         parts.append(f"{use.bytes} of {quota.bytes} bytes")
     if quota.files >= 0:
         parts.append(f"{use.files} of {quota.files} files")
+    assert parts, "a quota without a limit refuses nobody"
     told = f"the quota of {use.name} is used up: {' and '.join(parts)} are in use{added}"
     cause = f"{told}; remove some, or ask an administrator for more"
     return CheloniaError(Kind.QUOTA, subject=use.name, cause=cause)

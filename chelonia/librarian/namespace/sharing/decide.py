@@ -95,6 +95,7 @@ def over_file(request: CopyFile, source: StoredObject, content: ContentId, over:
         "timestamps": {"modified": seconds(now), **given.get("timestamps", {})},
         **_bytes(source, content),
     }
+    assert ("blobs" in after) is not ("content" in after), "a file has blobs of its own or a content, never both"
     for section in ("states", "metadata", "blobs", "content"):
         elements += [drop(file.id, section, prop) for prop in sorted(file.sections.get(section, {}))
                      if prop not in after.get(section, {})]  # fmt: skip
