@@ -54,7 +54,7 @@ class Want(enum.Flag):
     """Of a look: checksums as with CHECKSUMS, and those that Shepherds keep beside the bytes, who are asked."""
 
 
-class Attributes(msgspec.Struct, frozen=True):
+class Attributes(msgspec.Struct, frozen=True, gc=False):
     """What is known of an entry without its bytes.
 
     Args:

@@ -60,6 +60,7 @@ class Guarded:
         self._due: dict[int, None] = {}
         self._channel: socket.socket | None = None
         self._deaf = 0
+        self._served_ms = 0
         self.pid = 0
 
     def hold(self, known: socket.socket | None) -> int:
@@ -91,6 +92,12 @@ class Guarded:
             if end:
                 own.shutdown(socket.SHUT_RDWR)
         own.close()
+
+    def served(self, now_ms: int) -> None:
+        """Something was served: the loop does not stand still, however many it serves in one turn."""
+        if self._channel is not None and now_ms - self._served_ms >= self._parts.limit_ms() / SIGNS:
+            self._served_ms = now_ms
+            self._sign()
 
     async def run(self) -> None:
         """Keep a guard until cancelled; one that ends is started again, less and less often when it does so soon."""

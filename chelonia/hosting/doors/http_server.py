@@ -263,6 +263,8 @@ class HttpServer:
 
     async def _exchange(self, raw: web.BaseRequest) -> web.StreamResponse:
         started = self._parts.clock.monotonic_ms()
+        if self._parts.guarded is not None:
+            self._parts.guarded.served(started)
         try:
             peer, untrusted = self._peer(raw), None
         except CheloniaError as error:
@@ -284,8 +286,10 @@ class HttpServer:
             cause = f"an internal failure; the log has it under request {request.request_id}"
             answer = error_answer(CheloniaError(Kind.INTERNAL, cause=cause))
         response, sent = await self._send(raw, request, answer)
-        took = self._parts.clock.monotonic_ms() - started
-        self._parts.observe(request, answer.status, sent, took)
+        now = self._parts.clock.monotonic_ms()
+        self._parts.observe(request, answer.status, sent, now - started)
+        if self._parts.guarded is not None:
+            self._parts.guarded.served(now)
         return response
 
     def _request(self, raw: web.BaseRequest, peer: Peer) -> HttpRequest:

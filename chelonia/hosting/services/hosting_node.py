@@ -127,6 +127,12 @@ class HostingNode:
         self.guarded = Guarded(parts)
         self.forever("connection guard", self.guarded.run)
 
+    def served(self, service: str, method: str, kind: str, seconds: float) -> None:
+        """Count a call in the compact encoding, which is a sign of life."""
+        self.metrics.operation(service, method, kind, seconds)
+        if self.guarded is not None:
+            self.guarded.served(self.clock.monotonic_ms())
+
     async def persist(self, what: str, start: Callable[[], Awaitable[None]]) -> bool:
         """Start a service; while what it needs does not answer, try again. Returns False when told to stop before."""
         waiting = False

@@ -23,7 +23,7 @@ XML: Final = (("Content-Type", "application/xml"),)
 _SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
-class Item(msgspec.Struct, frozen=True):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it. `version`: its id;
     `order`: among those of a key, "": it has the key now; `removed`: it is a delete marker."""
 
