@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +40,7 @@ from tests.sim.network import Network
 from tests.sim.process import Node
 from tests.sim.replication_engine import Disk, Engine, Record
 from tests.sim.virtual_loop import this_loop
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore, SortedRecords
 
 T = TypeVar("T")
 
@@ -68,25 +67,18 @@ def slower() -> Iterator[None]:
         yield
 
 
-class Contents:
+class Contents(SortedRecords):
     """What the records of a log add up to: the store."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sequence = 0
-        self.values: dict[bytes, bytes] = {}
-        self.keys: list[bytes] = []
 
     def apply(self, record: Record) -> None:
         """Take over a record; one without operations changes nothing."""
         self.sequence = record.sequence
         for puts, deletes, _ in record.ops:
-            for key, value in puts.items():
-                if key not in self.values:
-                    insort(self.keys, key)
-                self.values[key] = value
-            for key in deletes:
-                if self.values.pop(key, None) is not None:
-                    del self.keys[bisect_left(self.keys, key)]
+            self.write(puts, deletes)
 
 
 class _Model(Engine):
@@ -323,10 +315,7 @@ class SimReplica:
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """See `Store`."""
-        held = self._held
-        first = bisect_left(held.keys, start)
-        last = min(bisect_left(held.keys, end), first + limit)
-        return [(key, held.values[key]) for key in held.keys[first:last]]
+        return self._held.scan(start, end, limit)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

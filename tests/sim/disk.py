@@ -352,11 +352,11 @@ class SimStore(MemoryStore):
 
     def contents(self) -> dict[bytes, bytes]:
         """A copy of everything, as a backup has it."""
-        return dict(self._contents)
+        return dict(self._contents.values)
 
     def reopened(self) -> SimStore:
         """Crash, and come back with what was committed."""
-        return self.holding(self._contents)
+        return self.holding(self._contents.values)
 
     def holding(self, contents: Mapping[bytes, bytes]) -> SimStore:
         """Crash, and come back with these contents."""

@@ -41,14 +41,12 @@ from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, Sim
 from tests.sim.freshness import Decided, Fresh, Sure
 from tests.sim.network import Channel, Network, Trace
 from tests.sim.process import Node, SimClock, SimIds, make_task
-from tests.sim.quick import hasten
 from tests.sim.signing import SimSigner, SimVerifier
 from tests.sim.virtual_loop import ENDLESS_S, this_loop
 from tests.support.memory_store import InlineExecutor, MemoryStore
 from tests.support.turls import parse_turl
 
 T = TypeVar("T")
-hasten("chelonia")  # all that is imported above
 
 USER = Call(dn=Dn("/O=Sim/CN=user"))
 ADMIN_DN = Dn("/O=Sim/CN=admin")

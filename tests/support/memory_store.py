@@ -18,12 +18,35 @@ from chelonia.core.errors import CheloniaError, Kind
 T = TypeVar("T")
 
 
+class SortedRecords:
+    """Records in memory, in the order of their keys."""
+
+    def __init__(self, values: Mapping[bytes, bytes] | None = None) -> None:
+        self.values = dict(values or {})
+        self._keys = sorted(self.values)
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most `limit` (key, value) with start <= key < end, in order."""
+        first = bisect_left(self._keys, start)
+        last = min(bisect_left(self._keys, end), first + limit)
+        return [(key, self.values[key]) for key in self._keys[first:last]]
+
+    def write(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Put and delete; deleting an absent key is no error."""
+        for key, value in puts.items():
+            if key not in self.values:
+                insort(self._keys, key)
+            self.values[key] = value
+        for key in deletes:
+            if self.values.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+
+
 class MemoryStore(NeverLate):
     """A `Store` in memory, its own `StoredState`. `free` is what `free_bytes` answers: assign it for a full disk."""
 
     def __init__(self, contents: Mapping[bytes, bytes] | None = None) -> None:
-        self._contents = dict(contents or {})
-        self._keys = sorted(self._contents)
+        self._contents = SortedRecords(contents)
         self._open = True
         self.number = 0
         self.free = 1 << 40
@@ -31,19 +54,17 @@ class MemoryStore(NeverLate):
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`, or None."""
         self._check_open()
-        return self._contents.get(key)
+        return self._contents.values.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of `keys`."""
         self._check_open()
-        return [self._contents.get(key) for key in keys]
+        return [self._contents.values.get(key) for key in keys]
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most `limit` (key, value) with start <= key < end, in order."""
         self._check_open()
-        first = bisect_left(self._keys, start)
-        last = min(bisect_left(self._keys, end), first + limit)
-        return [(key, self._contents[key]) for key in self._keys[first:last]]
+        return self._contents.scan(start, end, limit)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -58,13 +79,7 @@ class MemoryStore(NeverLate):
         """Apply all."""
         self._check_open()
         self.number += 1
-        for key, value in puts.items():
-            if key not in self._contents:
-                insort(self._keys, key)
-            self._contents[key] = value
-        for key in deletes:
-            if self._contents.pop(key, None) is not None:
-                del self._keys[bisect_left(self._keys, key)]
+        self._contents.write(puts, deletes)
 
     def upkeep_due(self) -> bool:
         """Never."""
@@ -88,7 +103,7 @@ class MemoryStore(NeverLate):
     def reopened(self) -> MemoryStore:
         """Crash, and come back with what was committed."""
         self.close()
-        return MemoryStore(self._contents)
+        return MemoryStore(self._contents.values)
 
     def _check_open(self) -> None:
         if not self._open:
