@@ -43,7 +43,7 @@ def test_nor_with_leases_made_for_a_distance(round_trip_ms: int, far_us: tuple[i
 def test_nothing_acknowledged_is_lost_whatever_clocks_show() -> None:
     """Strong reads rest on leases, and so on clocks; acknowledged writes do not: not where a clock jumps by an hour,
     nor where it stands still with its machine."""
-    for seed in range(1, 101):
+    for seed in range(1, 61):
         outcome = Scenario(seed, true_clocks=False).run()
         assert outcome.terms >= 1
         assert outcome.written >= 5, "so much broke that nothing was tested"
@@ -202,7 +202,7 @@ def _write(world: World, node: Node, value: str) -> None:
 def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(
     voters: int, round_trip_ms: int, far_us: tuple[int, int]
 ) -> None:
-    for seed in range(1, 7):
+    for seed in range(1, 4):
         world = World(seed, voters, pace=ProtocolPeriods.over(round_trip_ms))
         world.calm = True
         world.far_us = far_us
@@ -237,7 +237,7 @@ def test_the_checks_of_histories_can_fail() -> None:
 @pytest.mark.parametrize("order", ["old first", "new first", "all at once", "new and one old"])
 def test_an_old_copy_of_a_majority_does_not_cut_the_newer_replica_back(order: str) -> None:
     """Two of three disks are put back by mistake: what the third alone knows to be acknowledged stays, and is told."""
-    for seed in range(1, 31):
+    for seed in range(1, 13):  # each of the three is the newer one four times
         world, newer, old = _with_old_disks(seed)
         first = {
             "old first": old,
@@ -269,7 +269,7 @@ def test_an_old_copy_of_a_majority_does_not_cut_the_newer_replica_back(order: st
 
 def test_two_histories_have_no_master_together() -> None:
     """One old disk that has acknowledged changes since, and the newer one, without the third: neither gives way."""
-    for seed in range(1, 11):
+    for seed in range(1, 7):
         world, newer, old = _with_old_disks(seed)
         for node in old:
             node.restart()

@@ -51,7 +51,7 @@ def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed
     assert run_virtual(churn(seed)).acknowledged >= 4, "the storm was so bad that too little was tested"
 
 
-@pytest.mark.parametrize("seed", range(1, 31))
+@pytest.mark.parametrize("seed", range(1, 21))
 def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=swarm`."""
     run_virtual(swarm(seed))
@@ -70,7 +70,7 @@ def test_a_copy_that_is_slowed_down_in_mid_way_is_not_begun_anew(seed: int) -> N
 
 
 def test_a_copy_may_take_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "PART_MS", 4_000)  # rarer, or it would take minutes here
+    monkeypatch.setattr(forwarding, "PART_MS", 20_000)  # rarer, or it would take minutes here
     assert run_virtual(slow_copy(1, 100)).copy_ms > 24 * 3_600_000
 
 
@@ -84,7 +84,9 @@ def test_what_was_found_once_is_not_found_again(name: str, seed: int, found: str
     run_virtual(campaign.SCENARIOS[name](seed))
 
 
-def test_a_campaign_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_campaign_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What has passed with this code is not run again, unless it is asked for."""
     ledger = tmp_path / "sim" / "ledger.jsonl"
     common = ["--jobs", "1", "--ledger", str(ledger)]
@@ -92,6 +94,7 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureF
     assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     with ledger.open("a") as file:
         file.write('{"scenario": "churn", "se')  # the process was killed here
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", _Here)  # one real one is enough
     assert campaign.main(["1..2", "churn", *common]) == 0
     assert "1 passed, 0 failed, 1 skipped" in capsys.readouterr().out
     assert campaign.main(["1", "churn", "--again", *common]) == 0
@@ -143,7 +146,7 @@ def test_a_seed_is_one_history_whatever_the_hash_seed() -> None:
 
 def test_seeds_differ() -> None:
     """The seed really draws the faults."""
-    assert run_virtual(crashes_and_loss(1)).digest != run_virtual(crashes_and_loss(2)).digest
+    assert run_virtual(churn(1)).digest != run_virtual(churn(2)).digest
 
 
 def test_the_loop_reports_a_world_that_stands_still() -> None:
