@@ -201,7 +201,8 @@ class FileSystem:
         if inode is None:
             return
         _touch(inode)
-        inode.learned_ns = 0  # of what has other names left, how many is asked
+        inode.learned_ns = 0  # of what has other names left, how many is asked, by whatever name
+        self.inodes.doubt(inode)
         if inode.attributes.links <= 1 or inode.attributes.type == TYPE_COLLECTION:
             inode.gone = True
             self.committer.let_go(inode)

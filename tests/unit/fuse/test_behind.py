@@ -358,3 +358,14 @@ async def test_renaming_over_a_marked_file_that_has_just_been_removed(
     await mount.system.remove(mount.root, "marked", directory=False)
     await other.system.rename((other.root, "new"), (other.root, "marked"), Over.REPLACE)
     assert await other.read("marked") == b"new"
+
+
+async def test_the_other_names_of_what_lost_one_are_asked_for_anew(mount: Trial) -> None:
+    await mount.write("a", b"x")
+    await mount.system.link(await mount.find("a"), mount.root, "b")
+    await mount.write("c", b"y")
+    for name in "xyz":  # a listing tells of all
+        with pytest.raises(CheloniaError):
+            await mount.find(name)
+    await mount.system.rename((mount.root, "c"), (mount.root, "a"), Over.REPLACE)
+    assert (await mount.find("b")).attributes.links == 1
