@@ -1,7 +1,8 @@
 """Whether a process stands still, by the signs of life that it gives to who watches it.
 
 Pure: times are passed in. It never says so of a process whose watcher was itself not given its turn: who looks later
-than he meant to, as after a machine that stood still as a whole, looks again after a short grace.
+than he meant to, as after a machine that stood still as a whole, looks again after a short grace. Nor of one that
+works: a process that stands still uses no CPU, one that is only silent for long has too much to do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ LATE_MS = 100
 """A watcher that is later than this was kept from looking, and the process it watches may have been as well."""
 GRACE_MS = 50
 """What a watcher that was late gives, before it looks again."""
+LOOK_MS = 150
+"""For so long at the end of the limit it is looked whether the process works; less where the limit is short."""
+BUSY_MS = 5_000
+"""So much longer than the limit may be silent who works: then it turns round and round, and serves nobody."""
 LEASE_SHARE = 0.8
 """Of a lease, so that what follows from standing still is done within it."""
 HEARTBEATS = 2
@@ -26,28 +31,39 @@ def still_after_ms(lease_ms: int, heartbeat_ms: int) -> int:
 class FreezeDetector:
     """What a watcher knows. Nothing is said of a process before its first sign."""
 
-    __slots__ = ("_due_ms", "heard_ms", "still")
+    __slots__ = ("_cpu_ns", "_due_ms", "_limit_ms", "heard_ms", "still")
 
     def __init__(self) -> None:
-        self._due_ms = 0
+        self._due_ms = self._limit_ms = 0
+        self._cpu_ns = -1
         self.heard_ms = 0
         self.still = True
 
     def heard(self, now_ms: int, limit_ms: int) -> None:
         """A sign came; the next has to come within `limit_ms`."""
         assert limit_ms > 0, "no sign comes in no time"
-        self.heard_ms, self._due_ms, self.still = now_ms, now_ms + limit_ms, False
+        self.heard_ms, self._limit_ms, self._cpu_ns, self.still = now_ms, limit_ms, -1, False
+        self._due_ms = now_ms + limit_ms - self._look_ms()
+
+    def _look_ms(self) -> int:
+        return min(LOOK_MS, self._limit_ms // 4)
 
     def wait_ms(self, now_ms: int) -> int | None:
         """How long to wait for a sign before `stopped` is asked; None: for ever."""
         return None if self.still else max(0, self._due_ms - now_ms)
 
-    def stopped(self, now_ms: int) -> bool:
-        """Asked when no sign is waiting to be heard: whether the process stands still since now. Said once."""
+    def stopped(self, now_ms: int, cpu_ns: int) -> bool:
+        """Asked when no sign is waiting to be heard: whether the process stands still since now. Said once.
+
+        `cpu_ns`: CPU time that it has used so far.
+        """
         if self.still or now_ms < self._due_ms:
             return False
         if now_ms - self._due_ms > LATE_MS:
             self._due_ms = now_ms + GRACE_MS
+            return False
+        if cpu_ns != self._cpu_ns and now_ms < self.heard_ms + self._limit_ms + BUSY_MS:
+            self._cpu_ns, self._due_ms = cpu_ns, now_ms + max(1, self._look_ms())
             return False
         self.still = True
         return True

@@ -26,6 +26,8 @@ from chelonia.core.timing.freezes import FreezeDetector
 LOGGER = "chelonia.guard"
 BEAT, HOLD, FORGET = b"b", b"h", b"f"
 MESSAGE_BYTES = 9
+CPUCLOCK_SCHED = 2
+"""Low bits of a process's CPU clock: nanoseconds that it ran, all threads (linux/posix-timers.h)."""
 TURN_MESSAGES = 1024
 """Taken in at most before it is looked how late it is."""
 DRAIN_BYTES = 1 << 20
@@ -47,7 +49,7 @@ def main() -> None:
         sys.stderr.write(log_line(text, node, time.time_ns() // 1_000_000, as_json=log_format == "json") + "\n")
         sys.stderr.flush()
 
-    Guard(socket.socket(fileno=0), say).run()
+    Guard(socket.socket(fileno=0), say, os.getppid()).run()
 
 
 def log_line(text: str, node: str, at_ms: int, *, as_json: bool) -> str:
@@ -61,11 +63,13 @@ def log_line(text: str, node: str, at_ms: int, *, as_json: bool) -> str:
 
 
 class Guard:
-    """Holds what it is given and cuts it when the other end of `channel` says nothing for too long."""
+    """Holds what it is given and cuts it when the other end of `channel`, the process `watched`, says nothing for too
+    long and does not work either."""
 
-    def __init__(self, channel: socket.socket, say: Callable[[str], None]) -> None:
+    def __init__(self, channel: socket.socket, say: Callable[[str], None], watched: int) -> None:
         channel.setblocking(False)
         self._channel = channel
+        self._watched = watched
         self._say = say
         self._held: dict[int, int] = {}
         self._freezes = FreezeDetector()
@@ -79,7 +83,7 @@ class Guard:
             if poller.poll(self._freezes.wait_ms(_now_ms())):
                 if not self._take():
                     break
-            elif self._freezes.stopped(_now_ms()) and not poller.poll(0):
+            elif self._freezes.stopped(_now_ms(), self._cpu_ns()) and not poller.poll(0):
                 self._cut()
         while self._held:
             os.close(self._held.popitem()[1])
@@ -107,6 +111,13 @@ class Guard:
             self._held[number] = descriptors[0]
         elif kind == FORGET and number in self._held:
             os.close(self._held.pop(number))
+
+    def _cpu_ns(self) -> int:
+        """CPU time that the node has used; 0 when it has ended."""
+        try:
+            return time.clock_gettime_ns((~self._watched << 3) | CPUCLOCK_SCHED)
+        except OSError:
+            return 0
 
     def _cut(self) -> None:
         silent_ms, count = _now_ms() - self._freezes.heard_ms, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chelonia.core.timing.freezes import GRACE_MS, LATE_MS, FreezeDetector, still_after_ms
+from chelonia.core.timing.freezes import BUSY_MS, GRACE_MS, LATE_MS, LOOK_MS, FreezeDetector, still_after_ms
 
 LIMIT = 800
 
@@ -23,42 +23,62 @@ def heard_at(now_ms: int) -> FreezeDetector:
     return watch
 
 
+def stopped(watch: FreezeDetector, now_ms: int) -> bool:
+    """What is said of a process that uses no CPU, by who looks twice: for the first time `LOOK_MS` before."""
+    return watch.stopped(now_ms - LOOK_MS, 7) or watch.stopped(now_ms, 7)
+
+
 def test_nothing_is_said_before_the_first_sign() -> None:
     watch = FreezeDetector()
     assert watch.wait_ms(10**9) is None
-    assert not watch.stopped(10**9)
+    assert not stopped(watch, 10**9)
 
 
 def test_silence_for_the_limit_is_standing_still_and_is_said_once() -> None:
     watch = heard_at(1000)
-    assert watch.wait_ms(1100) == 700
-    assert not watch.stopped(1799)
-    assert watch.wait_ms(1801) == 0
-    assert watch.stopped(1800)
-    assert not watch.stopped(5000)
+    assert watch.wait_ms(1100) == 700 - LOOK_MS
+    assert not watch.stopped(1799 - LOOK_MS, 7)
+    assert not watch.stopped(1800 - LOOK_MS, 7), "it is looked for the first time whether it works"
+    assert watch.wait_ms(1801 - LOOK_MS) == LOOK_MS - 1
+    assert watch.stopped(1800, 7)
+    assert not stopped(watch, 5000)
     assert watch.wait_ms(5000) is None
 
 
 def test_every_sign_begins_the_time_anew_also_after_standing_still() -> None:
     watch = heard_at(1000)
+    assert not watch.stopped(1800 - LOOK_MS, 7)
     watch.heard(1700, LIMIT)
-    assert not watch.stopped(2499)
-    assert watch.stopped(2500)
+    assert not watch.stopped(1800, 7)
+    assert stopped(watch, 2500)
     watch.heard(9000, 2 * LIMIT)
-    assert watch.wait_ms(9000) == 2 * LIMIT
-    assert watch.stopped(9000 + 2 * LIMIT)
+    assert watch.wait_ms(9000) == 2 * LIMIT - LOOK_MS
+    assert stopped(watch, 9000 + 2 * LIMIT)
+
+
+def test_who_works_is_only_busy_until_it_has_served_nobody_for_very_long() -> None:
+    watch, now_ms = heard_at(1000), 1800 - LOOK_MS
+    while now_ms < 1800 + BUSY_MS:
+        assert not watch.stopped(now_ms, now_ms)
+        assert watch.wait_ms(now_ms) == LOOK_MS
+        now_ms += LOOK_MS
+    assert watch.stopped(now_ms, now_ms)
+    watch.heard(20_000, LIMIT)
+    assert not watch.stopped(20_800 - LOOK_MS, 5)
+    assert not watch.stopped(20_800, 6), "it worked before it was stopped"
+    assert watch.stopped(20_800 + LOOK_MS, 6)
 
 
 def test_a_watcher_that_is_late_looks_again_and_hears_what_was_late_with_him() -> None:
-    watch, late_ms = heard_at(1000), 1800 + LATE_MS + 1
-    assert not watch.stopped(late_ms)
+    watch, late_ms = heard_at(1000), 1800 - LOOK_MS + LATE_MS + 1
+    assert not watch.stopped(late_ms, 7)
     assert watch.wait_ms(late_ms) == GRACE_MS
     watch.heard(late_ms + 1, LIMIT)
-    assert not watch.stopped(late_ms + GRACE_MS)
+    assert not watch.stopped(late_ms + GRACE_MS, 7)
 
 
 def test_a_watcher_that_was_late_and_then_is_not_says_so() -> None:
-    watch, late_ms = heard_at(1000), 1800 + LATE_MS + 1
-    assert not watch.stopped(late_ms)
-    assert not watch.stopped(late_ms + GRACE_MS + LATE_MS + 1), "late again"
-    assert watch.stopped(late_ms + 2 * GRACE_MS + LATE_MS + 1)
+    watch, late_ms = heard_at(1000), 1800 - LOOK_MS + LATE_MS + 1
+    assert not watch.stopped(late_ms, 7)
+    assert not watch.stopped(late_ms + GRACE_MS + LATE_MS + 1, 7), "late again"
+    assert stopped(watch, late_ms + 2 * GRACE_MS + LATE_MS + 1 + LOOK_MS)
