@@ -16,8 +16,8 @@ INSTALL_INPUTS := setup.py pyproject.toml constraints.txt scripts/install script
 
 SEEDS ?= 1..200
 ARGS ?=
-# Processes that run tests, a file at a time; the first begins with the real clusters. 0: all in one process.
-JOBS ?= 2
+# Processes that run tests, a file at a time; the first begins with the real clusters, which mostly wait. 0: all in one.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-test demo test check format ratchet sim replicas honest powercut upgrade hosts grid conform conform-s3 s3-faults mounted browser check-history bench deb constraints clean
