@@ -20,8 +20,9 @@ class Bytes(Protocol):
         """
         ...
 
-    def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`, from whichever source answers, going on at another where one breaks off.
+    def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `spans`, one after another, from whichever source answers, going on at another where one
+        breaks off.
 
         Raises: NO_REPLICA, NETWORK, TIMEOUT, INCOMPLETE when none has the rest.
         """

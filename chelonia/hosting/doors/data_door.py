@@ -34,6 +34,10 @@ BINARY: Final = "application/octet-stream"
 Headers = tuple[tuple[str, str], ...]
 
 
+TOGETHER_BYTES: Final = 64 * 1024
+"""Small parts of a body leave together."""
+
+
 class DataDoor:
     """Serves the TURLs of one Shepherd."""
 
@@ -159,14 +163,19 @@ class DataDoor:
     async def _chunks(
         self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes
     ) -> AsyncGenerator[bytes, None]:
+        held, size = list[bytes](), 0
         for head, span in parts:
             if head:
-                yield head
+                held.append(head)
             if span.length:
                 async for chunk in self._counted(download.reader.read(span), "out"):
-                    yield chunk
-        if tail:
-            yield tail
+                    held.append(chunk)
+                    size += len(chunk)
+                    if size >= TOGETHER_BYTES or len(parts) == 1:
+                        yield b"".join(held)
+                        held, size = [], 0
+        if left := b"".join((*held, tail)):
+            yield left
 
     # --- HEAD ---
 

@@ -319,7 +319,7 @@ async def _from(client: Requester, choice: _Choice, offset: int) -> AsyncGenerat
             async for chunk in chunks:
                 yield chunk
         return
-    async with opened(client.http, choice, offset) as answer:
+    async with opened(client.http, choice, f"bytes={offset}-" if offset else "") as answer:
         if answer.status == 416:
             return  # nothing is left: what came before was whole
         skip = offset if answer.status != 206 else 0

@@ -37,6 +37,13 @@ class FileReader:
             return _once(_part(there.data, span))
         return self.transfers.get(there.sources, span) if there.sources else self._across(there, span)
 
+    async def several(self, there: Looked, spans: tuple[ByteRange, ...]) -> AsyncIterator[bytes]:
+        """Yield the bytes of `spans` one after another, of one blob by one question. Raises: as `get`."""
+        asked = [self.transfers.get(there.sources, *spans)] if there.sources else [self.get(there, s) for s in spans]
+        for each in asked:
+            async for chunk in each:
+                yield chunk
+
     def body(self, there: Looked, span: ByteRange) -> bytes | AsyncIterator[bytes]:
         """The bytes of `span`: as they are where they came with the look, else as `get` yields them."""
         if there.data is not None or not span.length:

@@ -20,6 +20,7 @@ from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import parse_digests
+from chelonia.wire.web.ranges import PartsReader, range_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,15 +68,15 @@ class HttpBytes:
                 error = again
         raise error
 
-    async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of `span`, from as many sources as it takes.
+    async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of `spans`, one after another, from as many sources as it takes.
 
         All bytes of a blob are compared with its checksum, the last `bounds.READ_HELD_AT_DOORS_BYTES` before they are
         yielded: where they are wrong another source goes on, if it begins with what was yielded. Raises: CHECKSUM.
         """
-        if not span.length:
+        reading, of_no_use = _Reading(spans), dict[str, None]()
+        if not reading.left():
             return
-        reading, of_no_use = _Reading(span), dict[str, None]()
         failure = CheloniaError(Kind.NO_REPLICA, "get", cause="no Shepherd was named to read it from")
         for patience_ms in PATIENCE_MS:
             left = [turl for turl in sources if turl not in of_no_use]
@@ -92,7 +93,7 @@ class HttpBytes:
                     failure = error
                     if error.kind is Kind.CHECKSUM:
                         of_no_use[choice.given] = None
-                        if from_one and reading.at == reading.end:
+                        if from_one and reading.is_whole:
                             self._is_wrong(_replica(choice.given))
                         reading.start_over()
                     continue
@@ -103,17 +104,20 @@ class HttpBytes:
 
     async def _from(self, choice: ReplicaChoice, reading: _Reading) -> AsyncGenerator[bytes, None]:
         """Yield what is missing, from the first source that answers; never more than that."""
-        at, end = reading.at, reading.end
-        async with opened(self._client, choice, at, end) as answer:
+        left = reading.left()
+        async with opened(self._client, choice, range_of(left)) as answer:
             reading.answered(answer)
-            skip = at if answer.status != 206 else 0
+            several = PartsReader(left) if len(left) > 1 else None
+            skip, missing = left[0].offset if answer.status != 206 else 0, sum(span.length for span in left)
+            if several is not None and not answer.headers.get("Content-Type", "").startswith("multipart/byteranges"):
+                raise CheloniaError(Kind.INCOMPLETE, "get", cause="a Shepherd does not answer with several ranges")
             async for chunk in answer.chunks():
-                kept = chunk[skip:] if skip else chunk
+                kept = chunk[skip:] if several is None else several.take(chunk)
                 skip = max(0, skip - len(chunk))
                 if kept:
-                    yield kept[: end - at]
-                    at += min(len(kept), end - at)
-                if at >= end:
+                    yield kept[:missing]
+                    missing -= min(len(kept), missing)
+                if not missing:
                     return
         raise CheloniaError(Kind.INCOMPLETE, "get", cause="a Shepherd sent less than it has")
 
@@ -143,25 +147,34 @@ class _TakenBody:
 
 
 class _Reading:
-    """The bytes of `span`, on their way from one or more replicas of a blob; verified where they are all there are."""
+    """The bytes of `spans`, on their way from one or more replicas of a blob; verified where they are all there are."""
 
-    def __init__(self, span: ByteRange) -> None:
-        self._span = span
-        self.end = span.offset + span.length
+    def __init__(self, spans: tuple[ByteRange, ...]) -> None:
+        self._spans = spans
+        self._bytes = sum(span.length for span in spans)
         self.size = 0
         self._sha256 = ""
         self._held: HeldBytes | None = None
 
     @property
-    def at(self) -> int:
-        """The next byte of the blob."""
-        return self._span.offset + self.size
+    def is_whole(self) -> bool:
+        """Whether all are there."""
+        return self.size == self._bytes
+
+    def left(self) -> tuple[ByteRange, ...]:
+        """What is missing."""
+        left, there = list[ByteRange](), self.size
+        for span in self._spans:
+            if span.length > there:
+                left.append(ByteRange(span.offset + there, span.length - there))
+            there = max(0, there - span.length)
+        return tuple(left)
 
     def answered(self, answer: Streaming) -> None:
         """A replica answers, and tells how large it is, and its checksum."""
         head = answer.headers
         _, _, total = head.get("Content-Range", f"/{answer.length}").rpartition("/")
-        if not self.size and not self._span.offset and total == str(self._span.length):
+        if not self.size and self._spans == (ByteRange(0, self._bytes),) and total == str(self._bytes):
             self._sha256 = parse_digests(repr_digest=head.get("Repr-Digest", "")).sha256
             if self._sha256 and self._held is None:
                 self._held = HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES)

@@ -41,13 +41,13 @@ class _OpenRead:
 
 
 @asynccontextmanager
-async def opened(http: HttpClient, choice: ReplicaChoice, offset: int, end: int = -1) -> AsyncIterator[Streaming]:
-    """Give the first answer of a replica of `choice`, asked for the bytes from `offset` up to `end` (-1: to the last).
+async def opened(http: HttpClient, choice: ReplicaChoice, span: str) -> AsyncIterator[Streaming]:
+    """Give the first answer of a replica of `choice`, asked for `span`: a `Range`, "" for the whole.
 
     Those that failed, and the one given, are no longer in `choice` afterwards; those that were slower are its last.
     Raises: what the last of them failed with, TIMEOUT when none has answered.
     """
-    won = await _race(http, choice, _span(offset, end))
+    won = await _race(http, choice, span)
     async with won.holding:
         yield won.answer
 
@@ -82,12 +82,6 @@ def _failure(error: BaseException | None, silent: Collection[str]) -> BaseExcept
         return error
     names = ", ".join(dict.fromkeys(target_of(turl) for turl in silent))
     return CheloniaError(Kind.TIMEOUT, "get", cause=f"{names} did not answer in time")
-
-
-def _span(offset: int, end: int) -> str:
-    """The `Range` to ask for; "" for the whole."""
-    last = str(end - 1) if end >= 0 else ""
-    return f"bytes={offset}-{last}" if offset or last else ""
 
 
 async def _open(http: HttpClient, turl: str, span: str, patience_ms: int) -> _OpenRead:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.shepherd import ByteRange
 
+PART_HEAD_BYTES_MAX: Final = 1024
+"""Of one part of a `multipart/byteranges`."""
 _SPEC = re.compile(r"(?a:(\d{0,19})-(\d{0,19}))")
 _CONTENT = re.compile(r"bytes +(?a:(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*))", re.IGNORECASE)
 
@@ -46,6 +49,11 @@ def parse_range(header: str, size: int) -> tuple[ByteRange, ...]:
     return asked if sum(span.length for span in asked) <= 2 * size else ()
 
 
+def range_of(spans: tuple[ByteRange, ...]) -> str:
+    """The value of `Range` that asks for these, none of which is empty."""
+    return "bytes=" + ",".join([f"{span.offset}-{span.offset + span.length - 1}" for span in spans])
+
+
 def content_range(span: ByteRange, total: int) -> str:
     """The value of `Content-Range` for a part of a body of `total` bytes (-1: not known)."""
     assert span.length > 0, "an empty part has no Content-Range"
@@ -69,6 +77,41 @@ def parse_content_range(header: str) -> ContentRange:
     if int(last) < int(first) or (whole >= 0 and int(last) >= whole):
         raise CheloniaError(Kind.BAD_RANGE, "", header[:80], "the last byte lies before the first or beyond the total")
     return ContentRange(int(first), int(last) - int(first) + 1, whole)
+
+
+class PartsReader:
+    """Takes the bytes of known ranges out of a `multipart/byteranges` that has them in the order they were asked for.
+
+    Source: RFC 9110 section 14.6; nothing but a part's `Content-Range` is looked at.
+    """
+
+    def __init__(self, spans: tuple[ByteRange, ...]) -> None:
+        self._spans = iter(spans)
+        self._head = b""
+        self._next()
+
+    def _next(self) -> None:
+        self.span = next(self._spans, None)
+        self._left = -1  # of the part, once its head is read
+
+    def take(self, chunk: bytes) -> bytes:
+        """The next bytes of the body. Returns: what of the ranges is in them. Raises: BAD_RANGE for another part."""
+        out, chunk, self._head = list[bytes](), self._head + chunk, b""
+        while chunk and self.span is not None:
+            if self._left < 0:
+                head, end, rest = chunk.partition(b"\r\n\r\n")
+                if not end and len(head) <= PART_HEAD_BYTES_MAX:
+                    self._head = chunk
+                    break
+                wanted = content_range(self.span, -1).removesuffix("*").encode()
+                if wanted not in head[:PART_HEAD_BYTES_MAX]:
+                    raise CheloniaError(Kind.BAD_RANGE, cause=f"no part {wanted.decode()} where it was to come")
+                chunk, self._left = rest, self.span.length
+            out.append(chunk[: self._left])
+            chunk, self._left = chunk[self._left :], self._left - len(out[-1])
+            if not self._left:
+                self._next()
+        return b"".join(out)
 
 
 def _specs(header: str) -> list[tuple[str, str]]:

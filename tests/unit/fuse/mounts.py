@@ -66,9 +66,10 @@ class Network:
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
         raise AssertionError("bytes are sent by `send`")
 
-    async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
+    async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncGenerator[bytes, None]:
         self.check()
-        data = self.twin.bytes_of(sources[0])[span.offset : span.offset + span.length]
+        whole = self.twin.bytes_of(sources[0])
+        data = b"".join(whole[span.offset : span.offset + span.length] for span in spans)
         self.reads += 1
         self.read_bytes += len(data)
         for at in range(0, len(data), 1 << 20):

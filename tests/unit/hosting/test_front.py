@@ -20,6 +20,7 @@ from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.wire.web.digests import digest_headers
 from chelonia.wire.web.headers import ERROR_HEADER, OFFSET_HEADER
+from chelonia.wire.web.ranges import content_range, parse_range
 from tests.support.shepherd import VirtualClock, virtual
 
 DATA = bytes(range(256)) * 3_000
@@ -40,35 +41,55 @@ class Replicas:
     async def stream(self, sending: Sending) -> AsyncIterator[Answer]:
         name = sending.url[8:10]
         self.asked.append(name)
-        first, _, last = sending.headers["Range"].removeprefix("bytes=").partition("-")
         data = bytearray(DATA)
         if name in self.bad:
             data[self.bad[name]] ^= 1
-        yield Answer(bytes(data), int(first), int(last) + 1, self.breaks.pop(name, len(DATA)))
+        spans = parse_range(sending.headers["Range"], len(data))
+        yield Answer(bytes(data), spans, self.breaks.pop(name, len(DATA)))
 
 
 @dataclass
 class Answer:
     data: bytes
-    first: int
-    end: int
+    spans: tuple[ByteRange, ...]
     breaks: int
     status: int = 206
 
     @property
     def headers(self) -> Mapping[str, str]:
         told = dict(digest_headers(SUMS))
-        return told | {"Content-Range": f"bytes {self.first}-{self.end - 1}/{len(self.data)}"}
+        if len(self.spans) > 1:
+            return told | {"Content-Type": "multipart/byteranges; boundary=b"}
+        return told | {"Content-Range": content_range(self.spans[0], len(self.data))}
 
     @property
     def length(self) -> int:
-        return self.end - self.first
+        return len(self.body())
+
+    def body(self) -> bytes:
+        parts = [(span, self.data[span.offset : span.offset + span.length]) for span in self.spans]
+        if len(parts) == 1:
+            return parts[0][1]
+        heads = [f"\r\n--b\r\nContent-Range: {content_range(span, len(self.data))}\r\n\r\n" for span, _ in parts]
+        return b"".join([h.encode() + data for h, (_, data) in zip(heads, parts, strict=True)]) + b"\r\n--b--\r\n"
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        for at in range(self.first, self.end, 50_000):
-            if at - self.first >= self.breaks:
+        body = self.body()
+        for at in range(0, len(body), 50_000):
+            if at >= self.breaks:
                 raise CheloniaError(Kind.INCOMPLETE)
-            yield self.data[at : min(at + 50_000, self.end)]
+            yield body[at : at + 50_000]
+
+
+async def test_several_ranges_are_asked_for_at_once_and_what_is_missing_of_another() -> None:
+    spans = tuple(ByteRange(at, 10_000) for at in (600_000, 0, 5_000, 300_000, 100_000, 200_000, 400_000))
+    wanted = b"".join(DATA[span.offset : span.offset + span.length] for span in spans)
+    for breaks in ({}, {"s1": 50_000}, {"s1": 50_000, "s2": 0}):
+        replicas, got = Replicas(breaks=dict(breaks)), b""
+        async for chunk in HttpBytes(cast(HttpClient, replicas), SystemClock()).get(SOURCES, *spans):
+            got += chunk
+        assert got == wanted
+        assert len(replicas.asked) == 1 + len(breaks), "not one question for each range"
 
 
 async def read(replicas: Replicas, span: ByteRange = WHOLE, transfers: HttpBytes | None = None) -> bytes:

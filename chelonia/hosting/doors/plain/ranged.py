@@ -44,8 +44,14 @@ def ranged(source: FileReader, there: Looked, headers: Headers, wanted: str) -> 
 async def _parts(
     source: FileReader, there: Looked, heads: list[bytes], spans: tuple[ByteRange, ...], tail: bytes
 ) -> AsyncGenerator[bytes, None]:
-    for head, span in zip(heads, spans, strict=True):
-        yield head
-        async for chunk in source.get(there, span):
-            yield chunk
+    parts, left = zip(heads, spans, strict=True), 0
+    async for chunk in source.several(there, spans):
+        out, rest = list[bytes](), chunk
+        while rest:
+            if not left:
+                head, span = next(parts)
+                out, left = [*out, head], span.length
+            out.append(rest[:left])
+            rest, left = rest[left:], left - len(out[-1])
+        yield b"".join(out)
     yield tail

@@ -10,7 +10,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.wire.web import ranges
-from chelonia.wire.web.ranges import ContentRange
+from chelonia.wire.web.ranges import ContentRange, PartsReader, content_range
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,29 @@ def test_malformed_content_ranges_are_refused(header: str) -> None:
     with pytest.raises(CheloniaError) as caught:
         ranges.parse_content_range(header)
     assert caught.value.kind is Kind.BAD_RANGE
+
+
+def parts_of(spans: tuple[ByteRange, ...], data: bytes, more: str = "") -> bytes:
+    body = b""
+    for span in spans:
+        told = content_range(span, len(data))
+        body += f"\r\n--b\r\n{more}Content-Range: {told}\r\n\r\n".encode() + data[span.offset :][: span.length]
+    return body + b"\r\n--b--\r\n"
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7, 64, 100_000])
+def test_known_ranges_are_taken_out_of_the_parts_that_have_them(at_once: int) -> None:
+    data = b"--b\r\n\r\nContent-Range: bytes 0-3/9\r\n\r\n" * 20  # bytes that look like heads
+    spans = (ByteRange(300, 200), ByteRange(0, 7), ByteRange(5, 500), ByteRange(0, 1))
+    reader, body = PartsReader(spans), parts_of(spans, data, "Content-Type: text/plain\r\n")
+    got = b"".join(reader.take(body[at : at + at_once]) for at in range(0, len(body), at_once))
+    assert got == b"".join(data[span.offset : span.offset + span.length] for span in spans)
+    assert reader.span is None
+
+
+def test_another_part_or_an_endless_head_is_refused() -> None:
+    other = parts_of((ByteRange(0, 4),), bytes(9))
+    for body in (other, b"x" * 2000, other.replace(b"0-3", b"10-13")):
+        with pytest.raises(CheloniaError) as refused:
+            PartsReader((ByteRange(0, 3),)).take(body)
+        assert refused.value.kind is Kind.BAD_RANGE
