@@ -104,7 +104,6 @@ class FileCommitter:
         if inode.gone:
             self.let_go(inode)  # it may have been removed while it was written to the journal
         if copy is None or inode.gone or not (copy.staged.changed or copy.queued):
-            await self._unmark(inode)
             return
         queued = copy.queued
         async with copy.lock:
@@ -173,9 +172,12 @@ class FileCommitter:
     async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
         """Keep a small file for a commit that begins at once."""
         async with copy.lock:
-            copy.commit, copy.kept_ns = new_etag(), copy.written_ns
+            copy.commit = new_etag()
             record = record_of(inode.guid, str(self._place(inode, copy)), copy.staged, copy.settled(), copy.commit)
-            await self._packed.keep(record, copy.read(0, copy.staged.size))
+            try:
+                await self._packed.keep(record, copy.read(0, copy.staged.size))
+            finally:
+                copy.kept_ns = copy.written_ns  # also when it failed: what is on the disk may say the etag
             copy.queued = True
 
     async def _behind(self, inode: Inode) -> bool:

@@ -200,12 +200,14 @@ class Inodes:
         return names
 
     def drop(self, inode: Inode) -> Inode | None:
-        """Let go of an inode that neither the kernel nor a commit needs. Returns: it, when it went."""
+        """Let go of an inode that neither the kernel nor a commit needs. Returns: it, when it went just now."""
+        if self._by_number.get(inode.number) is not inode:
+            return None  # it went before, and another one may have its number
         if inode.lookups > 0 or inode.opens > 0 or (inode.copy is not None and inode.copy.busy):
             return None
         for parent, name in list(inode.names):
             self.unname(parent, name)
-        self._by_number.pop(inode.number, None)
+        del self._by_number[inode.number]
         self._by_guid.pop(inode.guid, None)
         return inode
 

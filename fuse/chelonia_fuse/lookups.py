@@ -16,7 +16,7 @@ from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.directories import HEARD_NS
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
-from chelonia_fuse.names import VALID_NS, Told
+from chelonia_fuse.names import VALID_NS, KnownNames, Told
 
 VALID_S: Final = VALID_NS / 1e9
 
@@ -28,7 +28,7 @@ class Lookups:
         self._cluster = cluster
         self._behind = behind
         self._inodes = inodes
-        self._listings: dict[int, asyncio.Future[None]] = {}
+        self._listings: dict[KnownNames, asyncio.Future[None]] = {}
 
     async def lookup(self, parent: Inode, name: str) -> Inode:
         """What a name leads to. Raises: NOT_FOUND, DENIED."""
@@ -46,14 +46,14 @@ class Lookups:
 
     async def _told(self, parent: Inode, name: str) -> bool:
         """Whether a listing that is made for this lookup, or is on its way, tells of the name."""
-        began_ns, number = time.monotonic_ns(), parent.number
+        began_ns, children = time.monotonic_ns(), parent.children
         if self._cluster.is_away:
             return False
-        if (part := parent.children.asked(name, began_ns)) is not None:
-            self._listings[number] = asyncio.ensure_future(self._list(parent, *part))
-        if (listing := self._listings.get(number)) is not None:
+        if (part := children.asked(name, began_ns)) is not None:
+            self._listings[children] = asyncio.ensure_future(self._list(parent, *part))
+        if (listing := self._listings.get(children)) is not None:
             await asyncio.wait([listing])
-        fresh = parent.children.told.asked_ns >= began_ns and parent.children.has(name, time.monotonic_ns())
+        fresh = children.told.asked_ns >= began_ns and children.has(name, time.monotonic_ns())
         return not parent.gone and (fresh or self._serves(parent, name) is not None)
 
     async def _looked(self, parent: Inode, name: str, known: Inode | None) -> Inode:
@@ -86,6 +86,7 @@ class Lookups:
     def _answered(self, parent: Inode, name: str) -> Inode:
         told = parent.children.told
         if (attributes := told.entries.get(name)) is None:
+            self._inodes.unname(parent.number, name)
             raise CheloniaError(Kind.NOT_FOUND, "lookup", name)
         return self._inodes.listed(attributes, parent.number, name, told.asked_ns)
 
@@ -99,7 +100,7 @@ class Lookups:
             return
         finally:
             children.listing = False
-            del self._listings[parent.number]
+            del self._listings[children]
         entries = {each.name: each.attributes for each in page.entries}
         self._inodes.told(parent, Told(after, page.after, asked_ns, entries))
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
 from chelonia_fuse.journal import JournalRecord
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
 from tests.support.files import MemoryFiles
+from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import OWNER, WHO, Network, Trial, mounted
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -157,9 +159,8 @@ async def test_the_last_of_two_versions_that_were_closed_survives_the_death_of_t
     assert await other.read("f") == b"second"
 
 
-async def test_what_is_removed_while_it_is_closed_does_not_come_back(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def slow_disk(mount: Trial, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set when something is written to the journal, and to be set for it to be there."""
     keep, keeping, go = mount.committer._packed.keep, asyncio.Event(), asyncio.Event()
 
     async def slowly(record: JournalRecord, data: bytes) -> None:
@@ -168,6 +169,32 @@ async def test_what_is_removed_while_it_is_closed_does_not_come_back(
         await keep(record, data)
 
     monkeypatch.setattr(mount.committer._packed, "keep", slowly)
+    return keeping, go
+
+
+async def test_nobody_has_closed_a_file_before_its_last_bytes_are_in_the_journal(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = held(mount, monkeypatch)
+    await mount.write("f", b"first", flags=NEW)
+    one, two = await mount.open("f"), await mount.open("f")
+    await mount.system.write(one, 0, b"second")
+    keeping, go = slow_disk(mount, monkeypatch)
+    closing = [asyncio.create_task(mount.system.flush(one))]
+    await keeping.wait()
+    closing.append(asyncio.create_task(mount.system.flush(two)))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in closing)
+    go.set()
+    await asyncio.gather(*closing)
+    commits.set()
+
+
+async def test_what_is_removed_while_it_is_closed_does_not_come_back(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping, go = slow_disk(mount, monkeypatch)
     handle = await mount.open("f", NEW)
     await mount.system.write(handle, 0, b"bytes")
     closing = asyncio.create_task(mount.close(handle))
@@ -339,7 +366,10 @@ async def test_a_clock_that_is_slow_makes_nobody_wait_for_long(
 
 
 async def test_nobody_waits_for_the_bytes_of_a_file_that_stays_empty(mount: Trial, other: Trial) -> None:
-    await mount.close(await mount.open("f", NEW))
+    handle = await mount.open("f", NEW)
+    mount.network.asked.clear()
+    await mount.close(handle)
+    assert not mount.network.asked, "nor does who has made it, for that to be said"
     await mount.committer.behind.drained()
     other.network.asked.clear()
     assert await other.read("f") == b""
@@ -369,3 +399,50 @@ async def test_the_other_names_of_what_lost_one_are_asked_for_anew(mount: Trial)
             await mount.find(name)
     await mount.system.rename((mount.root, "c"), (mount.root, "a"), Over.REPLACE)
     assert (await mount.find("b")).attributes.links == 1
+
+
+async def test_a_name_that_a_listing_does_not_tell_leads_no_more_to_what_has_another_name(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chelonia_fuse.names.VALID_NS", 0)
+    await mount.write("x", b"first")
+    await mount.write("z", b"other")
+    moved = await other.find("x")
+    await mount.system.rename((mount.root, "x"), (mount.root, "y"), Over.REPLACE)
+    assert await other.find("y") is moved
+    monkeypatch.undo()
+    for name in ("q", "x"):  # the second one has a listing told
+        with pytest.raises(CheloniaError):
+            await other.find(name)
+    await other.system.rename((other.root, "z"), (other.root, "x"), Over.REPLACE)
+    assert not moved.gone
+    await other.write("y", b"again")
+    assert await mount.read("y") == b"again"
+
+
+async def test_who_is_forgotten_before_it_is_said_that_it_stays_empty_takes_no_other_along(mount: Trial) -> None:
+    handle = await mount.open("f", NEW)
+    await mount.close(handle)
+    mount.system.forget(handle.inode.number, 1)
+    again = await mount.find("f")
+    assert again is not handle.inode
+    await mount.committer.behind.drained()
+    assert mount.system.inodes.get(again.number) is again
+
+
+async def test_two_listings_of_a_directory_that_was_forgotten_meanwhile_end_well(
+    mount: Trial, other: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    go = other.network.late["list"] = asyncio.Event()
+    looks, asked = list[asyncio.Task[object]](), other.network.asked
+    for _ in range(2):
+        directory = await other.find("d")
+        looks += [asyncio.create_task(other.system.lookup(directory, name)) for name in ("a", "b")]
+        await poll_async(partial(asked.__contains__, "list"))
+        other.system.forget(directory.number, 1)
+        asked.clear()
+    go.set()
+    told = await asyncio.gather(*looks, return_exceptions=True)
+    assert [getattr(each, "kind", each) for each in told] == [Kind.NOT_FOUND] * 4
+    assert not caplog.records
