@@ -228,20 +228,22 @@ class LocalBlobs:
 
         One thread erases at a time; what waits meanwhile and is small goes together."""
         small = self._segments.holds(reference)
-        if small:
-            self._to_erase[reference] = None
-            await asyncio.sleep(0)  # who is asked for at the same time goes with it
-        async with self._erasing:
-            if reference in self._to_erase:
-                batch, self._to_erase = tuple(self._to_erase), {}
-                self._erased.difference_update(batch)
-                self._erased.update(await self._files.run(lambda: self._erase_small(batch)))
-            if reference in self._erased:
-                self._erased.remove(reference)
-                return True
-            if small:  # something is in its way, or beside it
-                await self._files.run(lambda: self._segments.erase(reference))
-            return await self._files.erase(reference) or small
+        try:
+            if small:
+                self._to_erase[reference] = None
+                await asyncio.sleep(0)  # who is asked for at the same time goes with it
+            async with self._erasing:
+                if reference in self._to_erase:
+                    batch, self._to_erase, self._erased = tuple(self._to_erase), {}, set()
+                    self._erased = set(await self._files.run(lambda: self._erase_small(batch)))
+                if small and reference in self._erased:
+                    return True
+                if small:  # something is in its way, or beside it
+                    await self._files.run(lambda: self._segments.erase(reference))
+                return await self._files.erase(reference) or small
+        finally:  # who is waited for no longer is not erased later: its order may not hold then
+            self._to_erase.pop(reference, None)
+            self._erased.discard(reference)
 
     def _erase_small(self, references: Sequence[ReferenceId]) -> list[ReferenceId]:
         """Those of which nothing is left: none where one cannot be erased, for nobody fails for another's bytes."""

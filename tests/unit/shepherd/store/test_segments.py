@@ -657,6 +657,18 @@ async def test_what_cannot_be_erased_holds_up_nothing_that_is_erased_with_it(tmp
     store.close()
 
 
+async def test_an_erasure_that_nobody_waits_for_any_more_is_not_done_with_a_later_one(tmp_path: Path) -> None:
+    store = LocalBlobs(tmp_path)
+    await store.store_whole(replicas(1, 2))
+    given_up = asyncio.create_task(store.erase(named(1)))
+    await asyncio.sleep(0)  # it has begun
+    given_up.cancel()
+    assert await store.erase(named(2))
+    assert given_up.cancelled()
+    assert held(store._segments) == [1]
+    store.close()
+
+
 async def test_a_store_whose_segments_are_gone_is_not_there(tmp_path: Path) -> None:
     store = LocalBlobs(tmp_path)
     await store.identify(IDENTITY)
