@@ -128,7 +128,6 @@ class PageScrub:
 
     async def _read_pages(self, cure: str) -> None:
         first, told = 0, 0
-        pause_ms = self._pause_ms(STEP_PAGES * self._pages.page_bytes)
         while True:
             look: _PageLook = await self._off_loop(self._pages.look, first, STEP_PAGES)
             flaws = await self._lasting(first, look.flaws)
@@ -143,7 +142,7 @@ class PageScrub:
             self._total, self._checked = look.pages, min(first, look.pages)
             if first >= look.pages:
                 break
-            await self._clock.sleep(pause_ms)
+            await self._clock.sleep(self._pause_ms(STEP_PAGES * self._pages.page_bytes))
         self._damaged = {number: wrong for number, wrong in self._damaged.items() if number < self._total}
 
     async def _lasting(self, first: int, flaws: dict[int, str]) -> dict[int, str]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, TREE
 from chelonia.ahash.store.log_records import last_of_file_before, walk
-from chelonia.ahash.store.page_checksums import flaw, page_size
+from chelonia.ahash.store.page_checksums import DESCRIPTION_BYTES, flaw, page_size
 
 LOG_STEP_BYTES: Final = 64 * 1024
 """Of a log file, read and checked together, unless a record is longer."""
@@ -51,7 +51,7 @@ class PageFile:
         """Check `count` pages from `first` on. Raises: OSError when there is no such file, or not for us."""
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = self.page_bytes = page_size(os.pread(file, PAGE_BYTES, 0)) or PAGE_BYTES
+            size = self.page_bytes = _page_size(file) or self.page_bytes
             pages = os.fstat(file).st_size // size
             count = max(0, min(count, pages - first))
             os.posix_fadvise(file, first * size, count * size, os.POSIX_FADV_DONTNEED)
@@ -118,6 +118,16 @@ def _read(path: Path, at: int, size: int) -> bytes:
         return os.pread(file, size, at)
     finally:
         os.close(file)
+
+
+def _page_size(file: int) -> int:
+    """As page 0 says; 0: it does not, or cannot be read, which `_flaw_at` tells."""
+    try:
+        return page_size(os.pread(file, DESCRIPTION_BYTES, 0))
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        return 0
 
 
 def _flaw_at(file: int, number: int, size: int) -> str:

@@ -1,6 +1,7 @@
 """The scrub of a store: damaged pages and logs are found, what is being written is not, and nobody is held up."""
 
 import asyncio
+import errno
 import itertools
 import os
 import random
@@ -106,6 +107,21 @@ def test_pages_of_a_store_of_an_earlier_release_are_larger(tmp_path: Path, monke
     flip(path, 7)
     assert list(pages.look(0, 1000).flaws) == [3]
     BdbStore(tmp_path / "store", SMALL, no_panic).close()
+
+
+def test_a_first_page_that_the_disk_cannot_read_is_damaged_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "store", 500)
+    pread = os.pread
+
+    def rotten(fd: int, length: int, at: int) -> bytes:
+        if at < PAGE_BYTES:
+            raise OSError(errno.EIO, "no")
+        return pread(fd, length, at)
+
+    monkeypatch.setattr(os, "pread", rotten)
+    assert list(PageFile(tmp_path / "store").look(0, 1000).flaws) == [0]
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------
