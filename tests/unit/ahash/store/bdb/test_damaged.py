@@ -1,17 +1,20 @@
 """A replica whose files are damaged begins empty and is filled by the others; a good one never."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from chelonia.ahash.store.bdb import damaged
+from chelonia.ahash.store.bdb import damaged, environment
 from chelonia.ahash.store.bdb.damaged import open_replica
-from chelonia.ahash.store.bdb.environment import DAMAGED, BdbSettings
+from chelonia.ahash.store.bdb.environment import DAMAGED, PAGE_BYTES, BdbSettings
+from chelonia.ahash.store.bdb.page_files import PageFile
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.replicated_port import Ready
 from chelonia.core.errors import CheloniaError, Kind
-from tests.support.ahash import SMALL
+from tests.support.ahash import SMALL, no_panic
 from tests.support.replicas import Wired
 from tests.unit.ahash.store.bdb.test_replicated import (
     LOGS,
@@ -56,6 +59,34 @@ def test_a_damaged_replica_begins_empty_and_is_filled(group: Wired, replica: Pat
     again = reopen(replica)
     assert again.trusted()
     again.close()
+
+
+@pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 8")
+@pytest.mark.parametrize("theirs", [2 * PAGE_BYTES, PAGE_BYTES // 2])
+def test_who_is_filled_has_pages_as_large_as_those_of_the_others(
+    tmp_path: Path, theirs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of an earlier release, or of a later one."""
+    monkeypatch.setattr(environment, "PAGE_BYTES", theirs)
+    wired = Wired(tmp_path, SMALL)
+    wired.engines[1].found()
+    wired.wait(3, Ready)
+    for sequence in range(1, 9):
+        put(wired.engines[1], sequence, b"x" * 9000)
+    caught_up(wired, 8)
+    wired.close(3)
+    shutil.rmtree(tmp_path / "3" / "db")
+    monkeypatch.undo()
+    wired.open(3)
+    put(wired.engines[1], 9)
+    wired.wait(3, Ready)
+    put(wired.engines[1], 10, b"x" * 9000)
+    caught_up(wired, 10)
+    wired.close_all()
+    pages = PageFile(tmp_path / "3")
+    assert not pages.look(0, 1000).flaws
+    assert pages.page_bytes == theirs
+    BdbStore(tmp_path / "3", SMALL, no_panic).close()
 
 
 @pytest.mark.expect_log("ahash replica 3 is damaged: log.0000000001: at [0-9]+ ")
