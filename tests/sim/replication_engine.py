@@ -3,7 +3,8 @@
 - A commit succeeds on whoever is master, alone or not; its record travels before it is synced.
 - A client takes any newer NEWMASTER: it cuts its log back to what it shares with that master and takes the rest.
 - Elections compare (generation of the last record, length of the log, a random number) among those who vote, with one
-  number for the election; whoever won may call `rep_start` at any later time, and takes a generation above all others.
+  number for the election; whoever won may call `rep_start` at any later time, and takes a generation above all others,
+  or that of another master: a client turns from one to the other, and is told of each generation once.
 - A far-behind client gives its log up before it receives a copy. A crash loses what was not synced.
 Times are microseconds of the world; every step is a callback of its own, so that a freeze or a crash falls between any
 two. Source: the study of libdb 5.3 under `src/rep` that docs/design/003-berkeley-db.md tells of.
@@ -116,6 +117,7 @@ class Engine:
         self.gen = disk.gen
         self._egen = max(disk.egen, disk.gen + 1)
         self._master: int | None = None
+        self._told = (0, 0)
         self._in_step = False
         self._ready = False
         self._ready_due = False
@@ -222,11 +224,22 @@ class Engine:
             self._ready = self._in_step = False
             self._first_sync, self._begun = not self._begun, True
             self._end_election("")
-            self._post(MasterThere(sender, gen))
+            if gen != self._told[0]:  # of a generation the library tells once, whomever it turns to then
+                self._come_under(sender)
+        self._look_whose(sender)
         if end > len(self._disk.log):  # what a broken connection lost is asked for
             self._in_step = False
         if not self._in_step:
             self._send(sender, "SYNC_REQ", tuple(self._disk.log))
+
+    def _look_whose(self, sender: int) -> None:
+        """As `ReplicatedStore` does."""
+        if self._told != (self.gen, sender):
+            self._come_under(sender)
+
+    def _come_under(self, master: int) -> None:
+        self._told = (self.gen, master)
+        self._post(MasterThere(master, self.gen))
 
     def _on_sync(self, sender: int, gen: int, common: int, records: tuple[Record, ...]) -> None:
         if self.is_master or sender != self._master or self._in_step:
@@ -313,12 +326,12 @@ class Engine:
     _on_master_req = _on_newclient
 
     def _become_master(self) -> None:
-        """`rep_start(MASTER)`: late, it takes a generation above everybody's."""
+        """`rep_start(MASTER)`: late, it takes that of a later election, whose winner may have begun, or may yet."""
         world = self._process.world
         late = self._won_at is not None and world.now_us - self._won_at > 5_000
         self._won_at = None
         gen = max(self.gen + 1, self._egen)
-        self._set_gen(max(gen, world.newest_gen + 1) if late else gen)
+        self._set_gen(max(gen, world.newest_gen + world.random.randrange(2)) if late else gen)
         self.is_master = True
         self._master = None
         self._in_step = self._ready = False

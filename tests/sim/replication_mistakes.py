@@ -259,6 +259,11 @@ def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_applied", lambda self, request: False)
 
 
+def of_two_masters_of_one_generation_one_is_heard(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks the library whom it follows."""
+    patch.setattr(Engine, "_look_whose", lambda self, sender: None)
+
+
 MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], ...] = (
     (acknowledged_before_the_watermark, (2, 14), (quorums.test_a_commit_is_durable_when_a_majority_holds_it,)),
     (the_past_counts_as_durable, (), (quorums.test_what_stood_before_the_term_is_never_answered_for,)),
@@ -312,5 +317,6 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
     (a_word_counts_from_when_it_is_heard, (), (rules.test_a_word_that_waited_counts_from_when_it_left,)),
     (frames_of_any_master_pass, (), (rules.test_frames_of_a_master_wait_until_it_is_followed,)),
     (a_retry_is_another_request, (1, 5), ()),
+    (of_two_masters_of_one_generation_one_is_heard, (444, 1149), ()),
 )
 """What is planted, the seeds that show it, the unit tests that show it."""
