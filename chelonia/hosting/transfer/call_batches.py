@@ -96,8 +96,9 @@ class CallBatches(Generic[Q, A]):
         return batch
 
     async def _settle(self, call: Call, batch: _Batch[Q, A]) -> None:
-        """Give each its first lasting answer when it comes, and ask again while some have none; a call that fails later
-        fails only those."""
+        """Give each that went well its answer when it comes; ask again while some have none; a call that fails later
+        fails only those. What was refused is tried anew with them, so it is answered when nothing is asked again: else
+        its owner could have made what the next try removes."""
         elements = tuple(element for element, _ in batch)
         give_up_ms, backoff = self._clock.monotonic_ms() + self._again_ms, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while True:
@@ -108,10 +109,11 @@ class CallBatches(Generic[Q, A]):
                     waiting.set_exception(error)
                 return
             pause_ms = backoff.failed()
-            over = self._clock.monotonic_ms() + pause_ms > give_up_ms
-            for (_, waiting), told in zip(batch, answers, strict=True):
-                passing = getattr(told, "kind", None) in _PASSING
-                if not waiting.done() and (over or not passing):
+            kinds = [getattr(told, "kind", None) for told in answers]
+            passing = [each for each, kind in zip(batch, kinds, strict=True) if kind in _PASSING]
+            over = self._clock.monotonic_ms() + pause_ms > give_up_ms or not _open(passing)
+            for (_, waiting), told, refused in zip(batch, answers, kinds, strict=True):
+                if not waiting.done() and (over or not refused):
                     waiting.set_result(told)
             if not _open(batch):
                 return

@@ -149,6 +149,28 @@ async def test_deletions_that_come_together_share_their_calls_and_are_settled_un
     assert asked.count(first) == 2, "what may have applied is asked again under its key"
 
 
+async def test_what_was_refused_is_not_done_once_its_owner_knows() -> None:
+    there, trouble = {"/b"}, [Kind.OUTCOME_UNKNOWN.value]
+
+    def deleted(request: NameRequest) -> Outcome:
+        kind = trouble.pop() if trouble and request.ln == "/b" else "" if request.ln in there else Kind.NOT_FOUND.value
+        there.difference_update(() if kind else (request.ln,))
+        return Outcome(request.request_id, "" if kind else "deleted", kind, kind)
+
+    async def del_file(call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
+        return tuple(deleted(each) for each in requests)
+
+    made = Client(cast(Any, SimpleNamespace(stat=None, unlink=None, del_file=del_file)), cast(Any, None))
+
+    async def anew() -> None:
+        with pytest.raises(CheloniaError, match=Kind.NOT_FOUND.value):
+            await made.del_file("/a")
+        there.add("/a")
+
+    await asyncio.gather(anew(), made.del_file("/b"))
+    assert there == {"/a"}
+
+
 async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(client: Client) -> None:
     files = cast(AsJoe, client.files)
     files.trouble = 1
