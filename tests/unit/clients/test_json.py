@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec import Struct
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import Drill, DrillStatus
@@ -12,10 +13,34 @@ from chelonia.core.cluster.healing import HealControl, HealStatus
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.ports.librarian import HealthSummary, NodeView, ServiceRecord
+from chelonia.core.ports.ahash import AHashStatus
+from chelonia.core.ports.bartender import DeletedEntry
+from chelonia.core.ports.librarian import Finding, HealthSummary, NodeView, ServiceRecord
 from chelonia_clients import connect
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, administrator_on
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        (AHashStatus, "role replica term position writable lease_ms elected_ms membership objects_estimate free_bytes "
+         "round_trip_ms vouched_term vouched_sequence pages replicas"),
+        (DeletedEntry, "name type guid owner size deleted_ms until_ms"),
+        (Drill, "action stage shepherd blob name by files noticed_ms whole_ms ended_ms why"),
+        (Finding, "object rule subject severity text mendable"),
+        (HealStatus, "leader is_leader control exposed delayed stuck copies_to_go bytes_to_go copies_done bytes_done "
+         "copying copies_per_min bytes_per_s forecast_ms queue cursors waits_for nodes drains lost lost_named "
+         "unreachable"),
+        (HealthSummary, "leader is_leader position exposed queued copying erasing replicas paused_by paused_ms "
+         "held_back waits_for"),
+        (NodeView, "shepherd dn state free_bytes total_bytes replicas accepting domain store reclaimable_bytes trouble "
+         "drain"),
+    ],
+)  # fmt: skip
+def test_what_is_told_under_the_name_of_a_field_keeps_that_name(record: type[Struct], told: str) -> None:
+    """Programs read it (docs/cli.md, JSON): who renames a field of a port has the verb tell the old name."""
+    assert set(told.split()) <= set(record.__struct_fields__)
 
 
 @pytest.mark.parametrize(
