@@ -12,6 +12,7 @@ RECURSIVE = Flag("--recursive", "a collection or directory with all below it", "
 FORCE = Flag("--force", "overwrite what is there, atomically", "-f")
 REPLICAS = Flag("--replicas", "copies to keep (default: ARC_NEEDED_REPLICAS, else 3)", "", "N")
 PARALLEL = Flag("--parallel", "files moved at a time (default 6)", "-j", "N")
+REMOVED = Flag("--parallel", "names removed at a time (default 48)", "-j", "N")
 LONG = Flag("--long", "size, replicas and time too", "-l")
 YES = Flag("--yes", "do not ask, also at a terminal", "-y")
 DRY_RUN = Flag("--dry-run", "only show what would be done", "-n")
@@ -163,12 +164,12 @@ CAT = Verb(
 )
 DELETE = Verb(
     "delFile", "[-r] [-n] [-y] [-j N] <LN> [<LN> ...]", "remove files under all their names", f"{_REMOVES}:delete",
-    (1, -1), (RECURSIVE, DRY_RUN, YES, PARALLEL), False, ("delFile /data/a", "delFile -r /data/old"), "all",
+    (1, -1), (RECURSIVE, DRY_RUN, YES, REMOVED), False, ("delFile /data/a", "delFile -r /data/old"), "all",
 )  # fmt: skip
 RM = Verb(
     "rm", "[-r] [-f] [-n] [-y] [-j N] <LN> [<LN> ...]", "drop single names; the last name takes the file along",
     f"{_REMOVES}:remove", (1, -1),
-    (RECURSIVE, Flag("--force", "do not ask, and what is not there is no error", "-f"), DRY_RUN, YES, PARALLEL), False,
+    (RECURSIVE, Flag("--force", "do not ask, and what is not there is no error", "-f"), DRY_RUN, YES, REMOVED), False,
     ("rm /data/a", "rm -r /data/old", "rm -n '/data/*.tmp'"), "all",
 )  # fmt: skip
 UNDELETE = Verb(
