@@ -142,8 +142,8 @@ POLICY_RULES_MAX: Final = 100
 """Rules of one policy: each is looked at for every entry shown. Larger ones of before stay, and may only shrink."""
 FILTER_MAX: Final = 100
 """Needed metadata elements of one listing: each is looked for in every entry."""
-HTTP_HEADER_BYTES_MAX: Final = 16 * 1024
-"""Request line and header fields; a TURL with its ticket is under 2 KiB."""
+HTTP_HEADER_BYTES_MAX: Final = 32 * 1024
+"""Request line and header fields: `RANGES_MAX` ranges in a file of 99 TB, beside a TURL with its ticket."""
 HTTP_BODY_IDLE_MS: Final = 30_000
 """A client that sends no byte of a body for so long is cut off."""
 HTTP_BODY_RATE_BYTES_PER_S_MIN: Final = 64

@@ -15,12 +15,14 @@ import uvloop
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors import http_server
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer
 from chelonia.hosting.net.buffered import Buffered
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
+from chelonia.wire.web.ranges import range_of
 from tests.support.polling import poll_async
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import PLAIN, client_of, plain, secure, talk
@@ -118,8 +120,8 @@ async def test_a_coding_that_would_have_to_be_undone_is_not_implemented(coding: 
     "raw",
     [
         b"rubbish\r\n\r\n",
-        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000 + b"\r\n\r\n",
         b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
         b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
     ],
@@ -130,6 +132,13 @@ async def test_what_is_not_http_is_refused_with_a_status(raw: bytes, caplog: pyt
         assert b" 400 " in (await talk(server, raw)).split(b"\r\n")[0]
     assert "malformed request" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+async def test_as_many_ranges_as_are_served_fit_into_a_request() -> None:
+    far = range_of((ByteRange(99 * 10**12 - 2, 1),) * bounds.RANGES_MAX)
+    more = f"Host: a\r\nConnection: close\r\nX: {'a' * 1900}"
+    async with plain(echo) as server:
+        assert b" 200 " in await talk(server, f"GET / HTTP/1.1\r\n{more}\r\nRange: {far}\r\n\r\n".encode())
 
 
 @pytest.mark.parametrize("length", [5000, -1])
@@ -216,7 +225,7 @@ async def test_a_body_that_trickles_is_408() -> None:
 
 async def test_many_small_header_fields_are_bounded_together() -> None:
     fields = [b"a%d: %s\r\n" % (n, b"b" * 200) for n in range(90)]
-    async with plain(echo) as server:
+    async with plain(echo, HttpLimits(header_bytes_max=16 * 1024, first_request_ms=600_000)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(fields))
         async with asyncio.timeout(60):
