@@ -56,16 +56,17 @@ class HttpBytes:
         return Arrived(placed.put, tuple(map(receipts.to_text, done.receipts)))
 
     async def _gone_on(self, turl: str, size: int, error: CheloniaError) -> Uploaded:
-        """Ask for what is still to be done with an upload whose bytes are there. Raises: `error`, or a later one."""
+        """Ask for what is still to be done with an upload whose bytes are there. Raises: UNAVAILABLE, as last told."""
         give_up_ms, backoff = self._clock.monotonic_ms() + COPIES_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while self._clock.monotonic_ms() < give_up_ms:
             await self._clock.sleep(backoff.failed())
             try:
                 return await self._transfers.push(turl, nothing(), 0, size)
             except CheloniaError as again:
-                if again.kind not in (Kind.UNAVAILABLE, Kind.CONFLICT):
+                if again.kind is Kind.UNAVAILABLE:
+                    error = again
+                elif again.kind is not Kind.CONFLICT:  # it is still at work on it: the client hears what it lacked
                     raise error from again
-                error = again
         raise error
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncGenerator[bytes, None]:
