@@ -124,7 +124,8 @@ class Guard:
         while self._held:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=self._held.popitem()[1]) as connection:
                 if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    connection.shutdown(socket.SHUT_RD)  # once: it can listen again
+                    with suppress(OSError):  # the node goes on by now, and has closed it
+                        connection.shutdown(socket.SHUT_RD)  # once: it can listen again
                 else:
                     cut(connection)
                     count += 1

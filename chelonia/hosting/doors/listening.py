@@ -68,11 +68,11 @@ class ListeningSockets:
     async def start(self, host: str, port: int) -> None:
         """Listen at every address of a host; port 0 lets the system choose. Raises: OSError."""
         loop = asyncio.get_running_loop()
+        self._guarded = self._guarded if port else None  # listening again, it would have another one
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
                 self._sockets.append(_bound(family, address))
-                self._guarded = self._guarded if port else None  # listening again, it would have another one
                 self._listen(self._sockets[-1])
         except OSError:
             self.stop()
@@ -173,7 +173,7 @@ async def _readable(connection: socket.socket) -> None:
 
 
 def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
-    """A socket that listens. Raises: OSError, which names the address."""
+    """A socket at an address, still deaf. Raises: OSError, which names the address."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

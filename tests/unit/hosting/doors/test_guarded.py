@@ -176,6 +176,7 @@ async def test_who_comes_while_the_loop_stands_still_is_refused() -> None:
 
     async with guards(port=free_ports(1)[0]) as its:
         for turn in (1, 2):
+            await its.until_held(1)  # what listens: whoever was served before has gone
             with connected(its.server, GET) as client:
                 await its.until_held(2)
                 [ended] = stand_still(client, come)
