@@ -104,7 +104,7 @@ class PartsReader:
                     self._head = chunk
                     break
                 wanted = content_range(self.span, -1).removesuffix("*").encode()
-                if wanted not in head[:PART_HEAD_BYTES_MAX]:
+                if not end or wanted not in head[:PART_HEAD_BYTES_MAX]:
                     raise CheloniaError(Kind.BAD_RANGE, cause=f"no part {wanted.decode()} where it was to come")
                 chunk, self._left = rest, self.span.length
             out.append(chunk[: self._left])

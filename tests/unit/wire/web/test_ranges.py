@@ -130,7 +130,8 @@ def test_known_ranges_are_taken_out_of_the_parts_that_have_them(at_once: int) ->
 
 def test_another_part_or_an_endless_head_is_refused() -> None:
     other = parts_of((ByteRange(0, 4),), bytes(9))
-    for body in (other, b"x" * 2000, other.replace(b"0-3", b"10-13")):
+    endless = b"Content-Range: bytes 0-2/9\r\n" + b"x" * 2000
+    for body in (other, b"x" * 2000, endless, other.replace(b"0-3", b"10-13")):
         with pytest.raises(CheloniaError) as refused:
             PartsReader((ByteRange(0, 3),)).take(body)
         assert refused.value.kind is Kind.BAD_RANGE
