@@ -31,11 +31,10 @@ log = logging.getLogger("chelonia.data")
 METHODS: Final = ("GET", "HEAD", "PUT")
 BINARY: Final = "application/octet-stream"
 
-Headers = tuple[tuple[str, str], ...]
-
-
 TOGETHER_BYTES: Final = 64 * 1024
 """Small parts of a body leave together."""
+
+Headers = tuple[tuple[str, str], ...]
 
 
 class DataDoor:

@@ -33,49 +33,35 @@ async def sent(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[
     request = exchange.request
     if 0 <= request.length <= KEPT_BYTES_MAX:
         return await kept_sent(parts, exchange, placing, await read_whole(request, Whole(KEPT_BYTES_MAX)))
-    return await _sent(parts, exchange, placing, _ComingBody(request.body), request.length)
+    return await _sent(parts, exchange, placing, request.body, request.length)
 
 
 async def kept_sent(parts: DoorParts, exchange: Exchange, placing: Placing, body: bytes) -> tuple[Placed, Arrived]:
     """A small body on stable storage, sent again when the first Shepherds fail."""
-    return await _sent(parts, exchange, placing, _KeptBody(body), len(body))
+    return await _sent(parts, exchange, placing, body, len(body))
 
 
 async def _sent(
-    parts: DoorParts, exchange: Exchange, placing: Placing, body: _ComingBody | _KeptBody, size: int
+    parts: DoorParts, exchange: Exchange, placing: Placing, body: bytes | AsyncIterator[bytes], size: int
 ) -> tuple[Placed, Arrived]:
+    is_gone = False
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal is_gone
+        if isinstance(body, bytes):
+            if body:
+                yield body
+            return
+        is_gone = True
+        async for chunk in body:
+            yield chunk
+
     for left in range(TRIES - 1, -1, -1):
         (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
         first = good(placed, "PUT")
         try:
-            return first, await parts.bytes.put(first, body.chunks(), size)
+            return first, await parts.bytes.put(first, chunks(), size)
         except CheloniaError as error:
-            if not left or body.is_gone or not error.meaning.retryable:
+            if not left or is_gone or not error.meaning.retryable:
                 raise
     raise AssertionError("the last try returns or raises")
-
-
-class _KeptBody:
-    """A body that is here."""
-
-    is_gone = False
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        if self._body:
-            yield self._body
-
-
-class _ComingBody:
-    """A body that comes once. `is_gone`: it was begun."""
-
-    def __init__(self, body: AsyncIterator[bytes]) -> None:
-        self._body = body
-        self.is_gone = False
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        self.is_gone = True
-        async for chunk in self._body:
-            yield chunk
