@@ -15,11 +15,9 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,9 +28,10 @@ import cluster
 import s3
 from experiment import Outcome, Setup
 from intervals import check
-from machine import load
+from machine import free_port, load
 from plot import Chart, Point, Series
-from scp import NoScp, sshd
+from scp import NoScp, sshd, until_listening
+from stream import timed
 
 MIB = 1024 * 1024
 SMALLEST, LARGEST, QUICK, FULL = 2, 64, 4, 2048
@@ -72,7 +71,7 @@ def _measured(setup: Setup, running: cluster.Running) -> Outcome:
         near = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="chelonia-bench-")))
         far = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=setup.scratch, prefix="cumulus-")))
         curl = _curl(server, s3.bundle(running))
-        _run([*curl, "-X", "PUT", f"{server.url}/{BUCKET}"])
+        timed([*curl, "-X", "PUT", f"{server.url}/{BUCKET}"])
         ways = _ways(stack, server, s3.bundle(running), far, skipped)
         rates = _by_size(setup, ways, near)
         fair: dict[str, list[list[float]]] = {"up": [], "down": []}
@@ -118,40 +117,29 @@ def _ways(stack: ExitStack, server: s3.S3Server, bundle: Path, far: Path, skippe
         )
     except NoScp as error:
         skipped.append(f"cumulus: no scp: {error}")
-    if shutil.which("globus-url-copy") and shutil.which("globus-gridftp-server"):
+    try:
         url = stack.enter_context(_gridftp(far))
         ways["GridFTP"] = _Way(
             lambda path, name: ["globus-url-copy", f"file://{path}", f"{url}{far}/ftp-{name}"],
             lambda path, name: ["globus-url-copy", f"{url}{far}/ftp-{name}", f"file://{path}"],
         )
-    else:
-        skipped.append("cumulus: no GridFTP here (Debian: globus-gass-copy-progs, globus-gridftp-server-progs)")
+    except NoScp as error:
+        skipped.append(f"cumulus: no GridFTP: {error}")
     return ways
 
 
 @contextlib.contextmanager
 def _gridftp(far: Path) -> Iterator[str]:
-    """A GridFTP server without identities on loopback; yields its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    command = [
-        "globus-gridftp-server",
-        "-aa",
-        "-allow-root",
-        "-anonymous-user",
-        pwd.getpwuid(os.getuid()).pw_name,
-        "-p",
-        str(port),
-    ]
+    """A GridFTP server without identities on loopback; yields its URL. Raises: NoScp."""
+    if not (shutil.which("globus-url-copy") and shutil.which("globus-gridftp-server")):
+        raise NoScp("it is not installed (Debian: globus-gass-copy-progs, globus-gridftp-server-progs)")
+    port, user = free_port(), pwd.getpwuid(os.getuid()).pw_name
+    command = ["globus-gridftp-server", "-aa", "-allow-root", "-anonymous-user", user, "-p", str(port)]
     command += ["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1", "-home-dir", str(far), "-no-cas"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (far / "gridftp.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
+        until_listening(process, port, far / "gridftp.log")
         yield f"ftp://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -171,7 +159,7 @@ def _by_size(setup: Setup, ways: dict[str, _Way], near: Path) -> dict[str, dict[
                 there = f"{size}-{trial}"
                 for direction, command in (("up", way.up(source, there)), ("down", way.down(fetched, there))):
                     os.sync()
-                    seconds = _run(command)
+                    seconds, _ = timed(command)
                     rates[direction][name].setdefault(size, []).append(size * MIB * 8 / 1e6 / seconds)
                 if fetched.stat().st_size != size * MIB:
                     raise SystemExit(f"{name} brought {fetched.stat().st_size} bytes of {size} MiB")
@@ -185,15 +173,6 @@ def _by_size(setup: Setup, ways: dict[str, _Way], near: Path) -> dict[str, dict[
 
 def _of(setup: Setup, usual: int, quick: int, full: int) -> int:
     return full if setup.full else quick if setup.quick else usual
-
-
-def _run(command: Sequence[str]) -> float:
-    """Seconds that a process took. Raises: SystemExit when it failed."""
-    started = time.perf_counter()
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"failed ({done.returncode}): {command[0]}: {(done.stderr or done.stdout).strip()[-300:]}")
-    return time.perf_counter() - started
 
 
 # --- Fig. 4: clients at once -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import socket
 import ssl
 import statistics
 import subprocess
@@ -40,6 +41,12 @@ def facts() -> dict[str, Any]:
 def load() -> list[float]:
     """The load averages of 1, 5 and 15 minutes: what else was going on."""
     return [round(value, 2) for value in os.getloadavg()]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def cpu_s(pids: Iterable[int]) -> float:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from machine import free_port
+
 SSHD = "/usr/sbin/sshd"
 PACKAGES = ("openssh-server", "openssh-client")
 CONFIG = """\
@@ -71,7 +73,7 @@ def sshd(scratch: Path) -> Iterator[Sshd]:
         directory = Path(name)
         for key in ("host", "user"):
             _checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / key)])
-        port = _free_port()
+        port = free_port()
         (directory / "known").write_text(f"[127.0.0.1]:{port} {(directory / 'host.pub').read_text()}")
         (directory / "config").write_text(CONFIG.format(port=port, directory=directory))
         if os.getuid() == 0:
@@ -79,7 +81,7 @@ def sshd(scratch: Path) -> Iterator[Sshd]:
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(directory / "config")], stderr=log, stdout=log)
         try:
-            _until_listening(process, port, directory / "log")
+            until_listening(process, port, directory / "log")
             yield Sshd(port, directory, process.pid)
         finally:
             process.terminate()
@@ -102,13 +104,8 @@ def _checked(command: list[str]) -> None:
         raise NoScp(f"`{' '.join(command)}` failed: {done.stderr.strip()[-300:]}")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _until_listening(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def until_listening(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait for a server on loopback. Raises: NoScp with the end of its log."""
     for _ in range(200):
         if process.poll() is not None:
             break
@@ -116,7 +113,7 @@ def _until_listening(process: subprocess.Popen[bytes], port: int, log: Path) -> 
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise NoScp(f"the OpenSSH server did not start: {log.read_text()[-300:]}")
+    raise NoScp(f"the server did not start: {log.read_text()[-300:]}")
 
 
 def _children(pid: int) -> str:

@@ -104,7 +104,7 @@ def _scp(stage: _Stage, server: Sshd, *, up: bool) -> Cost:
     there = stage.far / "copy"
     ends = (str(stage.source), server.remote(there)) if up else (server.remote(there), str(stage.fetched))
     before = server.cpu_s()
-    wall_s, client_s = _timed([*server.scp(), *ends])
+    wall_s, client_s = timed([*server.scp(), *ends])
     return Cost(stage.size / GIB, wall_s, server.cpu_s() - before, client_s)
 
 
@@ -117,11 +117,11 @@ def _chelonia(stage: _Stage, verb: str, ln: str, replicas: int) -> Cost:
         command += ["get", "-f", ln, str(stage.fetched)]
     pids = stage.running.pids()
     before = cpu_s(pids)
-    wall_s, client_s = _timed(command)
+    wall_s, client_s = timed(command)
     return Cost(stage.size / GIB, wall_s, cpu_s(pids) - before, client_s)
 
 
-def _timed(command: list[str]) -> tuple[float, float]:
+def timed(command: list[str]) -> tuple[float, float]:
     """Run a process; returns its seconds, and the CPU seconds of it and its children."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

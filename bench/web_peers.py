@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from machine import free_port
+
 MODULES = Path("/usr/lib/nginx/modules/ngx_http_dav_ext_module.so"), Path("/usr/lib/apache2/modules")
 START_S = 20.0
 
@@ -91,7 +93,7 @@ def peers(scratch: Path, cert: Path, key: Path) -> Iterator[dict[str, Peer]]:
 
 @contextmanager
 def _peer(name: str, place: Path, cert: Path, key: Path) -> Iterator[Peer]:
-    root, config, port = place / "root", place / "config", _free_port()
+    root, config, port = place / "root", place / "config", free_port()
     root.mkdir(parents=True)
     modules = "\n".join(f"LoadModule {each}_module {MODULES[1]}/mod_{each}.so" for each in LOADED)
     told = {"place": place, "root": root, "port": port, "cert": cert, "key": key, "dav": MODULES[0], "modules": modules}
@@ -119,8 +121,3 @@ def _peer(name: str, place: Path, cert: Path, key: Path) -> Iterator[Peer]:
     finally:
         process.terminate()
         process.wait(20)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
