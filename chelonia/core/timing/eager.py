@@ -22,7 +22,7 @@ def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         waited = work.send(None)
     except StopIteration:
         return None
-    return asyncio.get_running_loop().create_task(_finish(_Rest(work, waited)))
+    return asyncio.get_running_loop().create_task(_Rest(work, waited))
 
 
 async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -40,10 +40,6 @@ async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return returned
 
 
-async def _finish(rest: _Rest) -> None:
-    await rest
-
-
 class Turn:
     """Awaited, it lets one turn of the event loop pass: what was written to connections in this one has left."""
 
@@ -53,24 +49,34 @@ class Turn:
         yield
 
 
-class _Rest:
-    """A coroutine that waits for something already, as something to be awaited."""
+class _Rest(Coroutine[Any, Any, None]):
+    """A coroutine that waits for something already, for a task to go on with: also one that is cancelled before its
+    first turn, which never enters what has not begun."""
 
-    __slots__ = ("_waited", "_work")
+    __slots__ = ("_handed_on", "_waited", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, None], waited: Any) -> None:
         self._work = work
         self._waited = waited
+        self._handed_on = False
 
-    def __await__(self) -> Generator[Any, Any, None]:
-        waited = self._waited
-        try:
-            while True:
-                try:
-                    sent = yield waited
-                except BaseException as error:  # noqa: BLE001 - a cancellation, for the work to see
-                    waited = self._work.throw(error)
-                else:
-                    waited = self._work.send(sent)
-        except StopIteration:
-            return
+    def send(self, value: Any) -> Any:
+        """The first time: what is waited for."""
+        if self._handed_on:
+            return self._work.send(value)
+        self._handed_on = True
+        return self._waited
+
+    def throw(self, *error: Any) -> Any:
+        """Hand it to the work, which is told of a cancellation by what it waits for, as ever."""
+        if not self._handed_on and isinstance(self._waited, asyncio.Future) and self._waited.cancel():
+            return self.send(None)
+        self._handed_on = True
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """End the work."""
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        raise NotImplementedError("a task goes on with it")

@@ -54,7 +54,8 @@ async def test_failures_arrive_where_they_happen() -> None:
         await task
 
 
-async def test_a_cancellation_reaches_the_work() -> None:
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_cancellation_reaches_the_work(begun: bool) -> None:
     seen: list[str] = []
     waits = asyncio.get_running_loop().create_future()
 
@@ -69,7 +70,8 @@ async def test_a_cancellation_reaches_the_work() -> None:
 
     task = begin(work())
     assert task is not None
-    await asyncio.sleep(0)
+    if begun:  # the task has had its first turn
+        await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
