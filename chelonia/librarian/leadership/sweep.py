@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
@@ -64,20 +64,22 @@ class Expiring:
                 gone = 0
                 some = TOGETHER if index == TRASH_OBJECT else 1
                 for start in range(0, len(due), some):
-                    gone += await self._let_go([await decide(key) for key in due[start : start + some]])
+                    gone += await self._let_go(due[start : start + some], decide)
                 due = await self._due(index) if gone == len(due) else ()
         if (still := self._leading.litter) is not None:
             await self._forget_deleted(still)
 
-    async def _let_go(self, decided: Sequence[Sequence[Element]]) -> int:
-        """Apply what was decided, in one transact where nothing is in two of them; how many went through."""
+    async def _let_go(self, keys: Sequence[str], decide: Callable[[str], Awaitable[Sequence[Element]]]) -> int:
+        """Let go of these in one transact, or where something is in two of them of one after another; how many went."""
+        decided = [await decide(key) for key in keys]
         shared = Counter(obj for each in decided for obj in {element.object for element in each})
         others = [obj for obj, count in shared.items() if count > 1 and not obj.startswith(SHEPHERD_PREFIX)]
         together = [element for each in decided for element in each]
         fits = len(together) < bounds.TRANSACT_ELEMENTS_MAX and {TRASH_OBJECT}.issuperset(others)
-        if len(decided) > 1 and fits and await self._leading.apply(together):
-            return len(decided)
-        return sum([await self._leading.apply(each) for each in decided])
+        if (fits or len(keys) == 1) and await self._leading.apply(together):
+            return len(keys)
+        # Each is decided anew: the one before it may have changed what they share.
+        return sum([await self._let_go((key,), decide) for key in keys]) if len(keys) > 1 else 0
 
     async def _forget_deleted(self, still: Element) -> None:
         """What was deleted since a rebuild mattered to who was missing in it; all are back, or forgotten."""
