@@ -40,7 +40,7 @@ from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3 import versions
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, seen_to_change, xml_answer
 from chelonia.hosting.doors.s3.parts import kept as kept_versions
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, apart, checksums, completion, facts, keys, requests
@@ -130,7 +130,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     said = requests.completion(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
     order = tuple((part.number, part.etag) for part in said)
     etag = _etag(order)
-    now, there = await seen(parts, ask, Want.USER, writes=True)
+    now, there = await seen_to_change(parts, ask, writes=True)
     now = now.at(now.apart) if now.marks else now
     when, ask = await conditions(parts, now, there), _of_upload(ask)
     final = versions.staged(parts, now, there, _tag(ask))

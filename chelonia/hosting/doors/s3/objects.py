@@ -23,7 +23,6 @@ from chelonia.core.ports.files import (
     Clone,
     Done,
     Failure,
-    Look,
     Looked,
     Make,
     Placing,
@@ -41,8 +40,19 @@ from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, good,
 from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3 import object_parts, versions
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, check_unsigned, found, no_key, seen, xml_answer
+from chelonia.hosting.doors.s3.parts import (
+    Ask,
+    S3Parts,
+    check_bucket,
+    check_unsigned,
+    found,
+    no_key,
+    seen,
+    seen_to_change,
+    xml_answer,
+)
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, nothing, read_whole
+from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
 from chelonia.wire.s3.checksums import Measured, kind_of
@@ -81,10 +91,15 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
         wanted, headers = await object_parts.one_part(parts, ask, there, headers)
     try:
-        answer = ranged(reader(parts.plain, ask.exchange.call, ask.place), there, headers, wanted)
+        answer = ranged(_reader(parts, ask, there), there, headers, wanted)
     except CheloniaError as error:
         raise _unsatisfied(error, known.size) from error
     return replace(answer, body=b"") if is_head else answer
+
+
+def _reader(parts: S3Parts, ask: Ask, there: Looked) -> FileReader:
+    """What reads what was seen, by its GUID: a newer version takes its name away from it."""
+    return reader(parts.plain, ask.exchange.call, LogicalName(there.attributes.guid, ()))
 
 
 def described(ask: Ask, there: Looked) -> Headers:
@@ -188,21 +203,9 @@ class WriteReady:
 async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
     """What is known before an object is written."""
     await check_unsigned(parts, ask)
-    try:
-        ask, there = await seen(parts, ask, Want.USER, writes=True)
-    except CheloniaError as error:  # who may write need not be one who may read
-        if error.kind is not Kind.DENIED or _conditional(ask):
-            raise
-        (other,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.apart),))
-        if not isinstance(other, Failure) or other.kind is not Kind.NOT_FOUND:
-            raise  # what is kept apart has the key: a name would hide it
-        return WriteReady(ask.at(keys.home_of(ask.bucket, ask.target.key) or ask.apart), parts.plain.copies)
+    ask, there = await seen_to_change(parts, ask, writes=True)
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.plain.copies
     return WriteReady(ask, copies, await conditions(parts, ask, there), there)
-
-
-def _conditional(ask: Ask) -> bool:
-    return bool(ask.header("If-Match") or ask.header("If-None-Match"))
 
 
 async def conditions(parts: S3Parts, ask: Ask, there: Looked | None) -> When:
@@ -372,7 +375,7 @@ async def carried(
     parts: S3Parts, source: Ask, there: Looked, span: ByteRange, placing: Placing, measured: Measured | None = None
 ) -> Arrived:
     """Bytes of an object where they are to be, `measured`; few are kept here, so that others can be tried."""
-    body = reader(parts.plain, source.exchange.call, source.place).get(there, span) if span.length else nothing()
+    body = _reader(parts, source, there).get(there, span) if span.length else nothing()
     body = _measuring(body, measured) if measured is not None else body
     if span.length <= KEPT_BYTES_MAX:
         kept = b"".join([chunk async for chunk in body])

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
+from msgspec import structs
+
+from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.names import LogicalName
@@ -28,6 +31,8 @@ STATE_KNOWN_MS: Final = 2000
 """How long reads go by what a bucket has said of versions: another front end may have changed it. No write does."""
 STATES_KNOWN: Final = 1000
 """Callers and buckets of whom that is remembered."""
+MOVES_MAX: Final = 8
+"""Times that a version is looked for again while it moves from or to its key."""
 REGION = "us-east-1"
 """What this door says where it is; any region that a client signs for is taken."""
 
@@ -147,7 +152,7 @@ async def seen(
         looks = (Look(place, want), *(() if state is not None else (Look(ask.bucket, Want.USER),)))
         there, *bucket = await parts.plain.files.look(call, looks)
         if bucket:
-            asked, state = True, bucket_state(parts, ask, bucket[0])
+            asked, state = True, await bucket_state(parts, ask, bucket[0], lately=lately)
         if isinstance(there, Failure) and there.kind in (Kind.NOT_FOUND, Kind.IN_MOUNTPOINT):
             state = state if asked else None
             continue
@@ -157,22 +162,50 @@ async def seen(
             return replace(here, current=version_of(found.user)), found
         taken = taken or not fits
     if state is None:
-        state = bucket_state(parts, ask, (await parts.plain.files.look(call, (Look(ask.bucket, Want.USER),)))[0])
+        (answer,) = await parts.plain.files.look(call, (Look(ask.bucket, Want.USER),))
+        state = await bucket_state(parts, ask, answer, lately=lately)
     ask = replace(ask, versioning=state)
     if home is None or taken or (writes and await _blocked(parts, ask, home)):
         return ask.at(apart), None
     return ask.at(home), None
 
 
-def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure) -> str:
-    """Whether a bucket keeps versions, by what it has answered. Raises: NoSuchBucket; as the look failed."""
+async def seen_to_change(parts: S3Parts, ask: Ask, *, writes: bool = False) -> tuple[Ask, Looked | None]:
+    """As `seen`, with user metadata; where the caller may not look he may still change what is there, and what his
+    change needs to know is asked in this node's own name. Raises: as `seen`, also DENIED of a conditional change."""
+    try:
+        return await seen(parts, ask, Want.USER, writes=writes)
+    except CheloniaError as error:
+        if error.kind is not Kind.DENIED or ask.header("If-Match") or ask.header("If-None-Match"):
+            raise
+    return await _seen_in_own_name(parts, ask, writes=writes)
+
+
+async def _seen_in_own_name(parts: S3Parts, ask: Ask, *, writes: bool = False) -> tuple[Ask, Looked | None]:
+    here, there = await seen(parts, in_own_name(parts, ask), Want.USER, writes=writes)
+    return replace(here, exchange=replace(here.exchange, call=ask.exchange.call)), there
+
+
+def in_own_name(parts: S3Parts, ask: Ask) -> Ask:
+    """The same request by this node itself: to learn what the caller is not told, and nothing is changed by."""
+    own = structs.replace(ask.exchange.call, dn=parts.plain.dn, roles=(Role.ADMINISTRATOR,), attributes=(), scopes=())
+    return replace(ask, exchange=replace(ask.exchange, call=own))
+
+
+async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, lately: bool = False) -> str:
+    """Whether a bucket keeps versions, by what it has answered. Who may not read it is told nothing of versions by
+    what he reads (`lately`); what he changes goes by them all the same. Raises: NoSuchBucket; as the look failed."""
+    dn, hidden = ask.exchange.call.dn, isinstance(bucket, Failure) and bucket.kind is Kind.DENIED
+    if hidden and not lately:
+        (bucket,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(ask.bucket, Want.USER),))
     if isinstance(bucket, Looked):
-        return parts.note(ask.exchange.call.dn, ask.bucket, facts.facts_of(bucket.user).versioning)
+        state = facts.facts_of(bucket.user).versioning
+        return state if hidden else parts.note(dn, ask.bucket, state)
     if bucket.kind is Kind.NOT_FOUND:
         raise no_bucket(ask)
-    if bucket.kind is not Kind.DENIED:
+    if not hidden:
         raise bucket.error(ask.operation)  # it may keep versions
-    return parts.note(ask.exchange.call.dn, ask.bucket, "")  # who may not read it is told nothing of versions
+    return parts.note(dn, ask.bucket, "")
 
 
 async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
@@ -194,24 +227,34 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
     Raises: NoSuchKey, NoSuchVersion, NoSuchBucket; MethodNotAllowed of a delete marker; as `Files.look` fails.
     """
     version = ask.query.get("versionId", "")
-    ask, there = await seen(parts, ask, want | Want.USER if version else want, lately=True)
-    if there is not None and version in ("", ask.current):
-        return ask, there
-    if not version:
-        newest = await kept(parts, ask, 1) if ask.versioning else []
-        raise no_key(ask.target.key, newest[0].version if newest and newest[0].removed else "")
-    for each in await kept(parts, ask):
-        if each.version == version:
-            if each.removed:
-                raise S3Error("MethodNotAllowed", "The specified method is not allowed against a delete marker.")
-            call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
-            (answer,) = await parts.plain.files.look(call, (Look(each.place, want | Want.USER),))
-            if isinstance(answer, Failure) or version_of(answer.user) != version:  # it has the key again, or went
-                raise S3Error("ServiceUnavailable", "versions of the key are just being removed: ask again")
-            return replace(ask.at(each.place), current=version), answer
-    if (await seen(parts, ask, Want.USER))[0].current != ask.current:
-        raise S3Error("ServiceUnavailable", "versions of the key are just being removed: ask again")
-    raise S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
+    for _ in range(MOVES_MAX):
+        try:
+            now, there = await seen(parts, ask, want | Want.USER if version else want, lately=True)
+        except CheloniaError as error:
+            if not version or error.kind is not Kind.DENIED:
+                raise
+            now, there = (await _seen_in_own_name(parts, ask))[0], None  # older versions may be his to read
+            if version == now.current:
+                raise
+        if there is not None and version in ("", now.current):
+            return now, there
+        if not version:
+            newest = await kept(parts, now, 1) if now.versioning else []
+            raise no_key(ask.target.key, newest[0].version if newest and newest[0].removed else "")
+        each = next((each for each in await kept(parts, now) if each.version == version), None)
+        if each is None:
+            if (await seen(parts, ask, Want.USER))[0].current == now.current:
+                raise S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
+            continue  # it may have its key again
+        if each.removed:
+            raise S3Error("MethodNotAllowed", "The specified method is not allowed against a delete marker.")
+        call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
+        (answer,) = await parts.plain.files.look(call, (Look(each.place, want | Want.USER),))
+        if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
+            raise answer.error(ask.operation)
+        if isinstance(answer, Looked) and version_of(answer.user) == version:
+            return replace(now.at(each.place), current=version), answer
+    raise S3Error("ServiceUnavailable", "versions of the key are being changed all the time: ask again")
 
 
 @dataclass(frozen=True, slots=True)

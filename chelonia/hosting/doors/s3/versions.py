@@ -29,7 +29,18 @@ from chelonia.core.ports.files import (
 from chelonia.core.ports.librarian import TYPE_SYMLINK
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all
-from chelonia.hosting.doors.s3.parts import Ask, KeptVersion, S3Parts, bucket_state, kept, no_key, seen, version_of
+from chelonia.hosting.doors.s3.parts import (
+    Ask,
+    KeptVersion,
+    S3Parts,
+    bucket_state,
+    in_own_name,
+    kept,
+    no_key,
+    seen,
+    seen_to_change,
+    version_of,
+)
 from chelonia.wire.s3 import versions
 from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
@@ -43,9 +54,9 @@ Headers = tuple[tuple[str, str], ...]
 
 
 async def state_of(parts: S3Parts, ask: Ask) -> str:
-    """Whether a bucket keeps versions, "" of one that the caller may not read. Raises: NoSuchBucket."""
+    """Whether a bucket keeps versions. Raises: NoSuchBucket."""
     (bucket,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket, Want.USER),))
-    return bucket_state(parts, ask, bucket)
+    return await bucket_state(parts, ask, bucket)
 
 
 def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:
@@ -105,7 +116,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When) -
 async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
     """Take the key away from what has it, and note that: a delete marker is what the key has from then on."""
     for left in range(TRIES, -1, -1):
-        here, there = await seen(parts, ask, Want.USER)
+        here, there = await seen_to_change(parts, ask)
         when.require(here.place, there.attributes if there else None)
         order = _order(parts, there)
         marker = order if here.versioning == ENABLED else NULL
@@ -197,13 +208,13 @@ async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
 
 
 async def _without_null(parts: S3Parts, ask: Ask, but: LogicalName | None = None) -> None:
-    """The null version of a key is the newest one alone."""
-    for each in await kept(parts, ask):
+    """The null version of a key is the newest one alone, but for those that the caller may not remove."""
+    for each in await kept(parts, in_own_name(parts, ask)):
         if each.version == NULL and each.place != but:
             try:
                 await _gone(parts, ask, each)
             except CheloniaError as error:
-                if error.kind is not Kind.NOT_FOUND:
+                if error.kind not in (Kind.NOT_FOUND, Kind.DENIED):
                     raise
 
 

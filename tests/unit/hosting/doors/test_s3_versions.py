@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from multidict import CIMultiDict
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Ms, RequestKey
@@ -84,6 +86,11 @@ class Door:
         answer = await self.door.serve(request)
         data = answer.body if isinstance(answer.body, bytes) else b"".join([piece async for piece in answer.body])
         return Heard(answer.status, CIMultiDict(answer.headers), data)
+
+    def kept_names(self) -> list[str]:
+        """What is in the collection of versions of the bucket."""
+        page = asyncio.run(self.files.list(Call(dn=JOE), Listing(LogicalName(ROOT, ("lab", "※versions")))))
+        return [each.name for each in page.entries]
 
     def put(self, key: str, data: bytes) -> str:
         answer = self.ask("PUT", f"/lab/{key}", data)
@@ -532,3 +539,80 @@ def test_a_list_may_grant_to_the_buckets_owner(door: Door) -> None:
     asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+read +addEntry"}),)))
     assert door.ask("PUT", "/lab/k", b"hers", who=EVE, x_amz_acl="bucket-owner-read").status == 200
     assert door.ask("GET", "/lab/k?acl", who=EVE).texts("ID") == [EVE, EVE, JOE]
+
+
+@pytest.mark.parametrize("rights", ["+addEntry", "+addEntry +removeEntry"])
+@pytest.mark.parametrize("state", [ON, OFF])
+def test_who_may_add_to_a_bucket_and_not_read_it_overwrites_nothing(door: Door, rights: str, state: str) -> None:
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: rights}),)))
+    first = door.ask("PUT", "/lab/k", b"hers", who=EVE)
+    assert (first.status, first.version != "") == (200, True)
+    assert door.ask("PUT", "/lab?versioning", state).status == 200
+    assert door.ask("GET", "/lab/k", who=EVE).version == "", "who may not read it is told nothing of it"
+    second = door.ask("PUT", "/lab/k", b"hers again", who=EVE)
+    assert second.status == 200
+    asyncio.run(door.files.apply(Call(dn=EVE), (Set(LogicalName(ROOT, ("lab", "k")), policy={JOE: "+read"}),)))
+    at = LogicalName(ROOT, ("lab", "※versions", *door.kept_names()))
+    asyncio.run(door.files.apply(Call(dn=EVE), (Set(at, policy={JOE: "+read"}),)))
+    assert door.ask("GET", f"/lab/k?versionId={first.version}").body == b"hers"
+    assert door.history() == [("k", second.version or "null", "*"), ("k", first.version, "")]
+    assert door.ask("DELETE", "/lab/k", who=EVE).headers["x-amz-delete-marker"] == "true"
+    assert door.ask("GET", f"/lab/k?versionId={first.version}").body == b"hers"
+
+
+def test_who_may_replace_what_he_may_not_read_overwrites_nothing(kept: Door) -> None:
+    first = kept.put("k", b"his")
+    for name, rights in (("lab",), "+addEntry"), (("lab", "※versions"), "+addEntry"), (("lab", "k"), "+delete"):
+        asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: rights}),)))
+    assert kept.ask("PUT", "/lab/k", b"hers", who=EVE, If_Match='"0"').status == 403
+    second = kept.ask("PUT", "/lab/k", b"hers", who=EVE)
+    assert (second.status, kept.ask("GET", f"/lab/k?versionId={first}").body) == (200, b"his")
+    for query in ("", f"?versionId={second.version}"):
+        assert kept.ask("GET", f"/lab/k{query}").status == 403, "what she has written is hers"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_version_that_moves_while_it_is_asked_for_is_found(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    first, look, left = kept.put("k", b"1"), kept.files.look, [times]
+    kept.put("k", b"2")
+
+    async def moving(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        if left[0] and asks[0].place.parts[1:2] == ("※versions",):
+            left[0] -= 1
+            now = (await kept._ask("GET", "/lab/k", b"", JOE, {})).version
+            if now != first:
+                await kept._ask("DELETE", f"/lab/k?versionId={now}", b"", JOE, {})
+            else:
+                await kept._ask("PUT", "/lab/k", b"3", JOE, {})
+        return await look(call, asks)
+
+    monkeypatch.setattr(kept.files, "look", moving)
+    got = kept.ask("GET", f"/lab/k?versionId={first}")
+    assert (got.status, got.body, got.version) == (200, b"1", first)
+
+
+def test_what_is_overwritten_while_it_is_read_is_read_to_its_end(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multipart, "PART_BYTES_MIN", 1)
+    monkeypatch.setattr(bounds, "EXTENTS_PAGE", 1)
+    upload, told = kept.opened("k"), ""
+    for number, data in enumerate((b"one", b"two", b"three"), start=1):
+        etag = kept.ask("PUT", f"/lab/k?partNumber={number}&uploadId={upload}", data).headers["ETag"]
+        told += f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+    whole = f"<CompleteMultipartUpload>{told}</CompleteMultipartUpload>"
+    assert kept.ask("POST", f"/lab/k?uploadId={upload}", whole).status == 200
+    get, read = kept.plain.bytes.get, 0
+
+    async def overwritten(*asked: Any) -> AsyncIterator[bytes]:
+        nonlocal read
+        read += 1
+        if read == 2:
+            await kept._ask("PUT", "/lab/k", b"new", JOE, {})
+        async for piece in get(*asked):
+            yield piece
+
+    monkeypatch.setattr(kept.plain.bytes, "get", overwritten)
+    assert kept.ask("GET", "/lab/k").body == b"onetwothree"
+    assert kept.ask("GET", "/lab/k").body == b"new"
