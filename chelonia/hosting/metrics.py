@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -106,6 +106,7 @@ class Metrics:
         self.keep("limits_reached", text, ("limit",), self._limits_reached)
         self._readers: list[Reader] = []
         r = self.registry
+        ProcessCollector(registry=r)  # memory, CPU, open files, and when it started
         operations = _Operations()
         r.register(operations)
         self.operation = operations.count

@@ -23,7 +23,8 @@ FREE_BAD: Final = 0.05
 """Share of free space at which one has to."""
 KNOWN_MS: Final = 3_600_000
 """Nodes that run for less tell nothing of how fast space fills."""
-_IN: Final = re.compile(r'^chelonia_data_bytes_(total|created)\{direction="in"\} ([0-9.e+]+)$', re.MULTILINE)
+_IN: Final = re.compile(r'^chelonia_data_bytes_total\{direction="in"\} ([0-9.e+]+)$', re.MULTILINE)
+_STARTED: Final = re.compile(r"^process_start_time_seconds ([0-9.e+]+)$", re.MULTILINE)
 _DAYS: Final = re.compile(r'^chelonia_certificate_days_left\{what="([^"]*)"\} (-?[0-9.e+]+)$', re.MULTILINE)
 
 
@@ -84,10 +85,10 @@ def days_left(metrics: str) -> float | None:
 
 def arrived(metrics: str, now_ms: int) -> Arrival | None:
     """What a node has taken, from its metrics; None where they do not tell."""
-    found = {name: float(value) for name, value in _IN.findall(metrics)}
-    if len(found) < 2:
+    size, started = _IN.search(metrics), _STARTED.search(metrics)
+    if size is None or started is None:
         return None
-    return Arrival(found["total"], max(now_ms - found["created"] * 1000, 1))
+    return Arrival(float(size[1]), max(now_ms - float(started[1]) * 1000, 1))
 
 
 def full_in_ms(seen: Seen) -> int:
@@ -128,7 +129,7 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
         yield HealthPoint(Level.WARN, f"{healing.stuck} files want more copies than can be made now", cure)
     elif exposed:
         cure = "`chelonia admin heal status --watch`"
-        yield HealthPoint(Level.WARN, f"{exposed} files have too few copies; it is being healed", cure)
+        yield HealthPoint(Level.WARN, f"{exposed} files have too few copies; they are being healed", cure)
     if seen.health.held_back:
         cure = "docs/operate/when-a-shepherd-dies.md"
         yield HealthPoint(Level.WARN, "erasures are held back: too many at once that nobody asked for", cure)

@@ -11,6 +11,7 @@ from chelonia.core.ports.ahash import AHashStatus, Position, ReplicaView
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
 from chelonia.core.values import replace
+from chelonia.hosting.metrics import Metrics
 from chelonia_clients.verbs.status import verdict_lines
 from chelonia_clients.verdict import Arrival, Seen, arrived, days_left, full_in_ms, judge
 from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE
@@ -78,15 +79,14 @@ def test_the_worst_stands_first() -> None:
     assert verdict_lines(seen)[0] == "BAD: 1 files have no good copy, and 2 more"
 
 
-def test_when_space_is_full_is_told_from_what_has_come_since_the_nodes_started() -> None:
-    lines = [
-        "# HELP x",
-        'chelonia_data_bytes_total{direction="in"} 1.0e+03',
-        'chelonia_data_bytes_total{direction="out"} 9.0',
-        'chelonia_data_bytes_created{direction="in"} 1.7e+09',
-    ]
-    found = arrived("\n".join(lines), 1_700_000_000_000 + 7_200_000)
-    assert found == Arrival(1000.0, 7_200_000.0)
+async def test_when_space_is_full_is_told_from_what_has_come_since_the_nodes_started() -> None:
+    metrics = Metrics()
+    metrics.data("in", 1000)
+    metrics.data("out", 9)
+    text = (await metrics.expose()).decode()
+    started = float(next(line for line in text.splitlines() if line.startswith("process_start_time")).split()[1])
+    found = arrived(text, int(started * 1000) + 7_200_000)
+    assert found == Arrival(1000.0, pytest.approx(7_200_000, abs=2))
     assert arrived("", 1) is None
     day = Arrival(20.0, 86_400_000)
     assert full_in_ms(replace(WELL, arrived=(day, day))) == 2 * 86_400_000, "80 bytes are free, 40 come in a day"
