@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,6 +37,10 @@ Act = Callable[["Session", Arguments], Awaitable[None]]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     gc.set_threshold(GARBAGE_OBJECTS)
+    if isinstance(raw := getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        # Python is unbuffered (-u, PYTHONUNBUFFERED): then one write is all that is tried, and the rest is lost unsaid.
+        now = sys.stdout
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), now.encoding, now.errors, line_buffering=True)
     out = Output(sys.stdout, sys.stderr)
     try:
         code = run(sys.argv[1:] if argv is None else argv, out)

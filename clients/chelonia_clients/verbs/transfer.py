@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -141,7 +143,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
     with Bar(printable(source.name), total, enabled=session.bars) as bar:
         options = wishes.options(bar)
         if is_directory:
-            async with counting(bar, local_sizes(source)):
+            async with _going_on(session, str(source), f"chelonia:{ln}"), counting(bar, local_sizes(source)):
                 async for done in put_tree(session.client(), source, ln, options):
                     _uploaded(session, done, wishes.would)
             return
@@ -204,7 +206,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         path = path / name
     if wishes.recursive and await client.exists(ln) == "collection":
         with Bar(name or "/", enabled=session.bars) as bar:
-            async with counting(bar, listed_sizes(client, ln)):
+            async with _going_on(session, f"chelonia:{ln}", str(path)), counting(bar, listed_sizes(client, ln)):
                 async for done in get_tree(client, ln, path, wishes.options(bar)):
                     _downloaded(session, done, wishes.would)
         return
@@ -278,6 +280,16 @@ def _copied(session: Session, done: TransferResult) -> None:
 
 
 # --- all of them ---
+
+
+@asynccontextmanager
+async def _going_on(session: Session, source: str, target: str) -> AsyncIterator[None]:
+    """Say to who interrupts a tree how to go on: given again, the same command may mean a place inside the target."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        session.out.tell(f"chelonia: what is whole stays; to go on: chelonia sync {quote(source)} {quote(target)}")
+        raise
 
 
 def _report(session: Session, done: TransferResult, line: str) -> None:

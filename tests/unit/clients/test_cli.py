@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -217,6 +222,60 @@ def test_a_long_answer_that_cannot_be_written_is_told_once(
         assert main(words) == 1
     said = [line for line in capsys.readouterr().err.splitlines() if "No space" in line or "Traceback" in line]
     assert said == ["chelonia: write 'standard output': No space left on device (internal)"]
+
+
+@pytest.mark.parametrize(("words", "flag"), [(("ls", "/"), "-1"), (("ls", "/"), "--json"), (("cat", "/f0"), "--")])
+def test_an_unbuffered_python_loses_nothing_of_an_answer(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], flag: str
+) -> None:
+    """With PYTHONUNBUFFERED standard output is the file itself, which may take a part of what it is given."""
+
+    class Reluctant(io.RawIOBase):
+        taken = b""
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any, /) -> int:
+            part = bytes(data)[:1000]
+            self.taken += part
+            return len(part)
+
+    for number in range(500):
+        fake.add_file(f"/f{number}", b"y" * 20_000 if not number else b"")
+    raw = Reluctant()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(cast(io.BufferedWriter, raw), write_through=True))
+    assert main([words[0], flag, *words[1:]]) == 0
+    whole = b"y" * 20_000 if words[0] == "cat" else chelonia(words[0], flag, *words[1:]).out.encode()
+    assert raw.taken == whole
+
+
+@pytest.mark.parametrize(
+    ("words", "on"),
+    [
+        (("put", "-r", "a b", "/new"), "'a b' chelonia:/new"), (("get", "-r", "/tree", "here"), "chelonia:/tree here"),
+        (("get", "-r", "/tree", "a b"), "chelonia:/tree 'a b/tree'"),
+    ],
+)  # fmt: skip
+def test_who_interrupts_a_tree_is_told_how_to_go_on(
+    chelonia: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    on: str,
+) -> None:
+    async def interrupted(*_: object) -> AsyncIterator[None]:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+        yield None
+
+    Path("a b").mkdir()
+    chelonia("mkdir", "/tree")
+    monkeypatch.setattr("chelonia_clients.verbs.transfer.put_tree", interrupted)
+    monkeypatch.setattr("chelonia_clients.verbs.transfer.get_tree", interrupted)
+    assert main(words) == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"chelonia: what is whole stays; to go on: chelonia sync {on}", "chelonia: interrupted"]
 
 
 def test_twice_v_shows_where_the_local_disk_refused_and_keeps_the_document(tmp_path: Path) -> None:
