@@ -37,10 +37,9 @@ Act = Callable[["Session", Arguments], Awaitable[None]]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     gc.set_threshold(GARBAGE_OBJECTS)
-    if isinstance(raw := getattr(sys.stdout, "buffer", None), io.RawIOBase):
+    if isinstance(getattr(now := sys.stdout, "buffer", None), io.RawIOBase):
         # Python is unbuffered (-u, PYTHONUNBUFFERED): then one write is all that is tried, and the rest is lost unsaid.
-        now = sys.stdout
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), now.encoding, now.errors, line_buffering=True)
+        sys.stdout = os.fdopen(now.fileno(), "w", 1, now.encoding, now.errors, closefd=False)
     out = Output(sys.stdout, sys.stderr)
     try:
         code = run(sys.argv[1:] if argv is None else argv, out)

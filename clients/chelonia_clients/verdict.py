@@ -157,9 +157,11 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
         cure = "`chelonia admin ahash status`, docs/operate/ahash-replicas.md"
         yield HealthPoint(Level.WARN, f"{voting} of {len(best.replicas)} replicas of the A-Hash are there", cure)
     if best.replica and len(best.replicas) in (1, 2):
-        spare = "one more lost stops it" if len(best.replicas) == 1 else "either lost stops it"
+        few = (
+            "one replica: its loss stops all" if len(best.replicas) == 1 else "two replicas: either lost stops changes"
+        )
         cure = "`cheloniad join` on a further host"
-        yield HealthPoint(Level.WARN, f"the A-Hash has {len(best.replicas)} replicas: {spare}", cure)
+        yield HealthPoint(Level.WARN, f"the A-Hash has {few}", cure)
     if any(found.pages is not None and found.pages.damaged for found in told):
         cure = "`chelonia admin ahash status`, docs/operate/ahash-replicas.md"
         yield HealthPoint(Level.BAD, "the store of an A-Hash is damaged", cure)
@@ -204,7 +206,10 @@ def _certificates(seen: Seen) -> Iterator[HealthPoint]:
 
 
 def _work(seen: Seen) -> Iterator[HealthPoint]:
+    told = tuple(seen.silent)
     for url, error in seen.mute.items():
+        if any(each.startswith(f"{url}/") for each in told):
+            continue  # its A-Hash stands in this list already
         cure = "start it, or forget it when it is gone for good"
         yield HealthPoint(Level.WARN, f"{url} does not answer: {error.cause}", cure)
     failing = [f"{job.name} on {node.node}" for node in seen.jobs for job in node.jobs if job.state == FAILING]

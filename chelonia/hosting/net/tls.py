@@ -456,6 +456,8 @@ def handshake_error(error: BaseException, peer: str = "") -> CheloniaError:
         reason = getattr(cause, "reason", None) or ""  # which aiohttp's wrapper lacks as well
         if isinstance(cause, ssl.SSLError) and _is_refusal(reason):
             text = f"the peer refuses our certificate: {_readable(reason)}"
+            if "CERTIFICATE_REQUIRED" in reason:
+                text = "the peer asks for a certificate, and none was shown"
             return CheloniaError(Kind.UNTRUSTED, "connect", peer, text)
     return CheloniaError(Kind.NETWORK, "connect", peer, str(error) or type(error).__name__)
 

@@ -206,6 +206,8 @@ def cure_of(error: CheloniaError) -> str:
             return "correct the URL: something else than a Bartender listens there"
         case Kind.UNTRUSTED if "peer refuses" in error.cause:
             return "use a certificate whose CA that cluster trusts, or ask its keeper to install yours"
+        case Kind.UNTRUSTED if "asks for" in error.cause:
+            return "show a certificate; those who have none are let in at a Bartender's port only"
         case Kind.UNTRUSTED | Kind.EXPIRED:
             return "install that cluster's CA into the CA directory, or ask its keeper for a valid certificate"
         case Kind.UNKNOWN_OPERATION | Kind.NOT_FOUND:

@@ -172,6 +172,10 @@ def _stdin() -> BinaryIO:
 
 
 def _uploaded(session: Session, done: TransferResult, would: str = "") -> None:
+    error = done.error
+    if error is not None and error.kind is Kind.EXISTS and "-f" not in error.cause:
+        cause = f"{error.cause or 'it is there already'}; -f overwrites it"
+        done = replace(done, error=CheloniaError(error.kind, error.op, error.subject, cause))
     _report(session, done, f"'{done.source}' ({done.size} bytes) {would}uploaded to '{done.target}'.")
 
 

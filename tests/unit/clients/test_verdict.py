@@ -58,7 +58,7 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, ahashes={"u": ahash("master", "follower", "away")}), "WARN", "2 of 3 replicas", "ahash status"),
         (replace(WELL, ahashes={"u": ahash("away", "away", "away", role="alone")}), "BAD", "no master",
          "ahash-replicas.md"),
-        (replace(WELL, ahashes={"u": ahash("master")}), "WARN", "one more lost stops it", "cheloniad join"),
+        (replace(WELL, ahashes={"u": ahash("master")}), "WARN", "one replica: its loss stops all", "cheloniad join"),
         (replace(WELL, silent={"https://a/AHash": AWAY}), "WARN", "does not answer: connection",
          "start its node"),
         (replace(WELL, days={"https://s1": 3.5}), "WARN", "ends in 3 days", "certificates.md"),
@@ -72,6 +72,15 @@ def test_each_trouble_has_its_cure(seen: Seen, level: str, said: str, cure: str)
     [point] = [point for point in judge(seen) if said in point.what]
     assert (point.level.name, cure in point.cure) == (level, True)
     assert any(said in line and cure in line for line in verdict_lines(seen)[1:])
+
+
+def test_a_host_that_does_not_answer_is_named_once() -> None:
+    away = {"https://h:60001/AHash": AWAY}
+    seen = replace(WELL, silent=away, mute={"https://h:60001": AWAY, "https://h:60003": AWAY})
+    assert [point.what.split(" does")[0] for point in judge(seen)] == [
+        "the A-Hash https://h:60001/AHash",
+        "https://h:60003",
+    ]
 
 
 def test_the_worst_stands_first() -> None:

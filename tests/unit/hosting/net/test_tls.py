@@ -113,6 +113,13 @@ def test_a_proxy_of_a_foreign_ca_is_refused(grid: Grid, tmp_path: Path) -> None:
     assert "not in the trust directory" in error.cause
 
 
+def test_who_showed_no_certificate_is_not_told_that_it_is_refused() -> None:
+    alert = ssl.SSLError(1, "alert")
+    alert.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    error = handshake_error(alert, "localhost")
+    assert (error.kind, error.cause) == (Kind.UNTRUSTED, "the peer asks for a certificate, and none was shown")
+
+
 def test_an_alert_that_comes_while_closing_is_not_laid_to_another_connection(grid: Grid, tmp_path: Path) -> None:
     """OpenSSL keeps what went wrong per thread: left there, the next connection to be read would break of it."""
     _, innocent = grid.meet(grid.user())
