@@ -14,6 +14,7 @@ from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.output import human_size, record_facts, table
 from chelonia_clients.session import Session
+from chelonia_clients.verbs import removing
 from chelonia_clients.verbs.heal import held_drain, held_facts
 
 _LOOK_MS: Final = 1_000
@@ -162,6 +163,9 @@ async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
         losses += page.losses
     replicas, forgotten = 0, False
     if accepted or not losses:
+        told = arguments.has("--yes") or session.out.as_json or not removing.at_a_terminal()
+        if not told and not await removing.agreed(f"Forget {shepherd} for good, and never accept this identity again?"):
+            raise CheloniaError(Kind.CANCELLED, "forget", shepherd, "nothing was done")
         losses.clear()
         async for page in administrator.forget(shepherd, check_only=False, accept_loss=accepted):
             losses += page.losses

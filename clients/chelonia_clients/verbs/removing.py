@@ -114,7 +114,7 @@ def _refuse_root(ln: str) -> None:
 async def _may(session: Session, arguments: Arguments, text: str, *, all_names: bool) -> bool:
     """Whether a removal goes on: asked of a person, who is shown what it takes along; --dry-run only shows it."""
     recursive, dry = arguments.has("--recursive"), arguments.has("--dry-run")
-    told = arguments.has("--yes") or arguments.has("--force") or session.out.as_json or not _at_a_terminal()
+    told = arguments.has("--yes") or arguments.has("--force") or session.out.as_json or not at_a_terminal()
     if not dry and (told or not (all_names or recursive)):
         return True
     ln = session.ln(text)
@@ -130,7 +130,7 @@ async def _may(session: Session, arguments: Arguments, text: str, *, all_names: 
         return False
     session.out.tell(*names[:SHOWN], *([f"... and {len(names) - SHOWN} more"] if len(names) > SHOWN else ()))
     session.out.tell(*_elsewhere(doomed))
-    if (await asyncio.to_thread(ask, f"Remove {_counts(doomed)}? [y/N] ")).strip().lower() in ("y", "yes"):
+    if await agreed(f"Remove {_counts(doomed)}?"):
         return True
     raise CheloniaError(Kind.CANCELLED, "rm", ln, "nothing was removed")
 
@@ -150,5 +150,11 @@ def _plural(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def _at_a_terminal() -> bool:
+async def agreed(question: str) -> bool:
+    """Whether a person says yes."""
+    return (await asyncio.to_thread(ask, f"{question} [y/N] ")).strip().lower() in ("y", "yes")
+
+
+def at_a_terminal() -> bool:
+    """Whether somebody is there to be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()

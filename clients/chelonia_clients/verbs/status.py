@@ -108,7 +108,7 @@ def verdict_lines(seen: Seen) -> list[str]:
 
 
 async def _figures(session: Session, seen: Seen) -> None:
-    out, health, healing = session.out, seen.health, seen.healing
+    out, health = session.out, seen.health
     out.say(*_ahash_lines(seen))
     out.say(f"repair is led by   {health.leader or 'nobody'}")
     out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
@@ -117,11 +117,7 @@ async def _figures(session: Session, seen: Seen) -> None:
     out.say(f"space              {_space(seen)}")
     out.say(f"certificates       {_certificates(seen)}")
     out.say(f"jobs               {_jobs(seen)}")
-    out.say(f"replicas           {_counts(health.replicas)}")
-    known = "" if health.is_leader else " that the Librarian asked knows of; ask `chelonia admin heal status`"
-    out.say(f"too few copies     {health.exposed}{known}", *_by_danger(seen))
-    out.say(*dangers(healing))
-    out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
+    out.say(*_repair_lines(seen))
     if health.held_back:
         out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
     out.tell(*parted(seen.ahashes.values()))
@@ -203,6 +199,20 @@ def _certificates(seen: Seen) -> str:
 
 def _jobs(seen: Seen) -> str:
     return _counts(Counter(job.state for node in seen.jobs for job in node.jobs))
+
+
+def _repair_lines(seen: Seen) -> list[str]:
+    """Copies and repair: as the Librarian asked counts them where it leads, else as the leader told it."""
+    health, healing = seen.health, seen.healing
+    if health.is_leader:
+        replicas, exposed = _counts(health.replicas), str(health.exposed)
+        work = f"{health.queued} queued, {health.copying} copying, {health.erasing} erasing"
+    else:
+        replicas = f"{sum(node.replicas for node in seen.nodes)} on the Shepherds"
+        exposed = str(sum(found.blobs for found in healing.exposed)) if healing.is_leader else "not known"
+        work = f"{healing.copies_to_go} copies to go, {healing.copying} copying"
+    lines = [f"replicas           {replicas}", f"too few copies     {exposed}", *_by_danger(seen), *dangers(healing)]
+    return [*lines, f"repair             {work}"]
 
 
 def _by_danger(seen: Seen) -> list[str]:

@@ -254,7 +254,7 @@ ADMIN = Verb(
      Flag("--bytes", "quota: bytes, like 500M or 10G, or none", "", "SIZE"),
      Flag("--one-left", "drill: files that may be left with one copy, 0 by default", "", "N"),
      Flag("--curve", "drill: write the recovery curve to FILE.csv, .json or .svg (may be repeated)", "", "FILE"),
-     Flag("--dry-run", "drill: only say whether it may begin"), Flag("--yes", "drill: begin without being asked"),
+     Flag("--dry-run", "drill: only say whether it may begin"), Flag("--yes", "drill, node forget: do not ask"),
      Flag("--wait", "return when the drained node may go"),
      Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
      Flag("--late", "rebuild: bring in what this Shepherd alone knows, which was away then", "", "ID"),

@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import Drill, DrillStatus
-from chelonia.core.cluster.healing import HealControl, HealStatus
+from chelonia.core.cluster.healing import Exposed, HealControl, HealStatus
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.bartender import DeletedEntry
 from chelonia.core.ports.librarian import Finding, HealthSummary, NodeView, ServiceRecord
+from chelonia.core.values import replace
 from chelonia_clients import connect
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, administrator_on
@@ -132,6 +133,26 @@ def test_admin_status_tells_the_position(
         "too few copies     0",
         "repair             1 queued, 2 copying, 3 erasing",
     ]
+
+
+def test_admin_status_of_a_librarian_that_does_not_lead_tells_what_the_leader_says(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Second(Healthy):
+        async def health(self, call: Call) -> HealthSummary:
+            return replace(await super().health(call), is_leader=False, replicas={})
+
+        async def heal_status(self, call: Call) -> HealStatus:
+            return replace(await super().heal_status(call), exposed=(Exposed(2, 5),), copies_to_go=6)
+
+        async def nodes(self, call: Call) -> tuple[object, ...]:
+            return (NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s"), "alive", Ms(0), replicas=7),)
+
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Second()))
+    lines = chelonia("admin", "status").lines
+    assert "replicas           7 on the Shepherds" in lines
+    assert "too few copies     5" in lines
+    assert "repair             6 copies to go, 0 copying" in lines
 
 
 def test_admin_top_looks_again_until_its_time_is_over(

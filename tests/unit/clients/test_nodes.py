@@ -8,6 +8,7 @@ import pytest
 from chelonia.core.cluster.healing import Endangered, HeldDrain
 from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.ports.librarian import SetWanted
+from chelonia_clients.verbs import removing
 from chelonia_clients.verbs.heal import held_drain
 from tests.sim.virtual_loop import run_virtual
 from tests.support.admin_cli import run_admin
@@ -154,6 +155,12 @@ def test_forget_names_what_would_be_lost_and_needs_a_word_for_it(monkeypatch: py
             assert "/both" not in refused.stdout
             assert "--accept-loss" in refused.stderr
             assert one in await p.b.locations(both), "a refusal changes nothing"
+            with monkeypatch.context() as person:
+                person.setattr(removing, "at_a_terminal", lambda: True)
+                person.setattr(removing, "agreed", lambda question: asyncio.sleep(0, "for good" not in question))
+                unsure = await run_admin(p.b, monkeypatch, "node", "forget", one, "--accept-loss")
+            assert "nothing was done (cancelled)" in unsure.stderr
+            assert one in await p.b.locations(both), "nor does who says no at a terminal"
             done = await run_admin(p.b, monkeypatch, "node", "forget", one, "--accept-loss", as_json=True)
             (told,) = json.loads(done.stdout)["results"]
             assert (told["ok"], told["forgotten"], told["replicas"]) == (True, True, 2)

@@ -32,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         answers.append(question)
         return answer
 
-    monkeypatch.setattr(removing, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(removing, "at_a_terminal", lambda: True)
     monkeypatch.setattr(removing, "ask", ask)
     return answers
 
