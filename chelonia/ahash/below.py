@@ -21,6 +21,8 @@ CHUNK_FIRST: Final = 16
 """Rows of a collection read at first, and after a seek; then twice as many each time."""
 _SECTION: Final = "entries"
 _SLASH: Final = b"/"
+_PLAIN: Final = b" f "
+"""What follows the GUID in the summary of a file that it tells all of (`core.contents.summaries`)."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class _Level:
     at: int = 0
     chunk: int = CHUNK_FIRST
     ended: bool = False
-    summaries: dict[bytes, str] | None = None
+    summaries: dict[bytes, bytes] | None = None
     """Of the rows that are read; None: not looked for yet."""
 
 
@@ -61,6 +63,7 @@ class _Walk:
         """Go through the tree until the page is full, or there is no more."""
         more = False
         while self._levels:
+            self._tell_files(self._levels[-1])
             row = self._next(self._levels[-1])
             if row is None:
                 self._levels.pop()
@@ -73,6 +76,30 @@ class _Walk:
             else:
                 self._tell(path, child)
         return BelowPage(tuple(self._leaves), tuple(self._crossed), self._leaves[-1].path if more else "")
+
+    def _tell_files(self, level: _Level) -> None:
+        """Tell the files that come next as long as plain summaries tell them: nearly all of most listings.
+
+        A slash sums up no file of a collection that has been entered; another delimiter may.
+        """
+        ask, rows, above, begin = self._ask, level.rows, level.path, len(level.head)
+        if level.at >= len(rows) or rows[level.at][0].endswith(_SLASH):
+            return
+        within = above.startswith(self._prefix[: len(above)]) and above + rows[level.at][0][begin:] >= self._low
+        if not (within and ask.summaries and ask.delimiter in ("", "/")):
+            return
+        known, text, rest = self._known(level), above.decode(), self._prefix[len(above) :]
+        for n in range(level.at, min(len(rows), level.at + ask.limit - len(self._leaves))):
+            key, value = rows[n]
+            name, end = key[begin:], len(value)
+            found = known.get(name, b"")
+            plain = found[end : end + 3] == _PLAIN and found.startswith(value) and name.startswith(rest)
+            if not plain or self._weight >= bounds.PAGE_BYTES_MAX:
+                break
+            summary = layout.decode_value(found)
+            self._leaves.append(Leaf(text + name.decode(), None, summary))
+            self._weight += len(summary)
+            level.at = n + 1
 
     def _full(self) -> bool:
         """Whether no more is told; of something that is large, or far down, one is told in any case."""
@@ -98,22 +125,25 @@ class _Walk:
     def _summary(self, path: bytes, child: ObjectId) -> str:
         """What is kept beside a name, if it is of this entry and says all that is asked for."""
         level = self._levels[-1]
-        if level.summaries is None:
-            level.summaries = self._summaries(level)
-        found = level.summaries.get(path[len(level.path) :], "")
+        data = self._known(level).get(path[len(level.path) :])
+        found = "" if data is None else layout.decode_value(data)
         guid, _, rest = found.partition(" ")
         if guid != child:
             return ""
         borne = rest.partition(" ")[0]
         return "" if len(borne) > 1 and any(mark in borne for mark in self._ask.marks) else found
 
-    def _summaries(self, level: _Level) -> dict[bytes, str]:
-        """The summaries beside the rows that are read."""
+    def _known(self, level: _Level) -> dict[bytes, bytes]:
+        """The summaries beside the rows that are read, as they are stored."""
+        if level.summaries is not None:
+            return level.summaries
         self._scans += 1
         head = layout.wide_range(level.id, summaries.SECTION)[0]
         start, end = (head + level.rows[n][0][len(level.head) :] for n in (0, -1))
         rows = self._reader.scan(start, end + b"\0", 2 * len(level.rows))
-        return {key[len(head) :]: layout.decode_value(value) for key, value in rows}
+        begin = len(head)
+        level.summaries = {key[begin:]: value for key, value in rows}
+        return level.summaries
 
     def _enter(self, path: bytes, child: ObjectId, *, told: bool) -> None:
         if not self._ask.deep or not path.endswith(_SLASH) or len(self._levels) >= bounds.LN_DEPTH_MAX:

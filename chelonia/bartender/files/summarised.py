@@ -16,7 +16,15 @@ from msgspec import structs
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.rights import RIGHTS
 from chelonia.core.contents.below import Leaf
-from chelonia.core.contents.summaries import GUID_WORD, RIGHTS_WORD, attributes_in, rights_of, words_of
+from chelonia.core.contents.summaries import (
+    COMMON_WORD,
+    GUID_WORD,
+    attributes_in,
+    numbers_in,
+    rights_in,
+    rights_of,
+    words_of,
+)
 from chelonia.core.ids import Dn, Guid, ObjectId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.files import UNSET, Attributes, Named
@@ -26,7 +34,7 @@ ToldLeaf = tuple[Leaf, Sequence[str]]
 """A leaf that is an entry, and the words of its summary; none: the entry itself is told."""
 _READ: Final[Sequence[str]] = ()
 Rights = Mapping[str, tuple[Dn, Mapping[str, str]]]
-"""Owners and policies, by what stands for them."""
+"""Owners and policies, by the words that files of them have in common; remembered, by what stands for them alone."""
 RIGHTS_KEPT: Final = 4096
 """Pairs of an owner and a policy that are remembered: a few kilobytes each at most, most far less."""
 
@@ -41,21 +49,24 @@ class RightsKnown:
         """The leaves that are entries, and the rights of those of a summary; where these cannot be told it is read."""
         told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ)
                 for leaf in leaves if leaf.summary or not leaf.sums_up]  # fmt: skip
-        strange = {words[RIGHTS_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
-        known = {name: self.by_name[name] for name in strange if name in self.by_name}  # whatever others push out
-        first = tuple([guid for name, guid in strange.items() if name not in known])
+        strange = {words[COMMON_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
+        by_common = {common: rights_in(common) for common in strange}
+        known = {name: self.by_name[name] for name in by_common.values() if name in self.by_name}  # as others push out
+        first = tuple([guid for common, guid in strange.items() if by_common[common] not in known])
         for stored in await walk.ports.librarian.get(walk.turn.service, first, RIGHTS) if first else ():
             known |= self._kept(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
-        again = [leaf.path for leaf, words in told if words and words[RIGHTS_WORD] not in known]
-        if not again:
-            return told, known
-        guids = {leaf.path: Guid(words[GUID_WORD]) for leaf, words in told if words}
-        read = await walk.ports.librarian.get(walk.turn.service, tuple([guids[path] for path in again]), needed)
+        rights = {common: known[name] for common, name in by_common.items() if name in known}
+        if len(rights) == len(by_common):
+            return told, rights
+        guids = {
+            leaf.path: Guid(words[GUID_WORD]) for leaf, words in told if words and words[COMMON_WORD] not in rights
+        }
+        read = await walk.ports.librarian.get(walk.turn.service, tuple(guids.values()), needed)
         walk.turn.room.read(read)
-        instead = dict(zip(again, read, strict=True))
+        instead = dict(zip(guids, read, strict=True))
         told = [(Leaf(leaf.path, instead[leaf.path]), _READ) if leaf.path in instead else (leaf, words)
                 for leaf, words in told]  # fmt: skip
-        return [(leaf, words) for leaf, words in told if leaf.object is None or leaf.object.exists], known
+        return [(leaf, words) for leaf, words in told if leaf.object is None or leaf.object.exists], rights
 
     def _kept(self, owner: Dn, policy: Mapping[str, str]) -> Rights:
         while len(self.by_name) >= RIGHTS_KEPT:
@@ -71,23 +82,27 @@ class ReadableCollection:
     walk: RecursiveWalk
     known: Rights
     decided: dict[str, bool] = field(default_factory=dict)
+    numbers: dict[str, tuple[int, int, int, int, int]] = field(default_factory=dict)
 
     def named(self, path: str, words: Sequence[str]) -> Named:
         """A file of the listing by the words of its summary, as the caller may know it."""
-        rights = words[RIGHTS_WORD]
-        attributes = attributes_in(words, self.known[rights][0])
-        allowed = self.decided.get(rights)
+        common = words[COMMON_WORD]
+        numbers = self.numbers.get(common)
+        if numbers is None:
+            numbers = self.numbers[common] = numbers_in(common)
+        attributes = attributes_in(words, self.known[common][0], numbers)
+        allowed = self.decided.get(common)
         if allowed is None:
             allowed = self._may(path, words)
         return Named(path, attributes if allowed else public(attributes))
 
     def _may(self, path: str, words: Sequence[str]) -> bool:
-        guid, rights = ObjectId(words[GUID_WORD]), words[RIGHTS_WORD]
-        owner, policy = self.known[rights]
+        guid, common = ObjectId(words[GUID_WORD]), words[COMMON_WORD]
+        owner, policy = self.known[common]
         stored = StoredObject(guid, 1, {"entry": {"type": "file", "owner": owner}, "policy": policy})
         allowed = self.walk.judge.may(Action.READ, self.walk.found(path, stored))
         if not self.walk.judge.call.scopes:
-            self.decided[rights] = allowed
+            self.decided[common] = allowed
         return allowed
 
 

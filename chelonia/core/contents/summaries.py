@@ -24,9 +24,9 @@ from chelonia.core.ports.librarian import TYPE_FILE
 SECTION: Final = "summaries"
 NAMES_MAX: Final = 16
 """A file with more names has no summaries: each change of it would write all of them."""
-WORDS: Final = 14
 GUID_WORD: Final = 0
-RIGHTS_WORD: Final = 12
+COMMON_WORD: Final = 7
+"""Mode, uid, gid, links, wanted and rights, with their blanks: mostly the same of all files of a page."""
 MARK_USER: Final = "u"
 MARK_LOCKS: Final = "l"
 SUMMARISED: Final[Filter] = (
@@ -63,20 +63,34 @@ def rights_of(owner: str, policy: Mapping[str, str]) -> str:
 
 
 def words_of(summary: str) -> list[str]:
-    """The words of a summary. Raises: ValueError for what is none."""
-    words = summary.split(" ")
-    if len(words) != WORDS:
-        raise ValueError(f"a summary has {WORDS} words, not {len(words)}")
+    """The words of a summary, those in common as one. Raises: ValueError for what is none."""
+    words = summary.split(" ", COMMON_WORD)
+    words += words.pop().rsplit(" ", 1)
     return words
 
 
-def attributes_in(words: Sequence[str], owner: Dn) -> Attributes:
-    """The attributes that a summary tells by its words, and an owner. The version is 0: it is not told.
+def rights_in(common: str) -> str:
+    """What stands for owner and policy, by the words in common."""
+    return common.rpartition(" ")[2]
+
+
+def numbers_in(common: str) -> tuple[int, int, int, int, int]:
+    """Mode, uid, gid, links and wanted, by the words in common. Raises: ValueError for what are none."""
+    mode, uid, gid, links, wanted, _ = common.split(" ")
+    return int(mode), int(uid), int(gid), int(links), int(wanted)
+
+
+def attributes_in(words: Sequence[str], owner: Dn, numbers: tuple[int, int, int, int, int]) -> Attributes:
+    """The attributes that a summary tells by its words, an owner, and the numbers of its words in common. The version
+    is 0: it is not told.
 
     Raises: ValueError for what is no summary.
     """
-    guid, _, size, modified, changed, accessed, created, mode, uid, gid, links, wanted, _, etag = words
+    guid, _, size, modified, changed, accessed, created, _, etag = words
+    mode, uid, gid, links, wanted = numbers
+    at = int(modified)  # what came in one piece has one time
     return Attributes(
-        Guid(guid), TYPE_FILE, 0, owner, int(size), etag, int(modified), int(changed), int(accessed), int(created),
-        int(mode), int(uid), int(gid), 0, int(links), "", int(wanted),
+        Guid(guid), TYPE_FILE, 0, owner, int(size), etag, at, at if changed == modified else int(changed),
+        at if accessed == modified else int(accessed), at if created == modified else int(created),
+        mode, uid, gid, 0, links, "", wanted,
     )  # fmt: skip

@@ -20,6 +20,8 @@ from chelonia.wire.web.conditions import NS_PER_S, quoted
 from chelonia.wire.xml import escape, leaf
 
 XML: Final = (("Content-Type", "application/xml"),)
+_SAFE: Final = "/-._~*"
+"""What stands for itself where keys are encoded, beside letters and digits."""
 _SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
@@ -73,9 +75,11 @@ def listing(asked: Asked, shown: Sequence[Item], next_token: str) -> bytes:
         out.append(leaf("Marker", text(asked.after)))
         if next_token and asked.delimiter:
             out.append(leaf("NextMarker", text(shown[-1].key)))
-    for item in shown:
-        out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>" if item.common
-                   else _contents(item, text(item.key), owner=asked.owner))  # fmt: skip
+    for item, key in zip(shown, _keys([item.key for item in shown], encoded=asked.encoded), strict=True):
+        if item.common:
+            out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>")
+        else:
+            out.append(f"<Contents>{key}{_told(item, owner=asked.owner)}</Contents>")
     return _document("ListBucketResult", "".join(out))
 
 
@@ -100,18 +104,28 @@ def versions(asked: Asked, items: Sequence[Item], mark: str, *, more: bool) -> b
             when = leaf("LastModified", instant(item.modified_ns)) + _owner(item.owner)
             out.append(f"<DeleteMarker>{leaf('Key', text(item.key))}{latest}{when}</DeleteMarker>")
         else:
-            out.append(f"<Version>{latest}{_told(item, text(item.key), owner=True)}</Version>")
+            out.append(f"<Version>{latest}{leaf('Key', text(item.key))}{_told(item, owner=True)}</Version>")
     return _document("ListVersionsResult", "".join(out))
 
 
-def _contents(item: Item, key: str, *, owner: bool) -> str:
-    return f"<Contents>{_told(item, key, owner=owner)}</Contents>"
+def _keys(keys: Sequence[str], *, encoded: bool) -> list[str]:
+    """Keys as elements: of a whole page at once, as most hold nothing that XML or a URL says otherwise."""
+    joined = "\n".join(keys)
+    text = escape(quote(joined, safe=f"{_SAFE}\n") if encoded else joined)
+    found = text.split("\n") if text else []
+    if len(found) == len(keys):
+        return [f"<Key>{key}</Key>" for key in found]
+    return [leaf("Key", _encoded(key) if encoded else key) for key in keys]
 
 
-def _told(item: Item, key: str, *, owner: bool) -> str:
-    told, etag = f"{leaf('Key', key)}<LastModified>{instant(item.modified_ns)}</LastModified>", escape(item.etag) or ""
-    who = _owner(item.owner) if owner else ""
-    return f'{told}<ETag>"{etag}"</ETag><Size>{item.size}</Size><StorageClass>STANDARD</StorageClass>{who}'
+def _told(item: Item, *, owner: bool) -> str:
+    ns, etag = item.modified_ns, item.etag
+    etag = etag if etag.replace("-", "").isalnum() else escape(etag) or ""
+    return (
+        f"<LastModified>{_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z</LastModified>"
+        f'<ETag>"{etag}"</ETag><Size>{item.size}</Size><StorageClass>STANDARD</StorageClass>'
+        f"{_owner(item.owner) if owner else ''}"
+    )
 
 
 def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> bytes:
@@ -345,4 +359,4 @@ def _id(dn: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    return quote(text, safe="/-._~*")
+    return quote(text, safe=_SAFE)

@@ -6,7 +6,7 @@ Live properties are told from attributes; dead ones are user metadata called `d:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -113,7 +113,7 @@ class EntryWriter:
         `covered`."""
         kind, etag = (there.type == TYPE_COLLECTION, there.etag != ""), there.etag
         told = (
-            href, there.size, etag if _UNRESERVED.fullmatch(etag) else xml.attribute(etag),
+            href, there.size, etag if etag.replace("-", "").isalnum() else xml.attribute(etag),
             _iso_time(there.created_ns // NS_PER_S), http_date(there.modified_ns),
         )  # fmt: skip
         if user or more is not None:
@@ -154,6 +154,11 @@ def href_of(parts: tuple[str, ...], *, collection: bool) -> str:
     """The encoded path of an entry; of a collection with a slash at its end."""
     path = "".join([f"/{quoted_name(part)}" for part in parts])
     return path + "/" if collection else path
+
+
+def quoted_names(names: Sequence[str]) -> list[str]:
+    """Parts of encoded paths, of which most are as they are: all at once. No name has a line in it."""
+    return quote("\n".join(names), safe="\n").split("\n")
 
 
 def quoted_name(name: str) -> str:

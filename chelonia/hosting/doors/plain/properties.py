@@ -61,9 +61,10 @@ async def _responses(
     while more:
         page = await parts.files.list(exchange.call, Listing(exchange.place, after, want=want))
         lines = []
-        for entry in page.entries:
-            known, href = entry.attributes, above + dav.quoted_name(entry.name)
-            href = href + "/" if known.type == TYPE_COLLECTION else href
+        names = dav.quoted_names([entry.name for entry in page.entries])
+        for entry, name in zip(page.entries, names, strict=False):  # of no entries there is a name
+            known = entry.attributes
+            href = f"{above}{name}/" if known.type == TYPE_COLLECTION else above + name
             covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
             lines.append(writer.entry(href, known, entry.user, covering))
         yield "".join(lines).encode()

@@ -4,7 +4,16 @@ import pytest
 from msgspec import structs
 
 from chelonia.core.contents.attributes import attributes_of
-from chelonia.core.contents.summaries import NAMES_MAX, RIGHTS_WORD, attributes_in, rights_of, summary_of, words_of
+from chelonia.core.contents.summaries import (
+    COMMON_WORD,
+    NAMES_MAX,
+    attributes_in,
+    numbers_in,
+    rights_in,
+    rights_of,
+    summary_of,
+    words_of,
+)
 from chelonia.core.ids import Dn, ObjectId
 from chelonia.core.metadata import StoredObject
 
@@ -31,7 +40,8 @@ def with_(**sections: dict[str, str]) -> StoredObject:
     [FILE, with_(posix={}, timestamps={}), with_(content={"id": "c", "splices": "4"}), with_(metadata={"k": "v"})],
 )
 def test_a_summary_tells_what_reading_the_file_does_but_for_the_version(file: StoredObject) -> None:
-    told = attributes_in(words_of(summary_of(file)), Dn("/CN=x"))
+    words = words_of(summary_of(file))
+    told = attributes_in(words, Dn("/CN=x"), numbers_in(words[COMMON_WORD]))
     assert told == structs.replace(attributes_of(file), version=0)
 
 
@@ -53,7 +63,9 @@ def test_only_files_with_few_names_have_one() -> None:
 
 def test_rights_are_told_apart_golden() -> None:
     assert rights_of("/CN=x", {}) == "W0PHGJ6wABUlPq2j6DEU"
-    assert words_of(summary_of(with_(policy={"ALL": "+read"})))[RIGHTS_WORD] == rights_of("/CN=x", {"ALL": "+read"})
+    assert rights_in(words_of(summary_of(with_(policy={"ALL": "+read"})))[COMMON_WORD]) == rights_of(
+        "/CN=x", {"ALL": "+read"}
+    )
     kinds = [
         ("a", {}),
         ("", {"a": ""}),
