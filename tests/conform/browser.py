@@ -1,4 +1,5 @@
-"""The page in a real Chromium, by share links alone: browse, upload, be refused. `make browser` runs it.
+"""The page in a real Chromium, by share links, with and without JavaScript: browse, upload, be refused. `make browser`
+runs it.
 
 Speaks WebDriver (W3C) to `chromedriver` by plain HTTP. What the browser says on its console, such as a violation of the
 page's Content-Security-Policy, fails it.
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -25,21 +27,24 @@ from tests.cluster.harness import Cluster
 from tests.support.polling import poll
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+WAIT_S = 300
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--ignore-certificate-errors"]
 
 
 class Browser:
     """One window."""
 
-    def __init__(self, driver: str, profile: Path) -> None:
-        chrome = {"args": [*OPTIONS, f"--user-data-dir={profile}"]}
+    def __init__(self, driver: str, profile: Path, *, scripts: bool = True) -> None:
+        chrome: dict[str, Any] = {"args": [*OPTIONS, f"--user-data-dir={profile}"]}
+        if not scripts:
+            chrome["prefs"] = {"profile.managed_default_content_settings.javascript": 2}
         asked = {"browserName": "chrome", "goog:chromeOptions": chrome, "goog:loggingPrefs": {"browser": "ALL"}}
         self._session = driver + "/session"
         told = self._ask("", {"capabilities": {"alwaysMatch": asked}})
         self._session += f"/{told['sessionId']}"
 
     def _ask(self, what: str, body: dict[str, Any]) -> Any:
-        answer = requests.post(self._session + what, json=body, timeout=60).json()["value"]
+        answer = requests.post(self._session + what, json=body, timeout=WAIT_S).json()["value"]
         assert not (isinstance(answer, dict) and "error" in answer), answer
         return answer
 
@@ -54,6 +59,19 @@ class Browser:
         found = self._ask("/element", {"using": "css selector", "value": selector})
         self._ask(f"/element/{found[ELEMENT]}/value", {"text": str(file)})
 
+    def texts(self, xpath: str) -> list[str]:
+        """What elements show, as the driver reads them, which needs no script of the page's."""
+        found = self._ask("/elements", {"using": "xpath", "value": xpath})
+        return [str(self._get(f"/element/{each[ELEMENT]}/text")) for each in found]
+
+    def press(self, xpath: str) -> None:
+        """Follow a link as the keyboard does."""
+        (found,) = self._ask("/elements", {"using": "xpath", "value": xpath})
+        self._ask(f"/element/{found[ELEMENT]}/value", {"text": "\ue007"})
+
+    def _get(self, what: str) -> Any:
+        return requests.get(self._session + what, timeout=WAIT_S).json()["value"]
+
     def agrees(self) -> None:
         """Say yes to what the page asks."""
         asked = poll(self._question, 60, what="the page asks")
@@ -61,7 +79,7 @@ class Browser:
         self._ask("/alert/accept", {})
 
     def _question(self) -> str:
-        told = requests.get(self._session + "/alert/text", timeout=60).json()["value"]
+        told = self._get("/alert/text")
         return "" if isinstance(told, dict) else str(told)
 
     def names(self) -> list[str]:
@@ -75,17 +93,18 @@ class Browser:
         return [line["message"] for line in told if "favicon" not in line["message"]]
 
     def close(self) -> None:
-        requests.delete(self._session, timeout=60)
+        requests.delete(self._session, timeout=WAIT_S)
 
 
 @contextmanager
-def browser(scratch: Path) -> Iterator[Browser]:
+def browser(scratch: Path, *, scripts: bool = True) -> Iterator[Browser]:
     """A window of a browser that knows nobody."""
     with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             line = next(line for line in process.stdout if "successfully on port" in line)
-            window = Browser(f"http://127.0.0.1:{line.split('port ')[1].strip().rstrip('.')}", scratch / "profile")
+            port = line.split("port ")[1].strip().rstrip(".")
+            window = Browser(f"http://127.0.0.1:{port}", scratch / f"profile-{scripts}", scripts=scripts)
             try:
                 yield window
             finally:
@@ -138,6 +157,36 @@ def look(cluster: Cluster, scratch: Path) -> None:
         assert refused == [], refused
 
 
+def look_without_scripts(cluster: Cluster, scratch: Path) -> None:
+    """Do what somebody does whose browser runs no scripts, with the keyboard alone."""
+    odd = "  two  blanks & <i>#?%.txt"
+    assert cluster.request("MKCOL", f"{cluster.files_url}/plain").status == 201
+    assert cluster.request("MKCOL", f"{cluster.files_url}/plain/in%20it").status == 201
+    assert cluster.request("PUT", f"{cluster.files_url}/plain/in%20it/{quote(odd)}", body=b"here").status == 201
+    shared = asyncio.run(link(cluster, "/plain", upload=True))
+    with browser(scratch, scripts=False) as window:
+        window.open(shared)
+        assert window.texts("//td//bdi") == ["in it/"]
+        assert "needs JavaScript" in window.texts("//noscript")[0], "what does not work says so"
+        assert window.texts("//*[@id='drop']") == [""], "and is not shown"
+        window.press("//a[.='in it/']")
+        assert window.texts("//td//bdi") == [odd]
+        window.press("//a[starts-with(@aria-label, 'View')]")
+        assert window.texts("//pre") == ["here"]
+        window.press("//nav/a[.='plain']")
+        assert window.texts("//td//bdi") == ["in it/"]
+        assert window.texts("//nav/a[.='Chelonia']") == [], "no link leads where the token does not"
+        for url, told in (
+            (shared.replace("/plain/?", "/plain/none?"), "not-found"),
+            (shared[:-4] + "AAAA", "Copy the link whole"),
+            (shared.partition("?")[0], "no certificate"),
+        ):
+            window.open(url)
+            assert told in " ".join(window.texts("//main")), (url, window.texts("//body"))
+        refused = [line for line in window.complaints() if not any(code in line for code in ("404", "401", "403"))]
+        assert refused == [], refused
+
+
 def main() -> int:
     missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
     if missing:
@@ -149,6 +198,7 @@ def main() -> int:
         cluster.start()
         try:
             look(cluster, scratch)
+            look_without_scripts(cluster, scratch)
         finally:
             cluster.stop()
     print("the page works in Chromium")

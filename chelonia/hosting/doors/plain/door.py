@@ -14,7 +14,7 @@ from typing import Final
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain import changes, content, locks, macaroons, properties
+from chelonia.hosting.doors.plain import changes, content, frame, locks, macaroons, properties
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
@@ -63,7 +63,8 @@ class PlainDoor:
                 "refused %s path=%r request=%s who=%r error=%s",
                 request.method, request.path, request.request_id, request.peer.dn, error,
             )  # fmt: skip
-            return error_answer(error) if error.op != BY_TOKEN else _unauthorized(error)
+            plain = error_answer(error) if error.op != BY_TOKEN else _unauthorized(error)
+            return frame.refused(request, plain, request.peer.dn)
         finally:
             method = request.method if request.method in METHODS else "other"
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from http import HTTPStatus
 from typing import Final
 
+from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.names import LogicalName
 from chelonia.hosting.doors.plain.parts import Exchange
-from chelonia.hosting.doors.tokens.bearer import query_of
-from chelonia.hosting.net.http_messages import HttpResponse
+from chelonia.hosting.doors.tokens.bearer import query_of, token_of
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.web.dav import href_of
 
 TABLES: Final = """
@@ -24,6 +26,7 @@ table{border-collapse:collapse;width:100%;margin-top:1rem}
 th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
 th.n,td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 footer{margin-top:2rem;color:#888;font-size:.85rem}
+.aloud{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 """
 
 
@@ -74,4 +77,28 @@ def crumbs(exchange: Exchange, place: LogicalName) -> str:
         else f"/{html.escape(part)}"
         for n, part in enumerate(place.parts)
     )
-    return f'<nav aria-label="path"><a href="/">Chelonia</a> {path}</nav>'
+    home = "Chelonia" if top else f'<a href="/{query}">Chelonia</a>'
+    return f'<nav aria-label="path">{home} {path}</nav>'
+
+
+def refused(request: HttpRequest, plain: HttpResponse, dn: Dn) -> HttpResponse:
+    """An error as a page, where a browser asks: what it says, and what the reader can do."""
+    if "text/html" not in request.headers.get("Accept", "") or request.method == "HEAD":
+        return plain
+    assert isinstance(plain.body, bytes), "an error is a line"
+    told, phrase = html.escape(plain.body.decode().strip()), HTTPStatus(plain.status).phrase
+    by_token, above = token_of(request), html.escape(query_of(request)) if plain.status != 401 else ""
+    if plain.status == 401:
+        cure = "Copy the link whole, or ask whoever gave it to you for a new one."
+    elif plain.status == 403 and dn == ANONYMOUS and not by_token:
+        cure = "This server was shown no certificate: import yours into the browser, start it anew and choose it when "
+        cure += "asked, or ask the owner for a share link."
+    elif plain.status >= 500:
+        cure = "Try it again in a moment."
+    else:
+        cure = f'<a href="{"../" if request.path.endswith("/") else "./"}{above}">The collection above</a>'
+    kept = tuple(field for field in plain.headers if field[0] != "Content-Type")
+    body = (
+        f"{head(phrase, TABLES)}<main><h1>{plain.status} {phrase}</h1><p>{told}</p><p>{cure}</p></main></body></html>\n"
+    )
+    return HttpResponse(plain.status, (*headers(policy(TABLES)), *kept), body.encode(), close=plain.close)

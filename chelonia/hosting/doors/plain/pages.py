@@ -10,10 +10,12 @@ import html
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import quote
 
+from chelonia.core.bounds import PAGE_ENTRIES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.ports.files import Attributes, Listing, Named
+from chelonia.core.ports.files import Attributes, Listed, Listing, Named
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.hosting.doors.plain import cluster_page, preview, trash
@@ -25,7 +27,12 @@ from chelonia.hosting.net.http_messages import TEXT, HttpResponse
 from chelonia.wire.web.conditions import NS_PER_S
 from chelonia.wire.web.dav import href_of
 
+ROWS_MAX: Final = 2_000
+"""Entries of one page: browsers lay out more only slowly, and what is below them is far away. Programs get all."""
+AFTER: Final = "after"
+"""`/lab/?after=name`: the page that follows a name."""
 STYLE: Final = f"""{TABLES}
+td a{{white-space:pre-wrap;overflow-wrap:anywhere}}
 tr:hover,tr:focus-within{{background:#8882}}
 #drop{{margin-top:1.5rem;padding:1rem;border:2px dashed #8888;border-radius:.5rem}}
 #drop.over{{border-color:#06c}}progress{{width:100%}}output{{overflow-wrap:anywhere}}
@@ -61,7 +68,9 @@ if(share){share.hidden=false;const [button,out]=share.children;button.onclick=as
  out.replaceChildren(link)}}
 """
 
-
+NO_SCRIPT: Final = (
+    "<noscript><p>Adding files here needs JavaScript; <code>curl -T FILE URL</code> does not.</p></noscript>"
+)
 POLICY: Final = policy(STYLE, f"script-src {sha256_source(SCRIPT)}; connect-src 'self'; ")
 
 
@@ -89,32 +98,43 @@ async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) ->
 
 async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
     """One name a line; of a collection with a slash."""
-    async for entries in _entries(parts, exchange):
-        yield "".join(f"{_shown(entry)}\n" for entry in entries).encode()
+    async for page in _entries(parts, exchange):
+        yield "".join(f"{_shown(entry)}\n" for entry in page.entries).encode()
 
 
 async def _page(parts: DoorParts, exchange: Exchange, known: Attributes) -> AsyncIterator[bytes]:
-    query = html.escape(query_of(exchange.request))
+    query, title = html.escape(query_of(exchange.request)), html.escape(str(exchange.place))
     yield (
         f"{head(str(exchange.place), STYLE)}{crumbs(exchange, exchange.place)}"
-        f"<main><h1 hidden>{html.escape(str(exchange.place))}</h1>"
-        '<table><thead><tr><th scope="col">Name</th><th scope="col" class="n">Size</th>'
-        '<th scope="col" class="n">Modified (UTC)</th><td></td></tr>'
+        f'<main><h1 class="aloud">{title}</h1>'
+        f'<table aria-label="Entries of {title}"><thead><tr><th scope="col">Name</th>'
+        '<th scope="col" class="n">Size</th><th scope="col" class="n">Modified (UTC)</th><td></td></tr>'
         "</thead><tbody>\n"
     ).encode()
     if len(exchange.place.parts) > top_of(exchange):
         up = f'<a href="../{query}" aria-label="The collection above">..</a>'
         yield f"<tr><td>{up}</td><td></td><td></td><td></td></tr>\n".encode()
-    async for entries in _entries(parts, exchange):
-        yield "".join(_row(entry, query) for entry in entries).encode()
-    yield f"</tbody></table>{_foot(parts, exchange)}</body></html>\n".encode()
+    begin, further, shown = exchange.request.query.get(AFTER, ""), "", 0
+    async for page in _entries(parts, exchange, begin, ROWS_MAX):
+        yield "".join(_row(entry, query) for entry in page.entries).encode()
+        further, shown = page.after, shown + len(page.entries)
+        if shown >= ROWS_MAX:
+            break
+    yield f"</tbody></table>{_leaf(query, begin, further)}{_foot(parts, exchange)}</body></html>\n".encode()
 
 
-async def _entries(parts: DoorParts, exchange: Exchange) -> AsyncIterator[tuple[Named, ...]]:
-    after = ""
+def _leaf(query: str, begin: str, further: str) -> str:
+    """Links to the other pages of a large collection."""
+    joined = f"{query}&amp;" if query else "?"
+    first = f'<a href="./{query}">the first</a> ' if begin else ""
+    more = f'<a rel="next" href="{joined}{AFTER}={quote(further, safe="")}">the next entries</a>' if further else ""
+    return f'<nav aria-label="pages">{first}{more}</nav>' if first or more else ""
+
+
+async def _entries(parts: DoorParts, exchange: Exchange, after: str = "", limit: int = 0) -> AsyncIterator[Listed]:
     while True:
-        page = await parts.files.list(exchange.call, Listing(exchange.place, after))
-        yield page.entries
+        page = await parts.files.list(exchange.call, Listing(exchange.place, after, min(limit, PAGE_ENTRIES_MAX)))
+        yield page
         after = page.after
         if not after:
             return
@@ -136,7 +156,7 @@ def _foot(parts: DoorParts, exchange: Exchange) -> str:
     return (
         '<div id="drop" hidden><label>Add files, or drop them on this page: '
         '<input type="file" id="pick" multiple></label>'
-        f'<div id="told" role="status"></div></div>{_share(call)}</main>{footer}<script>{SCRIPT}</script>'
+        f'<div id="told" role="status"></div></div>{NO_SCRIPT}{_share(call)}</main>{footer}<script>{SCRIPT}</script>'
     )
 
 
@@ -154,7 +174,7 @@ def _row(entry: Named, query: str) -> str:
     moment = datetime.fromtimestamp(known.modified_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M")
     size = "" if is_collection else f"{known.size:,}".replace(",", "\u202f")
     # `./`: a name may look like a scheme
-    link = f'<a href="./{html.escape(href)}{query}">{html.escape(_shown(entry))}</a>'
+    link = f'<a href="./{html.escape(href)}{query}"><bdi>{html.escape(_shown(entry))}</bdi></a>'
     shown, view = html.escape(entry.name), f"{preview.VIEW}{query.replace('?', '&amp;', 1)}"
     look = f'<a href="./{html.escape(href)}?{view}" aria-label="View {shown}">view</a>'
     look = look if not is_collection and preview.may_show(entry.name) else ""

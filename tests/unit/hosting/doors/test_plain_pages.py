@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -9,13 +10,14 @@ from lxml import html
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
-from chelonia.core.ids import ANONYMOUS
+from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
 from chelonia.core.values import replace
+from chelonia.hosting.doors.plain import pages
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.preview import TEXT_BYTES
 from chelonia.hosting.metrics import Metrics
-from tests.unit.hosting.doors.test_plain_door import Bench, Seen
+from tests.unit.hosting.doors.test_plain_door import JOE, Bench, Seen
 from tests.unit.hosting.doors.test_plain_tokens import asked, by
 
 ODD = "<b>'\"&.txt"
@@ -127,3 +129,66 @@ def test_a_picture_is_loaded_as_one(bench: Bench) -> None:
     (source,) = html.fromstring(seen.text).xpath("//img/@src")
     assert source == f"./a%20b.svg?proxy&authz={token}"
     assert bench.ask("GET", f"/d/a b.svg?proxy&authz={token}", dn=ANONYMOUS).body == b"<svg/>"
+
+
+def page(bench: Bench, path: str, dn: Dn = JOE, **headers: str) -> Any:
+    return html.fromstring(bench.ask("GET", path, dn=dn, Accept="text/html", **headers).text)
+
+
+def test_a_page_has_a_heading_that_is_read_aloud_and_names_that_stay_as_they_are(bench: Bench) -> None:
+    odd = "  two  blanks \u202egpj.txt"
+    bench.ask("PUT", f"/d/{odd}", b"x")
+    shown = page(bench, "/d/")
+    (heading,) = shown.xpath("//h1")
+    assert (heading.text, heading.get("hidden")) == ("/d", None)
+    assert shown.xpath("//td/a/bdi/text()") == [odd], "a mark within a name turns nothing around it"
+    assert shown.xpath("//table/@aria-label") == ["Entries of /d"]
+    assert "JavaScript" in shown.xpath("string(//noscript)")
+
+
+def test_who_comes_by_a_link_is_led_to_nothing_that_it_does_not_open(bench: Bench) -> None:
+    bench.ask("MKCOL", "/d/e")
+    token = asked(bench, "/d", "activity:LIST,DOWNLOAD")
+    for path in (f"/d/?authz={token}", f"/d/e/?authz={token}"):
+        shown = page(bench, path, ANONYMOUS)
+        assert shown.xpath("//nav/a[.='Chelonia']") == []
+        assert all(token in href for href in shown.xpath("//a/@href"))
+    assert page(bench, "/d/").xpath("//nav/a/@href")[0] == "/"
+
+
+def test_a_large_collection_comes_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "ROWS_MAX", 2)
+    names = ["a", "b & c", "d#", "e+", "f"]
+    for name in names:
+        bench.ask("PUT", f"/d/{name}", b"x")
+    token = asked(bench, "/d", "activity:LIST,DOWNLOAD")
+    for dn, query in ((JOE, ""), (ANONYMOUS, f"?authz={token}")):
+        seen, counts, path = list[str](), list[int](), f"/d/{query}"
+        while path:
+            shown = page(bench, path, dn)
+            rows = shown.xpath("//td/a/bdi/text()")
+            seen, counts = [*seen, *rows], [*counts, len(rows)]
+            path = next((f"/d/{href}" for href in shown.xpath("//a[@rel='next']/@href")), "")
+            assert bool(shown.xpath("//a[.='the first']")) == (len(counts) > 1)
+        assert (seen, counts) == (names, [2, 2, 1])
+    assert bench.ask("GET", "/d/").text.splitlines() == names, "programs get all at once"
+
+
+@pytest.mark.parametrize(
+    ("path", "dn", "status", "told"),
+    [("/d/none", JOE, 404, "not-found"), ("/d/", ANONYMOUS, 403, "no certificate"),
+     ("/d/?authz=v1.x.y", ANONYMOUS, 401, "whole"), ("/d/a\0b", JOE, 400, "name")],
+)  # fmt: skip
+def test_a_browser_is_told_of_an_error_by_a_page_that_names_the_cure(
+    bench: Bench, path: str, dn: Dn, status: int, told: str
+) -> None:
+    plain, seen = bench.ask("GET", path, dn=dn), bench.ask("GET", path, dn=dn, Accept="text/html,*/*;q=0.8")
+    assert (plain.status, plain.headers["Content-Type"]) == (status, "text/plain; charset=utf-8")
+    assert (seen.status, seen.headers["Content-Type"]) == (status, "text/html; charset=utf-8")
+    shown = html.fromstring(seen.text)
+    assert plain.text.strip() in shown.text_content()
+    assert told in shown.xpath("string(//main)")
+    assert str(status) in shown.xpath("string(//h1)")
+    assert shown.xpath("//script") == []
+    assert "default-src 'none'" in seen.headers["Content-Security-Policy"]
+    assert seen.headers["Chelonia-Error"] == plain.headers["Chelonia-Error"]
