@@ -2,7 +2,8 @@
 
 Pure: times are passed in. It never says so of a process whose watcher was itself not given its turn: who looks later
 than he meant to, as after a machine that stood still as a whole, looks again after a short grace. Nor of one that
-works: a process that stands still uses no CPU, one that is only silent for long has too much to do.
+works, or would if others left it a CPU: a process that stands still uses none, one that is only silent for long has
+too much to do.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ def still_after_ms(lease_ms: int, heartbeat_ms: int) -> int:
 class FreezeDetector:
     """What a watcher knows. Nothing is said of a process before its first sign."""
 
-    __slots__ = ("_cpu_ns", "_due_ms", "_limit_ms", "heard_ms", "still")
+    __slots__ = ("_due_ms", "_limit_ms", "_worked_ns", "heard_ms", "still")
 
     def __init__(self) -> None:
         self._due_ms = self._limit_ms = 0
-        self._cpu_ns = -1
+        self._worked_ns = -1
         self.heard_ms = 0
         self.still = True
 
     def heard(self, now_ms: int, limit_ms: int) -> None:
         """A sign came; the next has to come within `limit_ms`."""
         assert limit_ms > 0, "no sign comes in no time"
-        self.heard_ms, self._limit_ms, self._cpu_ns, self.still = now_ms, limit_ms, -1, False
+        self.heard_ms, self._limit_ms, self._worked_ns, self.still = now_ms, limit_ms, -1, False
         self._due_ms = now_ms + limit_ms - self._look_ms()
 
     def _look_ms(self) -> int:
@@ -52,18 +53,18 @@ class FreezeDetector:
         """How long to wait for a sign before `stopped` is asked; None: for ever."""
         return None if self.still else max(0, self._due_ms - now_ms)
 
-    def stopped(self, now_ms: int, cpu_ns: int) -> bool:
+    def stopped(self, now_ms: int, worked_ns: int) -> bool:
         """Asked when no sign is waiting to be heard: whether the process stands still since now. Said once.
 
-        `cpu_ns`: CPU time that it has used so far.
+        `worked_ns`: differs from that of before where it has worked since, as CPU time does.
         """
         if self.still or now_ms < self._due_ms:
             return False
         if now_ms - self._due_ms > LATE_MS:
             self._due_ms = now_ms + GRACE_MS
             return False
-        if cpu_ns != self._cpu_ns and now_ms < self.heard_ms + self._limit_ms + BUSY_MS:
-            self._cpu_ns, self._due_ms = cpu_ns, now_ms + max(1, self._look_ms())
+        if worked_ns != self._worked_ns and now_ms < self.heard_ms + self._limit_ms + BUSY_MS:
+            self._worked_ns, self._due_ms = worked_ns, now_ms + max(1, self._look_ms())
             return False
         self.still = True
         return True

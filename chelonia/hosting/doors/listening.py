@@ -95,23 +95,28 @@ class ListeningSockets:
         if self._guarded is not None:
             self._held[listening] = self._guarded.hold(listening)
 
+    def _listens_again(self, listening: socket.socket) -> bool:
+        """After the guard let nobody in because this process stood still."""
+        try:
+            self._listen(listening)
+        except OSError:
+            return False
+        return self._guarded is not None
+
     async def _accept(self, listening: socket.socket) -> None:
-        loop, failing, is_cut = asyncio.get_running_loop(), False, False
+        loop, failing = asyncio.get_running_loop(), False
         while True:
             try:
                 connection, address = await loop.sock_accept(listening)
             except OSError as error:
-                is_cut = error.errno == errno.EINVAL and not is_cut
-                if is_cut and self._guarded is not None:  # nobody was let in while this process stood still
-                    with contextlib.suppress(OSError):
-                        self._listen(listening)
+                if error.errno == errno.EINVAL and self._listens_again(listening):
                     continue
                 if not failing:
                     log.error("no connection can be accepted, it is tried again every second error=%s", error)
                 failing = True
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            failing = is_cut = False
+            failing = False
             owner = owner_of(ANONYMOUS, str(address[0]))
             if not self._has_room(owner):
                 connection.close()

@@ -23,11 +23,11 @@ import pytest
 
 from chelonia.core.values import replace
 from chelonia.hosting.doors import guarded as node_side
-from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, log_line, message
+from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, log_line, message, worked_ns
 from chelonia.hosting.doors.guarded import START, Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
-from tests.support.polling import patience, poll_async
+from tests.support.polling import patience, poll, poll_async
 from tests.support.ports import free_ports
 from tests.unit.hosting.listening import PLAIN, talk
 
@@ -163,14 +163,17 @@ async def test_a_writer_is_cut_off_though_it_listens_to_nothing() -> None:
         assert its.taken == whole[: len(its.taken)], "nothing was read with a gap in it"
 
 
-async def test_who_comes_while_the_loop_stands_still_is_refused() -> None:
-    def come(first: socket.socket) -> None:
-        at = first.getpeername()
-        while True:
-            with socket.create_connection(at, 10) as client, suppress(ConnectionResetError, BrokenPipeError):
-                client.sendall(GET)
-                client.recv(1)
+def come_to(server: HttpServer) -> None:
+    while True:
+        with (
+            socket.create_connection(("127.0.0.1", server.port), 10) as client,
+            suppress(ConnectionResetError, BrokenPipeError),
+        ):
+            client.sendall(GET)
+            client.recv(1)
 
+
+async def test_who_comes_while_the_loop_stands_still_is_refused() -> None:
     async def served() -> bool:
         return (await talk(its.server, BYE)).endswith(b"bye")
 
@@ -179,10 +182,20 @@ async def test_who_comes_while_the_loop_stands_still_is_refused() -> None:
             await its.until_held(1)  # what listens: whoever was served before has gone
             with connected(its.server, GET) as client:
                 await its.until_held(2)
-                [ended] = stand_still(client, come)
+                [ended] = stand_still(client, lambda _: come_to(its.server))
             assert isinstance(ended, ConnectionRefusedError)
             await poll_async(served, tolerate=OSError, what="it listens again")
             await poll_async(lambda turn=turn: its.cut == [1] * turn, what="what listens is not counted")  # type: ignore[misc]
+
+
+async def test_who_stands_still_again_before_anybody_came_listens_again_too() -> None:
+    async with guards(port=free_ports(1)[0]) as its:
+        with connected(its.server, GET) as client:
+            await its.until_held(2)
+            for _ in (1, 2):
+                [ended] = stand_still(client, lambda _: come_to(its.server))
+                assert isinstance(ended, ConnectionRefusedError)
+                await its.until_held(1)
 
 
 async def test_who_comes_after_a_standstill_is_guarded_as_well() -> None:
@@ -297,6 +310,20 @@ def test_the_process_obeys_numbers_and_ends_with_the_other_end() -> None:
     assert "2 clients' connections were cut" in line["message"]
     for _, client in pairs:
         client.close()
+
+
+def test_who_waits_for_a_cpu_works_and_who_is_stopped_does_not() -> None:
+    def works() -> bool:
+        return worked_ns(process.pid) != worked_ns(process.pid)
+
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as process:
+        try:
+            assert poll(works)
+            os.kill(process.pid, signal.SIGSTOP)
+            poll(lambda: not works(), what="it stands still")
+        finally:
+            process.kill()
+    assert worked_ns(process.pid) == 0
 
 
 def test_its_lines_look_as_the_others_in_the_log() -> None:
