@@ -8,7 +8,6 @@ in between. Addresses take turns, and one has so many beginning at most: the lon
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import functools
 import logging
