@@ -12,7 +12,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
@@ -26,6 +26,7 @@ from chelonia.core.metadata import Filter, StoredObject, Triple
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.librarian import Traversal
 from chelonia.core.timing.eager import side_by_side
+from chelonia.core.values import replace
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +50,15 @@ _NEVER_APPLIED = frozenset({Kind.BAD_REQUEST, Kind.BAD_NAME, Kind.MISSING_METADA
 
 R = TypeVar("R")
 A = TypeVar("A")
+
+
+class NamedRequest(Protocol):
+    """A request that speaks of one name."""
+
+    @property
+    def ln(self) -> str:
+        """The name as it came."""
+        ...
 
 
 @dataclass(slots=True)
@@ -108,7 +118,7 @@ class StoredBytes:
 class ElementCall:
     """One element being served: the user's call, and the Bartender's own with the element's request key; `room` is
     shared by all elements of the call; `stored`: the bytes of this element that an earlier try has stored; `walked`:
-    where names of the call lead, as seen just before, each good for one look."""
+    where names of the call lead, as seen just before its first try."""
 
     user: Call
     service: Call
@@ -172,14 +182,33 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
 
 
 async def together(
-    ports: Ports, service: Call, names: tuple[LogicalName, ...], needed: Filter = ()
+    ports: Ports, service: Call, names: Iterable[LogicalName], needed: Filter = ()
 ) -> dict[LogicalName, Traversal]:
     """Where names lead: one walk for all. Nothing is told where it fails: each meets it by itself."""
+    distinct = tuple(dict.fromkeys(names))
     try:
-        walks = await ports.librarian.traverse(service, names, needed) if names else ()
+        walks = await ports.librarian.traverse(service, distinct, needed) if distinct else ()
     except CheloniaError:
         return {}
-    return dict(zip(names, walks, strict=True))
+    return dict(zip(distinct, walks, strict=True))
+
+
+async def named_together(
+    ports: Ports, service: Call, requests: Sequence[NamedRequest], *, needed: Filter = (), parents: bool = False
+) -> dict[LogicalName, Traversal]:
+    """Where the names of requests lead, if all of them are names; and what is above each, with `parents`."""
+    try:
+        names = [parse_ln(request.ln) for request in requests]
+    except CheloniaError:
+        return {}
+    return await together(ports, service, (*names, *(name.parent for name in names if parents)), needed)
+
+
+async def led(ports: Ports, turn: ElementCall, *names: LogicalName, needed: Filter = ()) -> tuple[Traversal, ...]:
+    """Where names lead: as was seen for the whole call, or as it is now."""
+    if all(name in turn.walked for name in names):
+        return tuple([turn.walked[name] for name in names])
+    return await ports.librarian.traverse(turn.service, names, needed)
 
 
 def waves(requests: Sequence[R], ordered: Callable[[R], str] | None) -> list[tuple[int, int]]:
@@ -282,6 +311,7 @@ async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCa
         except CheloniaError as error:
             if error.kind is not Kind.CONFLICT:
                 raise
+        turn = replace(turn, walked={})
         await ports.clock.sleep(int(RETRY_MS * 2**attempt * (0.5 + ports.ids.uniform())))
     return await operation.act(turn, request)
 

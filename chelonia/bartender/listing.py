@@ -8,22 +8,20 @@ is the path of the last entry shown. The names inside children are never part of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chelonia.bartender.below import RecursiveWalk
-from chelonia.bartender.bulk import ElementCall, together
+from chelonia.bartender.bulk import ElementCall, led
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing
 from chelonia.core import bounds, status
-from chelonia.core.caller import Call
 from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Triple, selects, to_triples
-from chelonia.core.names import LogicalName, entry_name, parse_ln
+from chelonia.core.names import entry_name, parse_ln
 from chelonia.core.ports.bartender import ListedEntry, ListOutcome, ListRequest, NameRequest, StatOutcome
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT, Traversal
+from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT
 from chelonia.core.rights.policy import Action
 
 HIDDEN = frozenset({"blobs", "content", "claims", "put", "pending", "file", "erase", "trashed", "tally", "summaries"})
@@ -41,9 +39,7 @@ _PUBLIC: Filter = (Needed("entry", "type"), Needed("states", "size"), Needed("ti
 async def stat(ports: Ports, turn: ElementCall, request: NameRequest) -> StatOutcome:
     """Return all of an entry's metadata."""
     ln = parse_ln(request.ln)
-    walked = turn.walked.pop(ln, None)
-    if walked is None:
-        (walked,) = await ports.librarian.traverse(turn.service, (ln,))
+    (walked,) = await led(ports, turn, ln)
     found = existing(ln, walked)
     Judge(turn.user, "stat").require(Action.READ, found)
     cause = ""
@@ -52,15 +48,6 @@ async def stat(ports: Ports, turn: ElementCall, request: NameRequest) -> StatOut
     triples = to_triples(_shown(found.object))
     turn.room.take(1, triples)
     return StatOutcome(request.request_id, triples, cause=cause)
-
-
-async def stat_walked(ports: Ports, service: Call, requests: Sequence[NameRequest]) -> dict[LogicalName, Traversal]:
-    """Where the names lead, if all of them are names."""
-    try:
-        names = tuple([parse_ln(request.ln) for request in requests])
-    except CheloniaError:
-        return {}
-    return await together(ports, service, names)
 
 
 def stat_refused(request: NameRequest, text: str, error: CheloniaError) -> StatOutcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from chelonia.bartender.bulk import ElementCall
+from chelonia.bartender.bulk import ElementCall, led
 from chelonia.bartender.client_metadata import accepted, merged, new_policies
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
@@ -84,7 +84,7 @@ async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> Outco
     ln = parse_ln(request.ln)
     if not ln.parts:
         raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(ln), cause="this is an entry itself, not a name of one")
-    walks = await ports.librarian.traverse(turn.service, (ln, ln.parent), RIGHTS)
+    walks = await led(ports, turn, ln, ln.parent, needed=RIGHTS)
     found, parent = existing(ln, walks[0]), parent_of(ln, walks[0], walks[1])
     judge = Judge(turn.user, "unlink")
     expect = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
@@ -125,7 +125,7 @@ async def move(ports: Ports, turn: ElementCall, request: MoveRequest) -> Outcome
 async def _make(ports: Ports, turn: ElementCall, request: MakeRequest, entry_type: str) -> Outcome:
     op = "makeCollection" if entry_type == TYPE_COLLECTION else "makeMountpoint"
     ln = parse_ln(request.ln)
-    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    (walked,) = await led(ports, turn, ln, needed=RIGHTS)
     parent = parent_of_new(ln, walked)
     expect = Judge(turn.user, op).require(Action.ADD_ENTRY, parent)
     own: Sections = {"states": {"closed": "no"}}
@@ -140,7 +140,7 @@ async def _make(ports: Ports, turn: ElementCall, request: MakeRequest, entry_typ
 
 async def _deletable(ports: Ports, turn: ElementCall, op: str, text: str) -> tuple[FoundEntry, Expect]:
     ln = parse_ln(text)
-    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    (walked,) = await led(ports, turn, ln, needed=RIGHTS)
     found = existing(ln, walked)
     return found, Judge(turn.user, op).require(Action.DELETE, found)
 

@@ -7,16 +7,17 @@ the Librarian as one transact; its answer is the original's string with kind and
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from chelonia.bartender import audit, deleted, listing, modify, names, transfers
 from chelonia.bartender.access_keys import AccessKeysService
-from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all
+from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all, named_together
 from chelonia.bartender.files.service import FilesService
 from chelonia.bartender.grouped import GroupedCalls
 from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import RIGHTS
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.bartender.storing import Storing
@@ -25,6 +26,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import Filter
+from chelonia.core.names import LogicalName
 from chelonia.core.operations.bartender import BARTENDER
 from chelonia.core.operations.rows import PortMethod
 from chelonia.core.ports.bartender import (
@@ -39,7 +41,7 @@ from chelonia.core.ports.bartender import (
     StatOutcome,
     TransferOutcome,
 )
-from chelonia.core.ports.librarian import Librarian
+from chelonia.core.ports.librarian import Librarian, Traversal
 from chelonia.core.ports.shepherd import Directory
 from chelonia.core.rights.access import admit, guarded
 from chelonia.core.timing.clock import Clock, Ids
@@ -49,6 +51,8 @@ R = TypeVar("R")
 A = TypeVar("A")
 Act = Callable[[Ports, ElementCall, R], Awaitable[A]]
 """Serves one element."""
+Walk = Callable[[Ports, Call, Sequence[Any]], Awaitable[dict[LogicalName, Traversal]]]
+"""Follows the names of elements together."""
 
 
 def _check(_: object, call: Call, row: PortMethod) -> None:
@@ -78,6 +82,11 @@ def _ln(request: Any) -> str:
     return str(request.ln)
 
 
+_RIGHTS_OF_NAMES = partial(named_together, needed=RIGHTS)
+_AND_ABOVE = partial(named_together, needed=RIGHTS, parents=True)
+"""What a change of a name is decided on: of all names of a call together."""
+
+
 def _modified(request: ModifyRequest) -> str:
     what = f"{request.change_type}\0{request.section}\0{request.property}\0{request.value}"
     return f"{request.ln}\0{what}"
@@ -95,25 +104,34 @@ def _change(
     *,
     ordered: Callable[[R], str] | None = _ln,
     recalled: Callable[[R], str] | None = None,
+    walk: Walk | None = None,
 ) -> Callable[[BartenderService, Call, tuple[R, ...]], Coroutine[Any, Any, tuple[Outcome, ...]]]:
     """A method that changes something; an element whose first try is found to have applied is answered as that was.
 
-    Args: `subject`, `ordered` as in `BulkOperation`; `recalled`: the words of such an answer, if not those of success.
+    Args: `subject`, `ordered` as in `BulkOperation`; `recalled`: the words of such an answer, if not those of success;
+        `walk`: follows the names.
     """
 
     def applied(request: R) -> Outcome:
         return Outcome(_id(request), recalled(request) if recalled else status.success(op))
 
-    return _bulk(op, act, _answering(Outcome), subject, ordered=ordered, recalled=applied)
+    return _bulk(op, act, _answering(Outcome), subject, ordered=ordered, recalled=applied, walk=walk)
 
 
 def _bulk(
-    op: str, act: Act[R, A], fail: Callable[[R, str, CheloniaError], A], subject: Callable[[R], str] = _ln, **more: Any
+    op: str,
+    act: Act[R, A],
+    fail: Callable[[R, str, CheloniaError], A],
+    subject: Callable[[R], str] = _ln,
+    *,
+    walk: Walk | None = None,
+    **more: Any,
 ) -> Callable[[BartenderService, Call, tuple[R, ...]], Coroutine[Any, Any, tuple[A, ...]]]:
     """A method that serves its elements one by one. `more`: further fields of its `BulkOperation`."""
 
     async def serve(self: BartenderService, call: Call, requests: tuple[R, ...]) -> tuple[A, ...]:
-        operation = BulkOperation(op, partial(act, self._ports), fail, subject, **more)
+        follow = partial(walk, self._ports) if walk is not None else None
+        operation = BulkOperation(op, partial(act, self._ports), fail, subject, walk=follow, **more)
         return await answer_all(self._ports, call, operation, requests)
 
     return serve
@@ -130,7 +148,7 @@ class BartenderService:
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         storing, fetching = Storing(shepherds, clock, settings), GroupedCalls(shepherds, clock, settings.hedge_ms)
         self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, fetching)
-        walk = partial(listing.stat_walked, self._ports)
+        walk = partial(named_together, self._ports)
         self._stat = BulkOperation(
             "stat", partial(listing.stat, self._ports), listing.stat_refused, _ln, walk=walk, keyed=False
         )
@@ -161,8 +179,10 @@ class BartenderService:
         async with self._ports.lists.one(call):
             return await answer_all(self._ports, call, operation, requests)
 
-    make_collection = _change("makeCollection", names.make_collection, lambda request: f"{request.ln}\0{request.url}")
-    unmake_collection = _change("unmakeCollection", names.unmake_collection)
+    make_collection = _change(
+        "makeCollection", names.make_collection, lambda request: f"{request.ln}\0{request.url}", walk=_RIGHTS_OF_NAMES
+    )
+    unmake_collection = _change("unmakeCollection", names.unmake_collection, walk=_RIGHTS_OF_NAMES)
     make_mountpoint = _change("makeMountpoint", names.make_mountpoint, lambda request: f"{request.ln}\0{request.url}")
     unmake_mountpoint = _change("unmakeMountpoint", names.unmake_mountpoint)
     move = _change(
@@ -182,8 +202,8 @@ class BartenderService:
         )
         return await answer_all(self._ports, call, operation, requests)
 
-    del_file = _change("delFile", names.del_file)
-    unlink = _change("unlink", names.unlink)
+    del_file = _change("delFile", names.del_file, walk=_RIGHTS_OF_NAMES)
+    unlink = _change("unlink", names.unlink, walk=_AND_ABOVE)
     undelete = _change(
         "undelete", deleted.undelete, lambda request: f"{request.ln}\0{request.target_ln}", ordered=_everywhere
     )

@@ -6,7 +6,7 @@ change is judged anew (`bulk`). Nothing here can leave half a change behind, but
 
 from __future__ import annotations
 
-from chelonia.bartender.bulk import ElementCall
+from chelonia.bartender.bulk import ElementCall, led
 from chelonia.bartender.client_metadata import (
     accepted,
     check_rules,
@@ -26,7 +26,7 @@ from chelonia.core.contents.attributes import attributes_of, is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, RequestKey
-from chelonia.core.metadata import Needed, Sections, Triple, from_triples
+from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
 from chelonia.core.ports.librarian import (
@@ -44,7 +44,8 @@ from chelonia.core.ports.librarian import (
 from chelonia.core.ports.librarian import MoveEntry as MoveOrder
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
-_ALL_WRITTEN = (*DESCRIBED, Needed("metadata"))
+WRITTEN: Filter = (*DESCRIBED, Needed("metadata"))
+"""What attributes, rights, and the bounds of what users write need of an entry."""
 
 
 async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
@@ -65,7 +66,7 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
 
 async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     """Change attributes, user metadata and rights of one entry, together."""
-    (walked,) = await ports.librarian.traverse(turn.service, (change.place,), _ALL_WRITTEN)
+    (walked,) = await led(ports, turn, change.place, needed=WRITTEN)
     found = existing(change.place, walked)
     change.when.require(change.place, attributes_of(found.object))
     put, drop = _changes(change)
@@ -138,7 +139,7 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
 async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
     """Take a name, a file or an empty collection away."""
     place = change.place
-    walks = await ports.librarian.traverse(turn.service, (place, place.parent), DESCRIBED)
+    walks = await led(ports, turn, place, place.parent, needed=DESCRIBED)
     found = existing(place, walks[0])
     change.when.require(place, attributes_of(found.object))
     judge, held = Judge(turn.user, "remove"), pinned(change.when, found)
@@ -198,9 +199,8 @@ async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: Fo
 
 async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:
     """Follow a name; with `parents`, make the collections above it that are missing first."""
+    (walked,) = await led(ports, turn, place, needed=DESCRIBED)
     while True:
-        seen_before = turn.walked.pop(place, None)
-        (walked,) = (seen_before,) if seen_before else await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
         if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
             return walked
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
@@ -216,6 +216,7 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
         except CheloniaError as error:
             if error.kind is not Kind.EXISTS:  # somebody else has just made it
                 raise
+        (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
 
 
 def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:

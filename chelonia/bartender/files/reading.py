@@ -58,7 +58,7 @@ class _LookPlan:
 async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     """Look at one entry. Raises: NOT_FOUND, IN_MOUNTPOINT, DENIED; with SOURCES also NO_REPLICA."""
     want = _asked(ask.want)
-    walked = turn.walked.pop(ask.place, None)
+    walked = turn.walked.get(ask.place)
     if walked is None:
         (walked,) = await ports.librarian.traverse(_reading(turn.service, want), (ask.place,), want.needed)
     found = existing(ask.place, walked)
@@ -93,7 +93,7 @@ async def walked(ports: Ports, service: Call, asks: Sequence[Look]) -> dict[Logi
     if any(ask.want is not want for ask in asks):
         return {}
     plan = _asked(want)
-    return await together(ports, _reading(service, plan), tuple([ask.place for ask in asks]), plan.needed)
+    return await together(ports, _reading(service, plan), [ask.place for ask in asks], plan.needed)
 
 
 def _reading(service: Call, want: _LookPlan) -> Call:

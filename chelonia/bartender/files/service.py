@@ -157,9 +157,12 @@ class FilesService:
                 return await changing.remove(self._ports, turn, change)
 
     async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
-        """Where the names of writes lead. What is decided on it the transact rests on."""
-        places = tuple(change.place for change in changes if isinstance(change, Write))
-        return await together(self._ports, service, places, DESCRIBED)
+        """Where the names of changes lead, and what is above those that go. What is decided on it the transact rests
+        on."""
+        places = [change.place for change in changes if isinstance(change, Write | Make | Set | Remove)]
+        places += [change.place.parent for change in changes if isinstance(change, Remove)]
+        needed = changing.WRITTEN if any(isinstance(change, Set) for change in changes) else DESCRIBED
+        return await together(self._ports, service, places, needed)
 
     async def _described(
         self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]

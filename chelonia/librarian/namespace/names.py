@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
+from itertools import count
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -163,10 +164,11 @@ class Names:
 
     async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
         """Make an entry and its name."""
-        guid = Guid(self._world.ids.uuid()) if request.parent else ROOT
+        guid, tries = Guid(self._world.ids.uuid()) if request.parent else ROOT, count()
 
         async def build() -> PlannedTransact:
-            slot = await self.slot(call, request.parent, request.name) if request.parent else None
+            first = next(tries) == 0  # who asks has just read the collection
+            slot = await self.slot(call, request.parent, request.name, presumed=first) if request.parent else None
             if slot is None:
                 await self._absent(call, ROOT)
             return await self.draft(call, tree.make_entry(request, guid, slot, self._now()), guid, fresh(guid))
@@ -202,10 +204,11 @@ class Names:
 
     async def unlink(self, call: Call, request: Unlink) -> None:
         """Drop one name; the last one takes the entry with it."""
+        tries = count()
 
         async def build() -> PlannedTransact:
             child = await self._records.one(call, entry_id(request.child))
-            doomed = await self._doomed(call, child, ((request.parent, request.name),))
+            doomed = await self._doomed(call, child, ((request.parent, request.name),), presumed=next(tries) == 0)
             draft = await self.draft(
                 call, tree.unlink(request, doomed, self._now(), self._keep_ms), request.child, child
             )
@@ -217,11 +220,12 @@ class Names:
 
     async def delete(self, call: Call, request: Delete) -> None:
         """Remove a file or mount point with all names and replicas."""
+        tries = count()
 
         async def build() -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid))
             tree.check_removable(entry, "delete")
-            doomed = await self._doomed(call, entry)
+            doomed = await self._doomed(call, entry, presumed=next(tries) == 0)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid, entry)
 
@@ -306,12 +310,17 @@ class Names:
             return PlannedTransact(())
         return await self.draft(call, give_up(Opened(header), self._now()), "", header)
 
-    async def _doomed(self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = ()) -> Doomed:
-        """Read what removing an entry touches: its parents, and its blobs where the trash does not keep them."""
+    async def _doomed(
+        self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = (), *, presumed: bool = False
+    ) -> Doomed:
+        """Read what removing an entry touches: its parents, and its blobs where the trash does not keep them.
+        `presumed`: its names are taken for what it says; they are read when the transact finds them otherwise."""
+        blobs = await self.blobs(call, entry) if self._keep_ms <= 0 else ()
         names = dict.fromkeys((*tree.names_of(entry), *extra))
+        if presumed and len(names) == len(tree.names_of(entry)):
+            return Doomed(entry, tree.leading_to(entry), blobs)
         ids = list(dict.fromkeys(entry_id(parent) for parent, _ in names))
         parents = await self._records.get(call, ids, tree.slot_filter(dict.fromkeys(name for _, name in names)))
-        blobs = await self.blobs(call, entry) if self._keep_ms <= 0 else ()
         return Doomed(entry, {Guid(parent.id): parent for parent in parents}, blobs)
 
     # --- moving and changing ----------------------------------------------------------------------------------------
@@ -445,9 +454,12 @@ class Names:
 
     # --- what several operations read -------------------------------------------------------------------------------
 
-    async def slot(self, call: Call, parent: Guid, name: str) -> Slot:
-        """Read a name inside a collection, and who holds it as pending. Raises: BAD_NAME."""
+    async def slot(self, call: Call, parent: Guid, name: str, *, presumed: bool = False) -> Slot:
+        """Read a name inside a collection, and who holds it as pending; `presumed`: take it to be free until the
+        transact finds it otherwise. Raises: BAD_NAME."""
         check_name(name)
+        if presumed:
+            return tree.free_slot(Guid(entry_id(parent)), name)
         found = await self._records.one(call, entry_id(parent), tree.slot_filter((name,)))
         return await self._with_pending(call, Slot(found, name))
 

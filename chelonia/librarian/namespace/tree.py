@@ -309,6 +309,25 @@ def check_unmakable(entry: StoredObject) -> None:
         raise CheloniaError(Kind.DENIED, "unmake", entry.id, "the root collection stays")
 
 
+def leading_to(entry: StoredObject) -> dict[Guid, StoredObject]:
+    """The collections of an entry's names as they nearly always are: open, and the names lead to it. What is decided on
+    them carries that as conditions (`drop_name`)."""
+    keys: dict[Guid, dict[str, str]] = {}
+    for parent, name in names_of(entry):
+        keys.setdefault(parent, {})[key_for(name, type_of(entry))] = entry.id
+    return {parent: _open_collection(parent, entries) for parent, entries in keys.items()}
+
+
+def free_slot(parent: Guid, name: str) -> Slot:
+    """A name as it nearly always is where one is made: free, in an open collection. What is decided on it carries that
+    as conditions (`take_name`)."""
+    return Slot(_open_collection(parent, {}), name)
+
+
+def _open_collection(guid: Guid, entries: Mapping[str, str]) -> StoredObject:
+    return StoredObject(ObjectId(guid), 1, {"entry": {"type": TYPE_COLLECTION}, "entries": entries})
+
+
 def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, str]], now: Ms) -> list[Element]:
     """Remove a collection's expired reservations, so that it can be empty. Raises: NOT_EMPTY when one still holds."""
     elements: list[Element] = []

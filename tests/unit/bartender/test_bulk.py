@@ -97,6 +97,26 @@ async def test_names_of_one_call_are_followed_together_and_again_if_they_wait_fo
 
 
 @scene
+async def test_deletions_of_one_call_are_followed_together_and_anew_when_things_changed(stage: Stage) -> None:
+    for number in range(6):
+        await stage.make(f"/c{number}")
+    names = iter(range(6))
+    for drop in (stage.bartender.unlink, stage.bartender.unmake_collection):
+        requests = tuple(NameRequest(f"{n}", f"/c{n}") for n in (next(names), next(names)))
+        before = len(stage.between.named("traverse"))
+        assert [outcome.kind for outcome in await drop(JOE, requests)] == ["", ""]
+        assert len(stage.between.named("traverse")) == before + 1
+
+    async def meanwhile() -> None:
+        await stage.modify("/", "set", "policy", EVE.dn, "-removeEntry")
+
+    await stage.modify("/", "set", "policy", EVE.dn, "+removeEntry")
+    stage.between.before["unlink"] = meanwhile
+    requests = (NameRequest("1", "/c4"), NameRequest("2", "/c5"))
+    assert [outcome.kind for outcome in await stage.bartender.unlink(EVE, requests)] == [Kind.DENIED.value] * 2
+
+
+@scene
 async def test_elements_fail_by_themselves(stage: Stage) -> None:
     requests = tuple(MakeRequest(ln, ln) for ln in ("/a", "/no/x", "/a", "bad", "/b"))
     outcomes = await stage.bartender.make_collection(JOE, requests)

@@ -95,6 +95,25 @@ async def test_the_name_law_holds_at_the_librarian_too(name: str) -> None:
         assert await b.names() == {}
 
 
+async def test_what_is_taken_for_granted_of_a_name_is_read_when_it_is_otherwise() -> None:
+    async with bench() as b:
+        box = await b.collection("box")
+        file, _ = await b.file("f", box)
+        closed = ModifyEntry("m", box, "set", "states", "closed", "yes")
+        await b.service.modify_metadata(BARTENDER, (closed,))
+        await b.collection("in", box)
+        assert (await b.stored(box)).value("states", "closed") == "broken"
+        await b.service.modify_metadata(BARTENDER, (closed,))
+        await b.service.delete(BARTENDER, Delete(file))
+        assert (await b.stored(box)).value("states", "closed") == "broken"
+        with fails(Kind.EXISTS):
+            await b.collection("in", box)
+        with fails(Kind.NO_PARENT):
+            await b.collection("in", NOWHERE)
+        with fails(Kind.NOT_FOUND):
+            await b.service.unlink(BARTENDER, Unlink(ROOT, "in", box))
+
+
 async def test_a_caller_cannot_give_the_librarians_own_sections() -> None:
     async with bench() as b:
         for section in ("entries", "parents", "entry", "blobs", "locations", "put", "pending"):

@@ -26,7 +26,6 @@ from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent, Span
 from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.uploads.act import FileUploads
-from chelonia.librarian.namespace.uploads.decide import free_slot
 from chelonia.librarian.world import World
 
 _TOLD: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
@@ -62,8 +61,7 @@ class Contents:
                     raise CheloniaError(Kind.BAD_REQUEST, "splice", str(begin.ln), cause)
             if not begin.replaces:
                 # The Bartender has just read the collection: it is read again only when it is found otherwise.
-                free = free_slot(begin) if next(rounds) == 0 else None
-                slot = free or await self._names.slot(call, begin.parent, begin.name)
+                slot = await self._names.slot(call, begin.parent, begin.name, presumed=next(rounds) == 0)
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
                 return await self._names.draft(call, made, guid, fresh(guid))

@@ -169,7 +169,7 @@ class FileUploads:
                 elements = expectations(begin.expect) + elements + await self._overtaken(call, begin)
                 return await self._names.draft(call, elements, memo, over.file)
             # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
-            slot = uploads.free_slot(begin) if first else await self._names.slot(call, begin.parent, begin.name)
+            slot = await self._names.slot(call, begin.parent, begin.name, presumed=first)
             if not slot.child:
                 await self._check_unused(call, new, first)
             return await self._names.draft(

@@ -16,7 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, MakeEntry
+from chelonia.core.ports.librarian import TYPE_FILE, TYPE_PENDING, MakeEntry
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,
@@ -240,12 +240,6 @@ def check_unused(shepherds: Sequence[StoredObject]) -> None:
     if any(shepherd.sections.get("file") for shepherd in shepherds):
         cause = "this upload was committed before; what has become of its file since stays: to write again, start again"
         raise CheloniaError(Kind.ALREADY_DONE, "commitPut", cause=cause)
-
-
-def free_slot(begin: BeginPut) -> Slot:
-    """The name of an upload as it nearly always is: free, in an open collection. What is decided on it carries that as
-    conditions (`take_name`)."""
-    return Slot(StoredObject(ObjectId(begin.parent), 1, {"entry": {"type": TYPE_COLLECTION}}), begin.name)
 
 
 def begun_blob(request: CommitFile, now: Ms) -> NewBlob:
