@@ -87,6 +87,23 @@ def test_attributes_nobody_set_are_unset(play: Play) -> None:
     play(scenario)
 
 
+def test_what_a_change_answers_is_what_a_look_tells(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/d")
+        await done(world, Make(at("/l"), "symlink", target="d"))
+        await write(world, "/f", b"bytes")
+        for name in ("/d", "/l", "/f"):
+            changed = await done(world, Set(at(name), Setting(mode=0o751, modified_ns=7 * S), {"k": "v"}))
+            assert changed.attributes == (await there(world, name)).attributes
+        for source, target in (("/f", "/g"), ("/l", "/d/l"), ("/d", "/e")):
+            moved = await done(world, Move(at(source), at(target)))
+            assert moved.attributes == (await there(world, target)).attributes
+        exchanged = await done(world, Move(at("/g"), at("/e/l"), Over.EXCHANGE))
+        assert exchanged.attributes == (await there(world, "/e/l")).attributes
+
+    play(scenario)
+
+
 def test_space_is_told(play: Play) -> None:
     async def scenario(world: World) -> None:
         told = await world.files.space(JOE)

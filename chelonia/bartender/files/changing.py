@@ -26,7 +26,7 @@ from chelonia.core.contents.attributes import attributes_of, is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, RequestKey
-from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples
+from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Triple, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
 from chelonia.core.ports.librarian import (
@@ -86,10 +86,10 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     check_rules({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
     if is_implied(found.object):  # somebody cares for it
         drop = (*drop, ("node", "implied"))
-    if put or drop:
-        order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)))
-        await ports.librarian.change_entry(turn.service, order)
-    return Done()
+    if not (put or drop):
+        return Done()
+    order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)), described=True)
+    return _done(await ports.librarian.change_entry(turn.service, order))
 
 
 async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
@@ -131,9 +131,9 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
         expect=tuple(dict.fromkeys(expect)),
         over=change.over.value,
         there=there.guid if there is not None else Guid(""),
+        described=True,
     )
-    await ports.librarian.move(turn.service, order)
-    return Done(made=there is None)
+    return _done(await ports.librarian.move(turn.service, order), made=there is None)
 
 
 async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
@@ -227,6 +227,11 @@ def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
 def pinned(when: When, found: FoundEntry) -> Expect:
     """The version that a `When` was judged on, so that the transact holds it."""
     return versions(found) if when != ANY else ()
+
+
+def _done(left: StoredObject | None, *, made: bool = False) -> Done:
+    """The answer to a change, with the attributes of the entry as it has left it, where they are known."""
+    return Done(attributes_of(left) if left is not None else None, made=made)
 
 
 def _joined(*expects: Expect) -> Expect:

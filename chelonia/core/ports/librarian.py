@@ -245,7 +245,7 @@ class MoveEntry(msgspec.Struct, frozen=True):
     """Give `child` the name `target_name` in `target_parent`; drop the source name unless `keep` (hard link).
 
     `over`: `refuse`, `replace` or `exchange`, as of `core.ports.files.Over`: what becomes of the entry `there`, which
-    has the name now ("" where nothing has it).
+    has the name now ("" where nothing has it). `described`: the answer is the entry after it.
     """
 
     child: Guid
@@ -257,16 +257,18 @@ class MoveEntry(msgspec.Struct, frozen=True):
     expect: Expect = ()
     over: str = "refuse"
     there: Guid = Guid("")
+    described: bool = False
 
 
 class ChangeEntry(msgspec.Struct, frozen=True):
     """Set and unset several properties of one entry at once; `timestamps/changed` follows. The sections are those that
-    `MakeEntry` may give."""
+    `MakeEntry` may give. `described`: the answer is the entry after it."""
 
     guid: Guid
     put: tuple[Triple, ...] = ()
     drop: tuple[tuple[str, str], ...] = ()
     expect: Expect = ()
+    described: bool = False
 
 
 class SetWanted(msgspec.Struct, frozen=True):
@@ -591,8 +593,8 @@ class Librarian(Protocol):
         """Raises: NOT_FOUND, NOT_A_COLLECTION, NOT_EMPTY, CONFLICT."""
         ...
 
-    async def move(self, call: Call, request: MoveEntry) -> None:
-        """Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
+    async def move(self, call: Call, request: MoveEntry) -> StoredObject | None:
+        """Returns: as `change_entry`. Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
         ...
 
     async def undelete(self, call: Call, request: Undelete) -> None:
@@ -607,8 +609,12 @@ class Librarian(Protocol):
         """
         ...
 
-    async def change_entry(self, call: Call, request: ChangeEntry) -> None:
-        """Change several properties of one entry in one transact. Raises: NOT_FOUND, BAD_REQUEST, CONFLICT."""
+    async def change_entry(self, call: Call, request: ChangeEntry) -> StoredObject | None:
+        """Change several properties of one entry in one transact.
+
+        Returns: if it is to be `described`, what its attributes are made of as the transact has left it; None where
+        that is not known, as after a retry. Raises: NOT_FOUND, BAD_REQUEST, CONFLICT.
+        """
         ...
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:

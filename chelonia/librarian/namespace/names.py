@@ -7,7 +7,7 @@ and applies the result. Who may call is checked in `service` before anything her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
 
@@ -59,7 +59,7 @@ from chelonia.core.ports.librarian import (
 )
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import OPEN, content_of
-from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
+from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, unset, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import summaries, trash, tree, view
 from chelonia.librarian.namespace.parts.decide import Opened, give_up
@@ -69,6 +69,8 @@ from chelonia.librarian.world import World
 
 SWEEP_PAGE = 500
 """Expired reservations removed in one transact."""
+_DESCRIBED: Filter = (*SUMMARISED, Needed("node"), Needed("mountpoint"), Needed("tally", "changed"))
+"""What the attributes of any entry are made of."""
 
 
 class Names:
@@ -325,25 +327,48 @@ class Names:
 
     # --- moving and changing ----------------------------------------------------------------------------------------
 
-    async def move(self, call: Call, request: MoveEntry) -> None:
+    async def move(self, call: Call, request: MoveEntry) -> StoredObject | None:
         """Rename, move or hard-link."""
+        tries = count()
 
         async def build() -> PlannedTransact:
-            view = await self._move_view(call, request)
+            view = await self._move_view(call, request, presumed=next(tries) == 0)
             changed = (view.child, view.there.entry) if view.there is not None else (view.child,)
             if request.over == Over.EXCHANGE.value and view.there is not None:
-                return await self.draft(call, tree.exchange(request, view), request.child, *changed)
-            if view.there is not None and tree.type_of(view.there.entry) == TYPE_COLLECTION:
-                await self._emptied(call, view.there.entry)
-            return await self.draft(call, tree.move(request, view, self._now(), self._keep_ms), request.child, *changed)
+                elements = tree.exchange(request, view)
+            else:
+                if view.there is not None and tree.type_of(view.there.entry) == TYPE_COLLECTION:
+                    await self._emptied(call, view.there.entry)
+                elements = tree.move(request, view, self._now(), self._keep_ms)
+            return await self.draft(call, self._resting(request, elements, view.child), request.child, *changed)
 
-        await self._records.apply(call, build)
+        return await self._left(call, request, build)
 
-    async def _move_view(self, call: Call, request: MoveEntry) -> MoveView:
+    def _resting(self, request: ChangeEntry | MoveEntry, elements: list[Element], entry: StoredObject) -> list[Element]:
+        """What is told of an entry after its change is of the state that it was read in."""
+        return [*elements, check(entry.id, version(entry.version))] if request.described else elements
+
+    async def _left(
+        self, call: Call, request: ChangeEntry | MoveEntry, build: Callable[[], Awaitable[PlannedTransact]]
+    ) -> StoredObject | None:
+        """Apply a change of one entry; returns how it has left it, if that is asked and known."""
+        left: tuple[StoredObject, ...] = ()
+
+        async def built() -> PlannedTransact:
+            nonlocal left
+            left = ()
+            draft = await build()
+            left = draft.left
+            return draft
+
+        outcome = await self._records.apply(call, built)
+        return left[0] if request.described and left and not outcome.recalled else None
+
+    async def _move_view(self, call: Call, request: MoveEntry, *, presumed: bool) -> MoveView:
         epoch, child = await self._records.get(
             call,
             (TREE_OBJECT, entry_id(request.child)),
-            (Needed("epoch"), *SUMMARISED),
+            (Needed("epoch"), *_DESCRIBED),
         )
         above: frozenset[Guid] = frozenset()
         above_source: frozenset[Guid] = frozenset()
@@ -351,20 +376,30 @@ class Names:
             above = await ancestors(self._records, call, request.target_parent)
         if request.over == Over.EXCHANGE.value:
             above_source = await ancestors(self._records, call, request.source_parent)
-        check_name(request.target_name)
-        names = tree.slot_filter(dict.fromkeys((request.source_name, request.target_name)))
-        ids = (entry_id(request.source_parent), entry_id(request.target_parent))
-        source, target = await self._records.get(call, ids, names)
-        slot = await self._with_pending(call, Slot(target, request.target_name))
+        source, slot = await self._both_names(call, request, child, presumed=presumed and not request.there)
         return MoveView(
             child=child,
-            source=Slot(source, request.source_name),
+            source=source,
             target=slot,
             epoch=epoch.value("epoch", "tree"),
             above=above,
             there=await self._in_the_way(call, request, slot),
             above_source=above_source,
         )
+
+    async def _both_names(
+        self, call: Call, request: MoveEntry, child: StoredObject, *, presumed: bool
+    ) -> tuple[Slot, Slot]:
+        """The names of a move; `presumed`: as who asks saw them, until the transact finds them otherwise."""
+        check_name(request.target_name)
+        if presumed and (request.source_parent, request.source_name) in tree.names_of(child):
+            free = await self.slot(call, request.target_parent, request.target_name, presumed=True)
+            return Slot(tree.leading_to(child)[request.source_parent], request.source_name), free
+        names = tree.slot_filter(dict.fromkeys((request.source_name, request.target_name)))
+        ids = (entry_id(request.source_parent), entry_id(request.target_parent))
+        held, target = await self._records.get(call, ids, names)
+        slot = await self._with_pending(call, Slot(target, request.target_name))
+        return Slot(held, request.source_name), slot
 
     async def _in_the_way(self, call: Call, request: MoveEntry, target: Slot) -> Doomed | None:
         """The entry whose name a move may take. Raises: CONFLICT when it is another than the caller saw."""
@@ -377,14 +412,15 @@ class Names:
         entry = await self._records.one(call, entry_id(target.child))
         return await self._doomed(call, entry, ((request.target_parent, request.target_name),))
 
-    async def change_entry(self, call: Call, request: ChangeEntry) -> None:
+    async def change_entry(self, call: Call, request: ChangeEntry) -> StoredObject | None:
         """Change several properties of one entry at once."""
 
         async def build() -> PlannedTransact:
-            entry = await self._records.one(call, entry_id(request.guid), (*SUMMARISED, Needed("tally", "changed")))
-            return await self.draft(call, tree.change_entry(request, entry, self._now()), request.guid, entry)
+            entry = await self._records.one(call, entry_id(request.guid), _DESCRIBED)
+            elements = tree.change_entry(request, entry, self._now())
+            return await self.draft(call, self._resting(request, elements, entry), request.guid, entry)
 
-        await self._records.apply(call, build)
+        return await self._left(call, request, build)
 
     async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
         """Change how many replicas a file wants. Returns: the content whose blobs are still to be told."""
