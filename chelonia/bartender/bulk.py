@@ -143,7 +143,7 @@ class BulkOperation(Generic[R, A]):
     fail: Callable[[R, str, CheloniaError], A]
     subject: Callable[[R], str]
     recalled: Callable[[R], A] | None = None
-    ordered: Callable[[R], str] | None = None
+    ordered: Callable[[R], str | LogicalName] | None = None
     side_by_side: int = SIDE_BY_SIDE_MAX
     walk: Callable[[Call, Sequence[R]], Awaitable[dict[LogicalName, Traversal]]] | None = None
     keyed: bool = True
@@ -211,7 +211,7 @@ async def led(ports: Ports, turn: ElementCall, *names: LogicalName, needed: Filt
     return await ports.librarian.traverse(turn.service, names, needed)
 
 
-def waves(requests: Sequence[R], ordered: Callable[[R], str] | None) -> list[tuple[int, int]]:
+def waves(requests: Sequence[R], ordered: Callable[[R], str | LogicalName] | None) -> list[tuple[int, int]]:
     """Cut a call into runs whose names neither equal nor contain one another.
 
     Returns: (first, after last) index pairs, in order, covering all requests.
@@ -328,10 +328,10 @@ def _as_seen(error: CheloniaError, user: Call) -> CheloniaError:
     return error
 
 
-def _path(ln: str) -> tuple[str, ...]:
+def _path(ln: str | LogicalName) -> tuple[str, ...]:
     """The name as a path; one that does not parse is related to nothing but itself."""
     try:
-        parsed = parse_ln(ln)
+        parsed = parse_ln(ln) if isinstance(ln, str) else ln
     except CheloniaError:
-        return ("", ln)
+        return ("", str(ln))
     return (parsed.start, *parsed.parts)

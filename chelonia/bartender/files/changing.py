@@ -54,7 +54,7 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     given = accepted(user_triples(change.user), change.type, "make.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
     there = seen(change.place, walked)
-    change.when.require(change.place, attributes_of(there.object) if there else None)
+    required(change.when, change.place, there)
     parent = parent_of_new(change.place, walked)
     expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, parent)
     expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
@@ -68,7 +68,7 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     """Change attributes, user metadata and rights of one entry, together."""
     (walked,) = await led(ports, turn, change.place, needed=WRITTEN)
     found = existing(change.place, walked)
-    change.when.require(change.place, attributes_of(found.object))
+    required(change.when, change.place, found)
     put, drop = _changes(change)
     judge = Judge(turn.user, "set")
     expect: Expect = pinned(change.when, found)
@@ -105,7 +105,7 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
     names = (source, source.parent, target, target.parent)
     walks = await ports.librarian.traverse(turn.service, names, DESCRIBED)
     found, source_parent = existing(source, walks[0]), parent_of(source, walks[0], walks[1])
-    change.when.require(source, attributes_of(found.object))
+    required(change.when, source, found)
     there, target_parent = _target(change, walks[2], walks[3])
     if there is not None and there.guid == found.guid:
         return Done()  # two names of one file: POSIX rename does nothing
@@ -141,7 +141,7 @@ async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
     place = change.place
     walks = await led(ports, turn, place, place.parent, needed=DESCRIBED)
     found = existing(place, walks[0])
-    change.when.require(place, attributes_of(found.object))
+    required(change.when, place, found)
     judge, held = Judge(turn.user, "remove"), pinned(change.when, found)
     held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
     match change.what:
@@ -222,6 +222,12 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
 def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
     """The entry at the end of a walk, None where the name leads nowhere."""
     return FoundEntry(place, walked.last) if walked.complete and is_visible(walked.last) else None
+
+
+def required(when: When, place: LogicalName, found: FoundEntry | None) -> None:
+    """Refuse a change of what is not as it is to be. Raises: PRECONDITION."""
+    if when != ANY:
+        when.require(place, attributes_of(found.object) if found else None)
 
 
 def pinned(when: When, found: FoundEntry) -> Expect:

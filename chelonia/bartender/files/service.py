@@ -236,6 +236,6 @@ def _subject(change: Change) -> str:
     return repr(change)
 
 
-def _ordered(change: Change) -> str:
+def _ordered(change: Change) -> LogicalName:
     """The name whose relatives wait for this change; one that has two waits for all."""
-    return "/" if isinstance(change, Move | Clone) else str(change.place)
+    return TOP if isinstance(change, Move | Clone) else change.place

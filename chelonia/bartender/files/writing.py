@@ -10,7 +10,7 @@ from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, setting_triples, user_triples
-from chelonia.bartender.files.changing import pinned, seen, walk
+from chelonia.bartender.files.changing import pinned, required, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new
@@ -169,7 +169,7 @@ async def ready_to_write(
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
     there = seen(change.place, walked)
-    change.when.require(change.place, attributes_of(there.object) if there else None)
+    required(change.when, change.place, there)
     inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if there is None
                                         else None, there=there)  # fmt: skip
     free = await locking.unlocked(ports, turn, change.when, change.place, walked, names=there is None)

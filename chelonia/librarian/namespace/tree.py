@@ -108,8 +108,8 @@ def visible(entry: StoredObject) -> bool:
 
 def names_of(entry: StoredObject) -> tuple[tuple[Guid, str], ...]:
     """The (parent, name) pairs of an entry, in order."""
-    pairs = (key.partition("/") for key in sorted(entry.sections.get("parents", {})))
-    return tuple((Guid(parent), name) for parent, _, name in pairs)
+    pairs = [key.partition("/") for key in sorted(entry.sections.get("parents", ()))]
+    return tuple([(Guid(parent), name) for parent, _, name in pairs])
 
 
 def blobs_of(entry: StoredObject) -> tuple[BlobId, ...]:

@@ -52,7 +52,8 @@ class Rechecking:
                 self._remember(receipt)
             else:
                 old.setdefault(shepherd, []).append(receipt)
-        await asyncio.gather(*(self._ask(shepherd, late) for shepherd, late in old.items()))
+        if old:
+            await asyncio.gather(*(self._ask(shepherd, late) for shepherd, late in old.items()))
 
     def _remember(self, receipt: Receipt) -> None:
         shepherd = receipt.location.shepherd
