@@ -17,6 +17,7 @@ from chelonia.ahash.settings import AHashSettings
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store
 from chelonia.hosting.config import AHashSection, load_config
+from chelonia.hosting.setup import host_files
 
 
 def add_to(verbs: Any) -> None:
@@ -71,7 +72,10 @@ def _restore(options: argparse.Namespace) -> int:
     if target.exists():
         target.rmdir()
     partial.rename(target)
-    print(f"{target}: restored from {source}; its next start begins a new generation")
+    host_files.give_back(target)
+    hosts = ", ".join(entry.host for entry in section.replicas)
+    group = f" of a group of {hosts}, as {options.config} names them" if hosts else ""
+    print(f"{target}: restored from {source}; its next start begins a new generation{group}")
     return 0
 
 

@@ -17,6 +17,7 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.ports.shepherd import StoreIdentity
 from chelonia.core.values import replace
 from chelonia.hosting.config import load_config
+from chelonia.hosting.setup import host_files
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store.blobs_files import lay_out, locked
 from chelonia.shepherd.store.blobs_segment_start import count_committed, numbers
@@ -47,6 +48,7 @@ def _accept(options: argparse.Namespace) -> int:
         accepted = accept(_known(root) if held else None, service)
         (root / blobs_notes.NAME).unlink(missing_ok=True)  # nothing that was noted of it is believed, records are read
         write_identity(root, accepted, segments=bool(numbers(root)))
+    host_files.give_back(root)
     print(f"{root}: store {accepted.store} of {service}, {held} committed replicas; it is announced at the next start")
     return 0
 

@@ -178,6 +178,13 @@ def give(path: Path, owner: Account, *, of_root: bool = False) -> None:
         os.chown(path, 0 if of_root else owner.uid, owner.gid)
 
 
+def give_back(directory: Path) -> None:
+    """Make the owner of the directory above, as whom the daemon runs, the owner of what root has made."""
+    above = directory.parent.stat()
+    if above.st_uid:
+        give_all(directory, Account("", above.st_uid, above.st_gid))
+
+
 def give_all(directory: Path, owner: Account) -> None:
     """Make `owner` the owner of a directory and all that is in it."""
     for path in (directory, *sorted(directory.rglob("*"))):

@@ -26,6 +26,7 @@ from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.net.identity import identity_of_chain
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
 from chelonia.hosting.setup.dev import DevCluster, DevOptions, dn_of, load_issued
+from chelonia.hosting.setup.host_files import give_back
 from chelonia.shepherd.store.blobs_files import locked
 from chelonia.shepherd.store.store_state import read_identity, write_identity
 from tests.unit.hosting.grid import handshake, real_now_ms
@@ -415,7 +416,7 @@ def test_a_cluster_keeps_its_number_of_replicas(replicated: Path) -> None:
 
 
 def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DevCluster(DevOptions(tmp_path, 0, replicas=3)).prepare()
     conf, data, backup = tmp_path / "conf", tmp_path / "data" / "ahash1", tmp_path / "backup"
@@ -429,9 +430,23 @@ def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
     data.rename(tmp_path / "away")
     assert main([word.replace("core1", "core2") for word in command]) == 2
     assert "replica 1 begins the group" in capsys.readouterr().err
+    given: list[Path] = []
+    monkeypatch.setattr("chelonia.hosting.setup.host_files.give_back", given.append)
     assert main(command) == 0
+    assert "a new generation of a group of 127.0.0.1, 127.0.0.1, 127.0.0.1" in capsys.readouterr().out
+    assert given == [data]
     assert (data / "restored").exists()
     assert (data / "db").is_dir()
+
+
+@pytest.mark.capability("root")
+def test_what_root_makes_in_a_daemons_directory_is_the_daemons(tmp_path: Path) -> None:
+    store = tmp_path / "daemon" / "store"
+    store.mkdir(parents=True)
+    (store / "file").touch()
+    os.chown(store.parent, 4711, 4712)
+    give_back(store)
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in (store, store / "file")} == {(4711, 4712)}
 
 
 def test_only_the_first_replica_founds_and_only_in_an_empty_directory(
