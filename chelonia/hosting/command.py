@@ -9,8 +9,9 @@ from typing import Final
 OURS: Final = ("chelonia", "chelonia_clients")
 """What is not installed by any extra: where it is missing, something else is wrong."""
 NEEDED: Final = (
-    "cheloniad runs the nodes of a cluster, and its libraries are not installed here ({}): "
-    "pip install 'chelonia[server]' (it needs a C compiler and libdb5.3-dev). To use a cluster, `chelonia` is enough."
+    "cheloniad runs the nodes of a cluster, and its libraries are not installed here ({}). "
+    "In a checkout: pip install '.[server]' (it needs a C compiler and libdb5.3-dev). "
+    "To use a cluster, `chelonia` is enough."
 )
 
 

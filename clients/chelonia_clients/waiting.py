@@ -1,4 +1,5 @@
-"""Says what a command is waiting for: one line when a target has been in trouble for a second, and no more of it.
+"""Says what a command is waiting for: one line when a target has been in trouble for a second, and no more of it, nor
+of others that wait for the same reason.
 
 Trouble is what is tried again by itself, so the line is no failure: most of it passes. A target that was well for a
 while and fails again is told of again. An answer that just does not come is trouble too, after `SILENCE_MS`.
@@ -37,6 +38,7 @@ class WaitingNotes:
         self._clock = clock
         self._tell = tell
         self._spells: dict[str, _Spell] = {}
+        self._reasons: dict[str, int] = {}  # when each was last given
 
     def __call__(self, target: str, reason: str) -> None:
         """Note a failure at `target` that will be tried again."""
@@ -53,11 +55,15 @@ class WaitingNotes:
         now = self._clock.monotonic_ms()
         spell = self._spells.setdefault(target, _Spell(now, now))
         spell.last_ms = now
-        self._say(spell, target, f"no answer for {SILENCE_MS // 1000} s")
+        self._say(spell, target, f"{target}: no answer for {SILENCE_MS // 1000} s")
 
     def _say(self, spell: _Spell, target: str, reason: str) -> None:
         if spell.told:
             return
         spell.told = True
+        now, last_ms = spell.last_ms, self._reasons.get(reason)
+        self._reasons[reason] = now
+        if last_ms is not None and now - last_ms <= WELL_MS:
+            return  # sixteen files of a tree that wait for one Shepherd are one trouble
         what = reason if target in reason else f"{target}: {reason}"
         self._tell(f"chelonia: {what}; still trying")

@@ -67,5 +67,6 @@ def _commands() -> Any:
     try:
         return importlib.import_module("chelonia_fuse.command")
     except ImportError as error:
-        cause = f"{error}; install it: apt install fuse3 libfuse3-dev pkg-config gcc, pip install 'chelonia[mount]'"
+        packages = "apt install fuse3 libfuse3-dev pkg-config gcc"
+        cause = f"{error}; install it: {packages}, and in a checkout pip install '.[mount]'"
         raise CheloniaError(Kind.NOT_SUPPORTED, "mount", cause=cause) from error

@@ -74,6 +74,17 @@ async def test_short_trouble_is_not_told_of_and_new_trouble_is_told_of_again() -
     assert len(said) == 2
 
 
+async def test_many_that_wait_for_one_reason_are_one_line() -> None:
+    clock, said = QuickClock(), list[str]()
+    note = WaitingNotes(clock, said.append)
+    for _ in range(2):
+        for target in ("/a", "/b", "/c"):
+            note(target, "the Shepherd does not answer")
+        note("/d", "no space")
+        await clock.sleep(waiting.AFTER_MS)
+    assert said == ["chelonia: /a: the Shepherd does not answer; still trying", "chelonia: /d: no space; still trying"]
+
+
 async def test_an_unknown_host_is_asked_once_unless_another_can_help() -> None:
     key = ConnectionKey("b.example.org", 1, True, True, None, None, None)
     unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")

@@ -143,7 +143,7 @@ def test_without_the_servers_libraries_there_is_a_sentence(hidden: str) -> None:
     hide += "from chelonia.hosting.command import main; sys.exit(main())"
     ended = subprocess.run([sys.executable, "-c", hide, "--help"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "pip install 'chelonia[server]'" in ended.stderr
+    assert "pip install '.[server]'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
