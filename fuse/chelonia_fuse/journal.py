@@ -140,7 +140,7 @@ class PackedJournal:
         self._held: list[set[str]] = [set(), set()]
         self._at = self._size = 0
         self._syncs: list[asyncio.Task[None]] = []
-        self._unsynced = False
+        self._unsynced = set[int]()
 
     def records(self) -> Iterator[tuple[JournalRecord, bytes]]:
         """All that an earlier mount kept here."""
@@ -158,7 +158,7 @@ class PackedJournal:
         """Let go of all."""
         for fd in self._fds:
             os.ftruncate(fd, 0)
-        self._sync_both()
+            os.fdatasync(fd)
 
     async def keep(self, record: JournalRecord, data: bytes) -> None:
         """Return once a record and its bytes are on the disk; who comes meanwhile shares the next sync.
@@ -178,11 +178,10 @@ class PackedJournal:
 
     async def settled(self) -> None:
         """Return once the disk knows what is done. Raises: OSError."""
-        if self._unsynced:
+        if self._unsynced or self._syncs:
             await self._synced()
 
     async def _synced(self) -> None:
-        self._unsynced = True
         if len(self._syncs) < 2:
             self._syncs.append(asyncio.create_task(self._sync(self._syncs[-1] if self._syncs else None)))
         await asyncio.shield(self._syncs[-1])
@@ -191,21 +190,18 @@ class PackedJournal:
         try:
             if before is not None:
                 await before  # when it failed, nobody knows what of the file is on the disk
-            self._unsynced = False
-            await asyncio.to_thread(self._sync_both)
+            written, self._unsynced = self._unsynced, set()
+            for at in written:  # a sync takes as long where nothing was written
+                await asyncio.to_thread(os.fdatasync, self._fds[at])
         finally:
             del self._syncs[0]
-
-    def _sync_both(self) -> None:
-        for fd in self._fds:
-            os.fdatasync(fd)
 
     def done(self, guid: str) -> None:
         """A change is committed, or no more. Where its file is full the next mount commits it again: it has applied."""
         for at, held in enumerate(self._held):
             if guid in held:
                 held.discard(guid)
-                self._unsynced = True
+                self._unsynced.add(at)
                 if held:
                     with contextlib.suppress(OSError):
                         self._write(at, guid.encode(), b"")
@@ -215,6 +211,7 @@ class PackedJournal:
 
     def _write(self, at: int, head: bytes, data: bytes) -> None:
         body, fd = head + data, self._fds[at]
+        self._unsynced.add(at)
         frame, end = _HEAD.pack(len(head), len(data), zlib.crc32(body)) + body, os.lseek(fd, 0, os.SEEK_END)
         try:
             while frame:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,26 @@ async def test_after_a_power_cut_nothing_that_was_committed_is_committed_again(
     await again.committer.work_off()
     assert again.committer.conflicts == 0
     assert await again.read("one") == b"second"
+
+
+async def test_a_sync_is_of_what_was_written_and_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, synced, go = PackedJournal(tmp_path / "packed"), list[str](), threading.Event()
+
+    def sync(fd: int) -> None:
+        go.wait(10)
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+
+    monkeypatch.setattr(journal.os, "fdatasync", sync)
+    waiting = [asyncio.create_task(kept.keep(RECORD, b"bytes"))]
+    await asyncio.sleep(0)  # it is written
+    kept.done(RECORD.guid)
+    for _ in range(2):
+        waiting.append(asyncio.create_task(kept.settled()))
+        await asyncio.sleep(0)  # the sync before has begun
+    assert not any(each.done() for each in waiting)
+    go.set()
+    await asyncio.gather(*waiting)
+    assert set(synced) == {"0"}
 
 
 async def test_a_sync_that_fails_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
