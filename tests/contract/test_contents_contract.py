@@ -61,7 +61,9 @@ async def lay(world: World, name: str, *pieces: Laid, **more: object) -> Done | 
     extents = tuple(Extent(offset, length, placed.blob) for offset, length, (placed, _) in arrived)
     content = {key: more.pop(key) for key in ("size", "whole") if key in more}
     laid = Content(extents, tuple(a for *_, (_, a) in arrived), **content)  # type: ignore[arg-type]
-    return await applied(world, Splice(at(name), laid, **more))  # type: ignore[arg-type]
+    told = await applied(world, Splice(at(name), laid, **more))  # type: ignore[arg-type]
+    assert not isinstance(told, Done) or told.attributes == (await there(world, name)).attributes
+    return told
 
 
 async def shape(world: World, name: str) -> list[tuple[int, int, int]]:
@@ -127,6 +129,7 @@ def test_a_file_made_without_bytes_reads_as_nothing_and_its_etag_stays(play: Pla
         made = await done(world, Splice(at("/f"), Content(size=0, whole=True), when=When(absent=True)))
         assert made.attributes is not None
         assert made.attributes.wanted
+        assert made.attributes == (await there(world, "/f")).attributes
         for want in (Want.SOURCES | Want.EXTENTS, Want.BYTES | Want.SOURCES):
             seen = await there(world, "/f", want)
             assert (seen.attributes.size, seen.sources, seen.extents, seen.told) == (0, (), (), 0)

@@ -179,6 +179,7 @@ async def spliced(b: Bench, name: str, file: Guid, *ats: int, size: int = -1, ke
     request = SpliceFile(b.begin(name, replaces=file), tuple(piece for _, piece in found), extents, size)
     call = keyed(key) if key else BARTENDER
     guid = await b.service.splice(call, request)
+    assert not isinstance(guid, StoredObject), "it is told only when asked for"
     if key:
         assert await b.service.splice(call, request) == guid
     return guid

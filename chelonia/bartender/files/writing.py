@@ -23,7 +23,7 @@ from chelonia.core.contents.uploads import BeginPut, CommitFile, Expect
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.metadata import Sections, from_triples
+from chelonia.core.metadata import Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Arrived, Attributes, Clone, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
@@ -124,12 +124,12 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     )
     ready, there = await ready_to_write(ports, turn, change, begin)
     pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
-    order = SpliceOrder(ready, pieces, content.extents, content.size, content.whole)
+    order = SpliceOrder(ready, pieces, content.extents, content.size, content.whole, described=True)
     try:
-        await ports.librarian.splice(turn.service, order)
+        left = await ports.librarian.splice(turn.service, order)
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
-    return Done(made=there is None)
+    return Done(attributes_of(left) if isinstance(left, StoredObject) else None, made=there is None)
 
 
 async def overtaken(

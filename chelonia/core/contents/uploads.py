@@ -87,7 +87,7 @@ class SpliceFile(msgspec.Struct, frozen=True):
     """Lay extents of new blobs over what a file has (`whole`: in place of it), in one transact.
 
     `begin` says which file (`replaces`, or a new one under `parent` and `name`), as of `CommitFile`. `size` -1: as far
-    as it reaches.
+    as it reaches. `described`: the answer is the file after it, and not its GUID alone.
     """
 
     begin: BeginPut
@@ -95,6 +95,7 @@ class SpliceFile(msgspec.Struct, frozen=True):
     extents: tuple[Extent, ...]
     size: int = -1
     whole: bool = False
+    described: bool = False
 
 
 class CopyFile(msgspec.Struct, frozen=True):

@@ -531,8 +531,8 @@ class Librarian(Protocol):
         """Make the file of a bytes-first upload. Raises: EXISTS, NO_PARENT, CHECKSUM, CONFLICT."""
         ...
 
-    async def splice(self, call: Call, request: SpliceFile) -> Guid:
-        """Lay extents over a file or make one of them. Returns: the file.
+    async def splice(self, call: Call, request: SpliceFile) -> Guid | StoredObject:
+        """Lay extents over a file or make one of them. Returns: its GUID, or as `change_entry`.
 
         Raises: as `commit_file`, and BAD_REQUEST (extents that are no content), TOO_LARGE.
         """

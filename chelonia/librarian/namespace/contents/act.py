@@ -43,7 +43,7 @@ class Contents:
         self._uploads = uploads
         self._present = present
 
-    async def splice(self, call: Call, request: SpliceFile) -> Guid:
+    async def splice(self, call: Call, request: SpliceFile) -> Guid | StoredObject:
         """Lay extents over a file, or make one of them."""
         begin = request.begin
         tree.check_wanted(begin.wanted)
@@ -51,9 +51,15 @@ class Contents:
             self._uploads.check_begun(call, piece)
         decide.span_of(request, 0)
         guid, content = begin.replaces or Guid(self._world.ids.uuid()), ContentId(self._world.ids.uuid())
-        rounds = count()
+        rounds, draft = count(), PlannedTransact(())
 
         async def build() -> PlannedTransact:
+            nonlocal draft
+            draft = PlannedTransact(())
+            draft = await drafted()
+            return draft
+
+        async def drafted() -> PlannedTransact:
             pieces = [blob_object(piece.begun.blob) for piece in request.pieces]
             for found in await self._records.get(call, pieces, (Needed("blob"),)):
                 if found.exists:  # a repeat under its request key is answered as the first time all the same
@@ -70,10 +76,10 @@ class Contents:
             spliced = decide.splice(request, held, new, content, self._world.clock.now_ms())
             return await self._names.draft(call, spliced, guid, held.file)
 
-        done = Guid((await self._records.apply(call, build)).memo)
+        done = await self._records.apply(call, build)
         for piece in request.pieces:
             await self._uploads.rechecking.written(piece.receipts)
-        return done
+        return draft.left[0] if request.described and draft.left and not done.recalled else Guid(done.memo)
 
     def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:
         return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]
