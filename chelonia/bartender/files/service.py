@@ -159,7 +159,7 @@ class FilesService:
     async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
         """Where the names of changes lead, and what is above those that go. What is decided on it the transact rests
         on."""
-        places = [change.place for change in changes if isinstance(change, Write | Make | Set | Remove)]
+        places = [change.place for change in changes if isinstance(change, Write | Splice | Make | Set | Remove)]
         places += [change.place.parent for change in changes if isinstance(change, Remove)]
         needed = changing.WRITTEN if any(isinstance(change, Set) for change in changes) else DESCRIBED
         return await together(self._ports, service, places, needed)

@@ -13,7 +13,7 @@ from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import Demand
 from chelonia.core.errors import Kind
 from chelonia.core.ids import RequestKey, ServiceId
-from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Set, Want, When, Write
+from chelonia.core.ports.files import Content, Done, Failure, Inline, Look, Looked, Set, Splice, Want, When, Write
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from chelonia.core.values import replace
 from tests.support.files_worlds import at
@@ -178,8 +178,10 @@ async def test_a_change_that_meets_another_stores_its_bytes_once(stage: Stage) -
 async def test_where_names_lead_is_asked_once_for_a_call_and_anew_when_it_changed(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2", "s3")
     writes = tuple(Write(at(name), inline=Inline(DATA, 3)) for name in ("/f", "/g"))
-    assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, writes))
-    assert len(stage.between.named("traverse")) == 1
+    empty = tuple(Splice(at(name), Content(size=0, whole=True), when=When(absent=True)) for name in ("/d", "/e"))
+    for number, changes in enumerate((writes, empty)):
+        assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, changes))
+        assert len(stage.between.named("traverse")) == number + 1
 
     async def meanwhile() -> None:
         await stage.bartender.files.apply(JOE, (Set(at("/f"), user={"a": "b"}), Set(at("/g"), user={"a": "b"})))
