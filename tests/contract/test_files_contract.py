@@ -89,8 +89,8 @@ def test_attributes_nobody_set_are_unset(play: Play) -> None:
 
 def test_what_a_change_answers_is_what_a_look_tells(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await collection(world, "/d")
-        await done(world, Make(at("/l"), "symlink", target="d"))
+        for name, make in (("/d", Make(at("/d"), "collection")), ("/l", Make(at("/l"), "symlink", target="d"))):
+            assert (await done(world, make)).attributes == (await there(world, name)).attributes
         await write(world, "/f", b"bytes")
         for name in ("/d", "/l", "/f"):
             changed = await done(world, Set(at(name), Setting(mode=0o751, modified_ns=7 * S), {"k": "v"}))

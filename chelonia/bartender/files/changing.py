@@ -59,9 +59,9 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, parent)
     expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
     sections = merged(new_policies(parent.object.sections, change.type), given, own)
-    entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect)
-    await ports.librarian.make_entry(turn.service, entry)
-    return Done(made=True)
+    entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect, described=True)
+    made = await ports.librarian.make_entry(turn.service, entry)
+    return _done(made if isinstance(made, StoredObject) else None, made=True)
 
 
 async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:

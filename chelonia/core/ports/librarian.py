@@ -175,7 +175,8 @@ class ReportAnswer(msgspec.Struct, frozen=True):
 
 
 class MakeEntry(msgspec.Struct, frozen=True):
-    """Make an entry and its name at once. `parent` "" makes the root. `sections`: policy, metadata, states, ..."""
+    """Make an entry and its name at once. `parent` "" makes the root. `sections`: policy, metadata, states, ...
+    `described`: the answer is the entry, and not its GUID alone."""
 
     parent: Guid
     name: str
@@ -183,6 +184,7 @@ class MakeEntry(msgspec.Struct, frozen=True):
     owner: Dn
     sections: Sections
     expect: Expect = ()
+    described: bool = False
 
 
 class Unlink(msgspec.Struct, frozen=True):
@@ -515,8 +517,8 @@ class Librarian(Protocol):
         """Apply a Shepherd's report about its own replicas, once and in order."""
         ...
 
-    async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
-        """Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
+    async def make_entry(self, call: Call, request: MakeEntry) -> Guid | StoredObject:
+        """Returns: its GUID, or as `change_entry`. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
         ...
 
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:

@@ -69,6 +69,8 @@ from chelonia.librarian.world import World
 
 SWEEP_PAGE = 500
 """Expired reservations removed in one transact."""
+_UNMADE: Filter = (*tree.ENTRY, Needed("parents"))
+"""What removing a collection needs of it; not its names, which may be many."""
 _DESCRIBED: Filter = (*SUMMARISED, Needed("node"), Needed("mountpoint"), Needed("tally", "changed"))
 """What the attributes of any entry are made of."""
 
@@ -164,7 +166,7 @@ class Names:
 
     # --- making -----------------------------------------------------------------------------------------------------
 
-    async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
+    async def make_entry(self, call: Call, request: MakeEntry) -> Guid | StoredObject:
         """Make an entry and its name."""
         guid, tries = Guid(self._world.ids.uuid()) if request.parent else ROOT, count()
 
@@ -175,7 +177,8 @@ class Names:
                 await self._absent(call, ROOT)
             return await self.draft(call, tree.make_entry(request, guid, slot, self._now()), guid, fresh(guid))
 
-        return Guid((await self._records.apply(call, build)).memo)
+        memo, left = await self._left(call, request, build)
+        return left or Guid(memo)
 
     async def new(self, call: Call, request: NewRequest) -> NewOutcome:
         """Make an entry object without a name (`new` of the original, in one transact)."""
@@ -260,14 +263,14 @@ class Names:
 
     async def unmake(self, call: Call, request: Unmake) -> None:
         """Remove an empty collection and its names."""
+        tries = count()
 
         async def build() -> PlannedTransact:
-            entry = await self._records.one(call, entry_id(request.guid), tree.ENTRY)
+            first = next(tries) == 0
+            entry = await self._records.one(call, entry_id(request.guid), _UNMADE)
             tree.check_unmakable(entry)
-            await self._emptied(call, entry)  # before all of it is read: with many names that would cost as many
-            entry = await self._records.one(call, entry.id)
-            tree.check_unmakable(entry)  # somebody else may have unmade it meanwhile
-            doomed = await self._doomed(call, entry)
+            await self._emptied(call, entry, swept=not first)
+            doomed = await self._doomed(call, entry, presumed=first)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid)
 
@@ -285,11 +288,14 @@ class Names:
             return RemoveOutcome(request_id, failed(error))
         return RemoveOutcome(request_id, "removed")
 
-    async def _emptied(self, call: Call, collection: StoredObject) -> None:
-        """Sweep expired reservations out of a collection. Raises: NOT_EMPTY when anything else is in it."""
+    async def _emptied(self, call: Call, collection: StoredObject, *, swept: bool = True) -> None:
+        """Sweep expired reservations out of a collection, and uploads; not `swept`: there nearly always are none, and
+        the transact finds any. Raises: NOT_EMPTY when anything else is in it."""
         inside = await self._records.scan(call, collection.id, "entries", "", 1)
         if inside.items:
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "the collection is not empty")
+        if not swept:
+            return
         held = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
         elements = tree.sweep_reservations(collection.id, held.items, self._now())
         if elements:
@@ -342,16 +348,16 @@ class Names:
                 elements = tree.move(request, view, self._now(), self._keep_ms)
             return await self.draft(call, self._resting(request, elements, view.child), request.child, *changed)
 
-        return await self._left(call, request, build)
+        return (await self._left(call, request, build))[1]
 
     def _resting(self, request: ChangeEntry | MoveEntry, elements: list[Element], entry: StoredObject) -> list[Element]:
         """What is told of an entry after its change is of the state that it was read in."""
         return [*elements, check(entry.id, version(entry.version))] if request.described else elements
 
     async def _left(
-        self, call: Call, request: ChangeEntry | MoveEntry, build: Callable[[], Awaitable[PlannedTransact]]
-    ) -> StoredObject | None:
-        """Apply a change of one entry; returns how it has left it, if that is asked and known."""
+        self, call: Call, request: MakeEntry | ChangeEntry | MoveEntry, build: Callable[[], Awaitable[PlannedTransact]]
+    ) -> tuple[str, StoredObject | None]:
+        """Apply a change of one entry; returns its memo, and how it has left the entry, if that is asked and known."""
         left: tuple[StoredObject, ...] = ()
 
         async def built() -> PlannedTransact:
@@ -362,7 +368,7 @@ class Names:
             return draft
 
         outcome = await self._records.apply(call, built)
-        return left[0] if request.described and left and not outcome.recalled else None
+        return outcome.memo, left[0] if request.described and left and not outcome.recalled else None
 
     async def _move_view(self, call: Call, request: MoveEntry, *, presumed: bool) -> MoveView:
         epoch, child = await self._records.get(
@@ -420,7 +426,7 @@ class Names:
             elements = tree.change_entry(request, entry, self._now())
             return await self.draft(call, self._resting(request, elements, entry), request.guid, entry)
 
-        return await self._left(call, request, build)
+        return (await self._left(call, request, build))[1]
 
     async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
         """Change how many replicas a file wants. Returns: the content whose blobs are still to be told."""

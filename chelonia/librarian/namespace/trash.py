@@ -57,7 +57,9 @@ def keep(file: StoredObject, until: Ms, now: Ms) -> list[Element]:
     kind = file.value("entry", "type")
     facts = {"type": kind, "deleted_ms": str(now), "until_ms": str(until)}
     elements = [put(file.id, "entry", "type", TYPE_TRASHED, version(file.version))]
-    elements += [check(file.id, empty("entries"), empty("pending"))] if kind == TYPE_COLLECTION else []
+    elements += (
+        [check(file.id, empty("entries"), empty("pending"), empty("uploads"))] if kind == TYPE_COLLECTION else []
+    )
     elements += [put(file.id, "trashed", prop, value) for prop, value in facts.items()]
     elements.append(put(TRASH_OBJECT, "due", due_key(until, file.id), file.value("entry", "owner") or _NOBODY))
     return elements + [put(TRASH_OBJECT, "formerly", key, file.id) for key in _former_keys(file, now)]

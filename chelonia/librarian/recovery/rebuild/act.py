@@ -649,6 +649,7 @@ class Rebuilding:
     async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
         owner = self._on.settings.root_owner
         made = await self._tools.names.make_entry(self._on.call, MakeEntry(parent, name, TYPE_COLLECTION, owner, {}))
+        assert not isinstance(made, StoredObject), "it is told only when asked for"
         self._progress.count("collections made")
         self._progress.note(f"the collection {name!r} above {ln} was made anew: its owner and policy are not known")
         return made

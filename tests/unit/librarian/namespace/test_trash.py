@@ -155,7 +155,7 @@ async def test_of_two_who_unmake_a_collection_one_hears_that_it_is_gone(monkeypa
         others, scan = [Unmake(data)], Records.scan
 
         async def meanwhile(records: Records, call: Call, obj: ObjectId, section: str, after: str, limit: int) -> Page:
-            if section == "pending" and others:
+            if section == "entries" and others:
                 await made.service.unmake(BARTENDER, others.pop())
             return await scan(records, call, obj, section, after, limit)
 
