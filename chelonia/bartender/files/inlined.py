@@ -41,12 +41,13 @@ async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) 
     (kept,) = turn.stored
     record = writing.record_type(inline.checksums)
     facts = FileFacts(begin.size, getattr(begin.checksums, record), record, begin.wanted)
-    after = await writing.commit(
+    done = await writing.commit(
         ports, turn, change, facts, CommitFile(ready, kept.begun, kept.receipts, kept.begin.replaces != "")
     )
-    ports.storing.named(kept.receipts)
+    if done.blob == kept.begun.blob:  # else an earlier try of this call has named its own copies
+        ports.storing.named(kept.receipts)
     note = await ports.shepherds.shortage(turn.service, begin.wanted)
-    return Done(after, made=there is None, note=note)
+    return Done(writing.committed(done), made=there is None, note=note)
 
 
 def _begin(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> BeginPut:

@@ -19,7 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
 from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.extents import check_extents
-from chelonia.core.contents.uploads import BeginPut, CommitFile, Expect
+from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expect
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
@@ -86,26 +86,25 @@ async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
     begin = token.begin
     ready, there = await ready_to_write(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
-    after = await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
-    return Done(after, made=there is None)
+    done = await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
+    return Done(committed(done), made=there is None)
 
 
-async def commit(
-    ports: Ports, turn: ElementCall, change: Write, facts: FileFacts, order: CommitFile
-) -> Attributes | None:
-    """Have the file made, or its bytes swapped. `order.renew`: the upload began for a file that was there then.
-
-    Returns: its attributes after it, where they are known.
-    """
+async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFacts, order: CommitFile) -> Committed:
+    """Have the file made, or its bytes swapped. `order.renew`: the upload began for a file that was there then."""
     ready = order.begin
     told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, order.begun.blob))
     renew = order.renew and not ready.replaces
     try:
-        done = await ports.librarian.commit_file(
+        return await ports.librarian.commit_file(
             turn.service, replace(order, begin=replace(ready, sections=told), renew=renew)
         )
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
+
+
+def committed(done: Committed) -> Attributes | None:
+    """The attributes of a file as it was committed, where they are known."""
     return attributes_of(done.entry) if done.entry is not None else None
 
 

@@ -152,6 +152,24 @@ async def test_shepherds_hear_once_what_was_named_of_what_they_stored(stage: Sta
 
 
 @scene
+async def test_what_a_repeat_stored_again_is_not_called_named(stage: Stage) -> None:
+    """The transact of the first try named the copies of that one: a Shepherd that took others for files kept them."""
+    await stage.add_shepherds("s1")
+    change, joe = (Write(at("/f"), inline=Inline(DATA, 1)),), JOE.keyed(RequestKey("k"))
+
+    async def meanwhile() -> None:
+        assert isinstance((await stage.bartender.files.apply(joe, change))[0], Done)
+
+    stage.between.before["commit_file"] = meanwhile
+    assert isinstance((await stage.bartender.files.apply(joe, change))[0], Done)
+    assert isinstance((await stage.bartender.files.apply(JOE, (Write(at("/g"), inline=Inline(DATA, 1)),)))[0], Done)
+    _, second, _ = small = stage.named("s1").small
+    (location,) = (await stage.stat("/f", ADMIN))["locations"]
+    assert location.endswith(second)
+    assert [blob.named for blob in small.values()] == [(), (), (second,)]
+
+
+@scene
 async def test_a_slow_one_is_not_waited_for_once_the_bytes_are_durable(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2", "s3")
     stage.named("s2").slow_ms = 2000
