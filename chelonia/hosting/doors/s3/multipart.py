@@ -133,7 +133,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     now, there = await seen_to_change(parts, ask, writes=True)
     now = now.at(now.apart) if now.marks else now
     when, ask = await conditions(parts, now, there), _of_upload(ask)
-    final = versions.staged(parts, now, there, _tag(ask))
+    final = await versions.staged(parts, now, there, _tag(ask))
     first, version = ANY if final.final else when, versions.Headers()
     try:
         arrived = await _all_parts(parts, ask)

@@ -154,7 +154,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
             return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
         request, ask = replace(request, body=_behind(first, request.body)), ask.at(ask.apart)
         ask = replace(ask, exchange=replace(ask.exchange, request=request))
-    ask = versions.staged(parts, ask, known.there)
+    ask = await versions.staged(parts, ask, known.there)
     placing = Placing(ask.place, request.length, wanted=known.copies, parents=True)
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
@@ -274,11 +274,12 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
         try:
             return await _copied(parts, ask, source, there)
         except CheloniaError as error:
-            if error.kind is not Kind.PRECONDITION or not left:
+            moved = error.kind is Kind.NOT_FOUND and "versionId" in source.query  # from its key, or back to it
+            if not (moved or error.kind is Kind.PRECONDITION) or not left:
                 raise
             etag = there.attributes.etag
             source, there = await found(parts, source_of(parts, ask), Want.USER)
-            if there.attributes.etag == etag:
+            if there.attributes.etag == etag and not moved:
                 raise  # it is the object's own condition that does not hold
     raise AssertionError("the last try returns or raises")
 
@@ -294,7 +295,7 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
             return xml_answer(answers.copied(*_stamp(await _mark(parts, ask, kept, when), there)))
         ask = ask.at(ask.apart)
     itself = ask.place == source.place
-    ask = versions.staged(parts, ask, ready_to.there)
+    ask = await versions.staged(parts, ask, ready_to.there)
     place, version = ask.place, versions.Headers()
     if itself and not source.query and not anew:
         cause = "This copy request is illegal because it is trying to copy an object to itself without changing "

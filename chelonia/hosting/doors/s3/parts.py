@@ -259,12 +259,13 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
 
 @dataclass(frozen=True, slots=True)
 class KeptVersion:
-    """A version that does not have its key any more, or (`removed`) a delete marker."""
+    """A version that does not have its key any more, or (`removed`) a delete marker. `order`: of what came after it."""
 
     place: LogicalName
     version: str
     removed: bool
     guid: Guid
+    order: str
 
 
 async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
@@ -282,7 +283,9 @@ async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
             raise
         for each in filter(is_kept, page.entries):
             there = LogicalName(place.start, (*place.parts, *each.name.split("/")))
-            out.append(KeptVersion(there, version_in(each), each.attributes.type == TYPE_SYMLINK, each.attributes.guid))
+            known, (_, order) = each.attributes, versions.named(each.name) or ("", "")
+            is_marker, order = known.type == TYPE_SYMLINK, order[: versions.ORDER]
+            out.append(KeptVersion(there, version_in(each), is_marker, known.guid, order))
         after, more = page.after, bool(page.after) and not limit
     return out
 

@@ -59,12 +59,12 @@ async def state_of(parts: S3Parts, ask: Ask) -> str:
     return await bucket_state(parts, ask, bucket)
 
 
-def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:
+async def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:
     """The same request, about where its new version is stored first, if what has the key is to be kept; `tag`: how its
     order ends."""
     if ask.versioning != ENABLED and not (ask.versioning == SUSPENDED and ask.current not in ("", NULL)):
         return ask
-    order = _order(parts, there, tag)
+    order = await _order(parts, ask, there, tag)
     version = order if ask.versioning == ENABLED else ""
     return replace(ask.at(place_of(ask, order)), final=ask.place, version=version)
 
@@ -118,19 +118,25 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
     for left in range(TRIES, -1, -1):
         here, there = await seen_to_change(parts, ask)
         when.require(here.place, there.attributes if there else None)
-        order = _order(parts, there)
+        order = await _order(parts, here, there)
         marker = order if here.versioning == ENABLED else NULL
         mark = Make(place_of(ask, order), TYPE_SYMLINK, target=marker, parents=True)
         await apply(parts.plain, ask.exchange.call, mark)
         try:
             if there is not None:
                 await _put_aside(parts, here, there, order)
+            elif (await seen_to_change(parts, ask))[
+                1
+            ] is not None:  # it came back to its key, before the marker was there
+                raise _busy(ask)
             if marker == NULL:
                 await _without_null(parts, ask, mark.place)
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
+            if error.kind not in _RACES:
+                raise  # what has the key may be behind the marker by now
             await apply_all(parts.plain, ask.exchange.call, (Remove(mark.place, Removing.KEY),))
-            if error.kind not in _RACES or not left:
+            if not left:
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -175,7 +181,7 @@ async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
     elif newest and not newest[0].removed:
         done = await apply(parts.plain, call, Move(ask.place, newest[0].place, Over.EXCHANGE, when=when))
         if done.attributes is None or done.attributes.guid != there.attributes.guid:
-            raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
+            raise _busy(ask)
         gone = Remove(newest[0].place, Removing.KEY, when=_pinned(done.attributes))
         await apply(parts.plain, call, gone)
     else:
@@ -188,12 +194,26 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     if at < 0:
         again, _ = await seen(parts, ask, Want.USER)
         if again.current != ask.current:  # it may have come back to its key meanwhile
-            raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
+            raise _busy(ask)
         return KeyRemoved(ask.target.key, version)
     if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
-        await apply(parts.plain, ask.exchange.call, Move(known[1].place, ask.place, parents=True))
+        await _brought_back(parts, ask, known[1], known[0])
     await _gone(parts, ask, known[at])
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
+
+
+async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion) -> None:
+    """Give a version its key again. Raises: CONFLICT, when the key has been removed anew meanwhile."""
+    done = await apply(parts.plain, ask.exchange.call, Move(each.place, ask.place, parents=True))
+    if [now.guid for now in await kept(parts, in_own_name(parts, ask), 1)] != [
+        marker.guid
+    ] and done.attributes is not None:
+        await apply(parts.plain, ask.exchange.call, Move(ask.place, each.place, when=_pinned(done.attributes)))
+        raise _busy(ask)
+
+
+def _busy(ask: Ask) -> CheloniaError:
+    return CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
 
 
 async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
@@ -202,7 +222,7 @@ async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
     if isinstance(there, Failure):
         raise there.error(ask.operation)
     if there.attributes.guid != each.guid:
-        raise CheloniaError(Kind.CONFLICT, subject=str(each.place), cause="versions of the key are being removed")
+        raise _busy(ask)
     gone = Remove(each.place, Removing.KEY, when=_pinned(there.attributes))
     await apply(parts.plain, ask.exchange.call, gone)
 
@@ -239,9 +259,12 @@ def copied_fields(source: Ask, there: Looked) -> Headers:
     return tuple(("x-amz-copy-source-version-id", version) for _, version in version_fields(source, there))
 
 
-def _order(parts: S3Parts, there: Looked | None, tag: str = "") -> str:
+async def _order(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> str:
     """The order of what comes now: before all that the key has had, whatever clocks say."""
-    least = max(there.attributes.modified_ns, versions.instant_of(version_of(there.user))) + MS_NS if there else 0
+    before = [versions.instant_of(each.order) for each in await kept(parts, in_own_name(parts, ask), 1)]
+    if there is not None:  # what came back to its key, or came to it late, is older than what is kept
+        before += there.attributes.modified_ns, versions.instant_of(version_of(there.user))
+    least = max(before, default=-MS_NS) + MS_NS
     return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), tag or secrets.token_hex(4))
 
 

@@ -18,7 +18,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Ms, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Listed, Listing, Look, Looked, Set
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Listed, Listing, Look, Looked, Move, Set
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
@@ -232,6 +232,67 @@ def test_versions_come_in_the_order_of_their_writes_whatever_clocks_say(
         monkeypatch.setattr(SystemClock, "now_ms", lambda clock, told=told: told)
         versions.append(kept.put("k", b"x"))
     assert [version for _, version, _ in kept.history()] == versions[::-1]
+
+
+def test_what_follows_a_marker_is_newer_whatever_clocks_say(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal by a front end whose clock is ahead: what was put after it counted as older than its marker."""
+    first = kept.put("k", b"one")
+    now_ms = SystemClock().now_ms()
+    with monkeypatch.context() as ahead:
+        ahead.setattr(SystemClock, "now_ms", lambda clock: now_ms + 60_000)
+        marker = kept.ask("DELETE", "/lab/k").version
+    second, third = kept.put("k", b"two"), kept.put("k", b"three")
+    assert [version for _, version, _ in kept.history()] == [third, second, marker, first]
+    kept.ask("DELETE", f"/lab/k?versionId={third}")
+    assert kept.ask("GET", "/lab/k").body == b"two"
+
+
+def test_a_marker_that_is_removed_while_another_is_made_brings_nothing_back(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, before = kept.put("k", b"one"), kept.ask("DELETE", "/lab/k").version
+    apply, made = kept.files.apply, list[str]()
+
+    async def remove(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if not made and any(isinstance(change, Move) for change in changes):
+            made.append("")
+            made[0] = (await kept._ask("DELETE", "/lab/k", b"", JOE, {})).version
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", remove)
+    assert kept.ask("DELETE", f"/lab/k?versionId={before}").status == 204
+    assert kept.ask("GET", "/lab/k").status == 404
+    assert kept.history() == [("k", made[0], "marker*"), ("k", first, "")]
+
+
+def test_a_version_is_copied_while_its_key_is_removed(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, apply, removed = kept.put("k", b"one"), kept.files.apply, list[str]()
+
+    async def remove(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Clone) and not removed:
+            removed.append((await kept._ask("DELETE", "/lab/k", b"", JOE, {})).version)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", remove)
+    assert kept.ask("PUT", "/lab/to", x_amz_copy_source=f"lab/k?versionId={first}").status == 200
+    assert removed
+    assert kept.ask("GET", "/lab/to").body == b"one"
+
+
+def test_a_removal_of_unknown_outcome_leaves_its_marker(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the newest version of the list was one that its key did not answer with."""
+    first, apply = kept.put("k", b"one"), kept.files.apply
+
+    async def unheard(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        answers = await apply(call, changes)
+        if isinstance(changes[0], Move):
+            raise CheloniaError(Kind.UNAVAILABLE)
+        return answers
+
+    monkeypatch.setattr(kept.files, "apply", unheard)
+    assert kept.ask("DELETE", "/lab/k").status == 503
+    assert [(version, what) for _, version, what in kept.history()][1:] == [(first, "")]
+    assert kept.history()[0][2] == "marker*"
 
 
 @pytest.mark.parametrize("key", ["k", "k" * 200, "a//k"])
