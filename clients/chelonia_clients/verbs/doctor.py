@@ -29,6 +29,8 @@ from chelonia_clients.settings import Settings
 
 DAYS_LEFT_MIN: Final = 7.0
 PROXY_HOURS_LEFT_MIN: Final = 1.0
+SLOW_MS: Final = 2_000.0
+"""An answer to a question for one name that takes longer is worth a word."""
 SKEW_S_MAX: Final = 30.0
 """Tickets and proxies are judged by clocks: half a minute apart is where trouble begins."""
 
@@ -196,7 +198,10 @@ async def _look_at_bartender(report: DoctorReport, http: HttpClient, url: str) -
     except CheloniaError as error:
         report.bad(topic, f"stat / fails: {error.cause or error.kind.value}", cure_of(error))
         return
-    report.good(topic, f"answers stat / in {_since(started):.0f} ms")
+    took_ms = _since(started)
+    report.good(topic, f"answers stat / in {took_ms:.0f} ms")
+    if took_ms > SLOW_MS:
+        report.note(topic, "that is slow: its machine or the line is busy; `chelonia admin status` may say more")
 
 
 def cure_of(error: CheloniaError) -> str:

@@ -117,8 +117,11 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
         "host": urlsplit(url).netloc,
         "id": environ.get("AWS_ACCESS_KEY_ID", "<id of `chelonia s3 key create`>"),
         "secret": environ.get("AWS_SECRET_ACCESS_KEY", "<its secret>"),
-        "ca": environ.get("AWS_CA_BUNDLE", "<the CA's certificate, a PEM file>"),
+        "ca": environ.get("AWS_CA_BUNDLE", "ca.pem"),
     }
+    if values["ca"] == "ca.pem":
+        where = session.settings().files.ca_dir or "/etc/grid-security/certificates"
+        session.out.say(f"# ca.pem: cat {where}/*.0 > ca.pem", "")
     for tool in tools or SNIPPETS:
         head, text = SNIPPETS[tool]
         session.out.say(f"# {head.format(**values)}", *text.format(**values).split("\n"), "")

@@ -20,7 +20,7 @@ makeCollection /new | unmakeCollection /empty | putFile local/f /c/g | putFile -
 getFile -r /c all | sync local chelonia:/c | sync -n --delete chelonia:/c local | cp chelonia:/c/f chelonia:/c/h
 mv /c/f /c/i | move /c/f /c/k | ln /c/f /c/l | rm /c/f | rm -r /c | delFile /c/f | undelete --list | unlink /c/f
 modify /c/f set states neededReplicas 2 | policy /c | policy /c set ALL +read | makeMountPoint /m gsiftp://h/p
-unmakeMountPoint /mount | setup | version | help ls | completion bash
+unmakeMountPoint /mount | setup | s3 configure aws --endpoint https://h:1 | version | help ls | completion bash
 """
 """Command lines that go well."""
 REFUSED = """
@@ -72,6 +72,13 @@ def test_what_is_refused_is_one_document_with_the_reason_and_its_exit_code(clust
     code, said = document(cluster, words[1:])
     assert code == int(words[0]), said
     assert words[1] == "doctor" or (isinstance(said["error"], dict) and said["error"]["cause"])
+
+
+def test_s3_configure_says_how_the_file_of_cas_is_made(cluster: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    lines = cluster("--ca-dir", "/grid/cas", "s3", "configure", "rclone", "--endpoint", "https://h:1").lines
+    assert lines[0] == "# ca.pem: cat /grid/cas/*.0 > ca.pem"
+    assert "`rclone --ca-cert ca.pem ls chelonia:bucket`" in lines[2]
 
 
 def test_no_verb_is_left_out() -> None:
