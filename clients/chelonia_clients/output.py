@@ -75,6 +75,8 @@ class Output:
         if line:
             self.say(line)
         self.tell(describe(error))
+        if error.kind in (Kind.UNTRUSTED, Kind.EXPIRED) and self.error is None:
+            self.tell("`chelonia doctor` looks at certificates, CAs and clocks, and names the cure.")
         self.blame(error)
         if self.as_json:
             self.results.append({"ok": False, **facts, "error": error_facts(error)})

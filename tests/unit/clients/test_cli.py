@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import TABLE, Kind
+from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.values import replace
 from chelonia_clients import connect
@@ -43,6 +43,17 @@ def test_mkdir_with_parents_makes_what_is_missing_and_minds_nothing(chelonia: Co
     for _ in range(2):
         assert chelonia("mkdir", "-p", "/a/b/c").code == 0
     assert fake.names() == ["/a", "/a/b", "/a/b/c"]
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Kind.UNTRUSTED, 1), (Kind.EXPIRED, 1), (Kind.DENIED, 0)])
+def test_what_is_wrong_with_certificates_is_for_the_doctor(
+    chelonia: Command, monkeypatch: pytest.MonkeyPatch, kind: Kind, named: int
+) -> None:
+    async def refused(*_: object) -> None:
+        raise CheloniaError(kind, "connect", "https://h:1", "the peer's certificate is refused")
+
+    monkeypatch.setattr(Client, "stat", refused)
+    assert chelonia("stat", "/a", "/b").err.count("`chelonia doctor`") == named
 
 
 def test_mount_points(chelonia: Command) -> None:
