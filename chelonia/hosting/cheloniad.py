@@ -28,7 +28,7 @@ from chelonia.hosting.config_looks import local_problems
 from chelonia.hosting.logging_setup import LogSettings, configure
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import of_a_broken_connection
-from chelonia.hosting.net.quick_aiohttp import aiohttp  # noqa: F401 - before whoever else loads it, and more slowly
+from chelonia.hosting.net.quick_bodies import aiohttp  # noqa: F401 - before whoever else loads it, and more slowly
 from chelonia.hosting.node import Node
 from chelonia.hosting.setup import cli_ahash, cli_ca, cli_init, cli_join, cli_store
 from chelonia.hosting.setup.cli_ca import whole_number

@@ -61,6 +61,7 @@ class Session:
                 self.out.tell(f"Bartenders: {' '.join(settings.bartenders)}")
             self._client = connect.open_client(settings, self.environ, self._trace, self.out.tell)
             self._client.remark = self.remark
+            self._client.http.loads = "chelonia.hosting.net.quick_bodies"
         return self._client
 
     def administrator(self) -> Administrator:

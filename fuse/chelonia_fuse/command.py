@@ -41,7 +41,7 @@ class Request:
 
 async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, replicas: int) -> None:
     """Mount, and return when it was unmounted. Raises: BAD_CONFIG, NOT_FOUND, DENIED, ..."""
-    importlib.import_module("chelonia.hosting.net.quick_aiohttp")  # else the first large file waits for it, and longer
+    importlib.import_module("chelonia.hosting.net.quick_bodies")  # else the first large file waits for it
     options = mount_options.parse(request.options)
     mountpoint = Path(request.mountpoint).resolve()
     if not mountpoint.is_dir():

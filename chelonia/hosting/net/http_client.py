@@ -8,6 +8,7 @@ Invariant: queries (they may hold tickets) never reach an error text or a log li
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import socket
 import ssl
@@ -141,6 +142,8 @@ class HttpClient:
         self._closed = False
         self.compact: CompactClient | None = None
         """The same peers in the compact encoding; closed with this."""
+        self.loads = "aiohttp"
+        """What is imported before the first request; a program of ours may know a quicker way."""
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -169,6 +172,8 @@ class HttpClient:
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Streaming]:
         """Send and give the answer with its body still to be read. Raises: as `request`; what the body raised."""
+        if self._session is None:
+            importlib.import_module(self.loads)
         import aiohttp  # not above: it takes long to load, and many a command needs none
 
         target = target_of(sending.url)
