@@ -27,13 +27,26 @@ FILES_OPEN_MAX: Final = 512
 """Copies whose file is kept open: half of what a process may have by default."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Fetch:
-    """Bytes on their way here."""
+    """Bytes on their way here, in order."""
 
     start: int
     end: int
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] = field(init=False)
+    _waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+
+    async def reached(self, end: int) -> None:
+        """Return once its bytes before `end` are here, or it has ended, well or not."""
+        self._waiting.append((end, asyncio.get_running_loop().create_future()))
+        await self._waiting[-1][1]
+
+    def came(self, at: int) -> None:
+        """Its bytes before `at` are here."""
+        for end, waiter in self._waiting:
+            if end <= at and not waiter.done():
+                waiter.set_result(None)
+        self._waiting = [each for each in self._waiting if each[0] > at]
 
 
 @dataclass(slots=True, eq=False)

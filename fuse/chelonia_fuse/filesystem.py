@@ -52,12 +52,13 @@ FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
 
 @dataclass(slots=True, eq=False)
 class Handle:
-    """An open file. `at`: where a program that reads on reads next; `window`: how far ahead of it to fetch."""
+    """An open file. `at`: where a program that reads on reads next; `run`: how much it has read so, one byte after the
+    other."""
 
     inode: Inode
     flags: int
     at: int = 0
-    window: int = 0
+    run: int = 0
 
     @property
     def writes(self) -> bool:
@@ -367,17 +368,13 @@ class FileSystem:
         """Bytes of an open file; fewer at its end."""
         inode = handle.inode
         copy = self.cache.of(inode)
+        handle.run = handle.run + size if offset == handle.at else 0
+        handle.at = offset + size
+        if handle.run and copy.staged.base > WINDOW_MIN and not inode.gone:
+            self._reader.ahead(inode, copy, offset, min(max(WINDOW_MIN, 4 * handle.run), WINDOW_MAX))
         if copy.staged.missing(offset, offset + size):
             await self._reader.ensure(inode, offset, offset + size)
-        data = copy.read(offset, size)
-        if offset == handle.at and copy.staged.base > WINDOW_MIN:
-            handle.window = min(max(WINDOW_MIN, 2 * handle.window), WINDOW_MAX)
-            if not inode.gone:
-                self._reader.ahead(inode, copy, offset + size, handle.window)
-        else:
-            handle.window = 0
-        handle.at = offset + size
-        return data
+        return copy.read(offset, size)
 
     async def write(self, handle: Handle, offset: int, data: bytes) -> int:
         """Change bytes of an open file, here."""

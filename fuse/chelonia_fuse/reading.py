@@ -32,7 +32,7 @@ BLOCKS: Final = (1024 * 1024, 256 * 1024, 64 * 1024)
 costs as much as 64 KiB on their way, and who reads much of a region will read the rest."""
 WINDOW_MIN: Final = 512 * 1024
 WINDOW_MAX: Final = 16 * 1024 * 1024
-"""How far ahead of a program that reads on; doubled with each read."""
+"""How far ahead of a program that reads on: four times what it has read in one go."""
 SOURCE_MS: Final = 5 * 60 * 1000
 """How long sources are used: half of how long a ticket to read lasts by default."""
 READABLE: Final = Want.SOURCES | Want.BYTES
@@ -55,6 +55,11 @@ def around(staged: Staged, start: int, end: int) -> tuple[int, int]:
     return start // size * size, min(-(-end // size) * size, max(staged.kept, end))
 
 
+def _parts(start: int, end: int) -> range:
+    """Where the requests for [start, end) begin."""
+    return range(start, end, PART_BYTES)[:PARTS_MAX]
+
+
 class CopyReader:
     """Fetches into copies."""
 
@@ -68,28 +73,23 @@ class CopyReader:
         copy = self._cache.of(inode)
         while missing := copy.staged.missing(start, end):
             first, last = missing[0]
-            running = [each.task for each in copy.fetching if each.start < last and each.end > first]
-            if running:
-                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            fetch = next((each for each in copy.fetching if each.start < last and each.end > first), None)
+            if fetch is not None:
+                await fetch.reached(min(last, fetch.end))
                 continue
             if copy.staged.base <= SMALL_BYTES:
-                first, last = 0, copy.staged.kept
+                whole = 0, copy.staged.kept
             else:
-                first, last = around(copy.staged, first, last)
-            await self._all(inode, copy, first, last)
-
-    async def _all(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
-        parts = [
-            self._begin(inode, copy, at, min(at + PART_BYTES, end)) for at in range(start, end, PART_BYTES)[:PARTS_MAX]
-        ]
-        results = await asyncio.gather(*(part.task for part in parts), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+                whole = around(copy.staged, first, last)
+            parts = [self._begin(inode, copy, at, min(at + PART_BYTES, whole[1])) for at in _parts(*whole)]
+            fetch = next(each for each in parts if each.end > first)
+            await fetch.reached(min(last, fetch.end))
+            if fetch.task.done():
+                fetch.task.result()
 
     def ahead(self, inode: Inode, copy: CachedCopy, start: int, window: int) -> None:
-        """Begin to fetch what a program will read next; of the end of the window once it is worth a request."""
-        end, least = min(start + window, copy.staged.kept), min(window // 4, PART_BYTES)
+        """Begin to fetch what a program reads on; of the end of the window once it is worth a request."""
+        end, least = min(start + window, copy.staged.kept), min(window // 2, PART_BYTES)
         for first, last in copy.staged.missing(start, end):
             for at in range(first, last, PART_BYTES):
                 if len(copy.fetching) >= PARTS_MAX:
@@ -101,26 +101,28 @@ class CopyReader:
                     self._begin(inode, copy, at, until)
 
     def _begin(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> Fetch:
-        fetch = Fetch(start, end, asyncio.create_task(self._fetch(inode, copy, start, end)))
+        fetch = Fetch(start, end)
+        fetch.task = asyncio.create_task(self._fetch(inode, copy, fetch))
         copy.fetching.append(fetch)
 
         def over(task: asyncio.Task[None]) -> None:
             copy.fetching.remove(fetch)
+            fetch.came(end)
             if not task.cancelled():
                 task.exception()  # whoever needs these bytes tries again, and hears of it
 
         fetch.task.add_done_callback(over)
         return fetch
 
-    async def _fetch(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
+    async def _fetch(self, inode: Inode, copy: CachedCopy, fetch: Fetch) -> None:
         staged = copy.staged
         ends = time.monotonic() + GIVE_UP_S
         for left in range(TRIES - 1, -1, -1):
-            missing = staged.missing(start, end)
+            missing = staged.missing(fetch.start, fetch.end)
             if not missing or copy.staged is not staged:
                 return
             try:
-                await self._part(inode, copy, missing[0][0], end)
+                await self._part(inode, copy, fetch, missing[0][0])
                 return
             except CheloniaError as error:
                 copy.source = None
@@ -128,8 +130,8 @@ class CopyReader:
                     raise
             await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S * 2 ** (TRIES - 1 - left)))
 
-    async def _part(self, inode: Inode, copy: CachedCopy, at: int, end: int) -> None:
-        staged, place = copy.staged, LogicalName(inode.guid, ())
+    async def _part(self, inode: Inode, copy: CachedCopy, fetch: Fetch, at: int) -> None:
+        staged, place, end = copy.staged, LogicalName(inode.guid, ()), fetch.end
         there = await self._source(inode, copy, at, end)
         if copy.staged is not staged:
             return
@@ -141,6 +143,7 @@ class CopyReader:
                     copy.store(first, memoryview(chunk)[first - at : last - at])
                     self._cache.took(last - first)
                 at += len(chunk)
+                fetch.came(at)
 
     async def _source(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> Looked:
         """Where to read from. A file of several blobs tells of one span only."""

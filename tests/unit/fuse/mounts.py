@@ -35,7 +35,7 @@ OWNER = Owner(1000, 100)
 
 class Network:
     """The port and the bytes of a twin, as one user reaches them; `away`: nothing does; `late`: the next answer of a
-    method is given when the event says so."""
+    method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first MiB."""
 
     def __init__(self, twin: MemoryFiles) -> None:
         self.twin = twin
@@ -43,6 +43,7 @@ class Network:
         self.reads = self.read_bytes = self.sent_bytes = 0
         self.asked: list[str] = []
         self.late: dict[str, asyncio.Event] = {}
+        self.slow_bytes: asyncio.Event | None = None
         self.before_apply: Callable[[], None] | None = None
 
     def check(self) -> None:
@@ -74,6 +75,8 @@ class Network:
         self.read_bytes += len(data)
         for at in range(0, len(data), 1 << 20):
             yield data[at : at + (1 << 20)]
+            if self.slow_bytes is not None:
+                await self.slow_bytes.wait()
 
     async def send(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int, start: int) -> Arrived:
         self.check()

@@ -29,6 +29,7 @@ from chelonia_fuse.staging import PIECES_MAX, Staged
 from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
 from tests.support.files import MemoryFiles
+from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
@@ -604,3 +605,16 @@ async def test_who_reads_on_costs_few_requests(mount: Trial, other: Trial) -> No
     assert b"".join(seen) == LARGE * 16
     assert mount.network.reads <= 24
     assert mount.network.read_bytes == size
+
+
+async def test_a_read_waits_for_its_own_bytes_alone(mount: Trial, other: Trial) -> None:
+    await other.write("f", LARGE * 4)
+    handle, size = await mount.open("f", os.O_RDONLY), 4 * len(LARGE)
+    mount.network.slow_bytes = asyncio.Event()
+    everything = asyncio.create_task(mount.system.read(handle, 0, size))
+    await poll_async(lambda: mount.cache.bytes >= 1 << 20)
+    assert await mount.system.read(handle, 4096, 8192) == (LARGE * 4)[4096 : 4096 + 8192]
+    assert not everything.done()
+    mount.network.slow_bytes.set()
+    assert await everything == LARGE * 4
+    await mount.close(handle)
