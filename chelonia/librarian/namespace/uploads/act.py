@@ -20,7 +20,7 @@ from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob, facts_of
-from chelonia.librarian.metadata.elements import expectations
+from chelonia.librarian.metadata.elements import check, expectations, unset
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.metadata.seal import seal, sealed
 from chelonia.librarian.namespace import tree
@@ -166,7 +166,7 @@ class FileUploads:
                 await self._check_unused(call, new, first)
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now())
-                elements = expectations(begin.expect) + elements + await self._overtaken(call, begin)
+                elements = expectations(begin.expect) + elements + await self._overtaken(call, begin, presumed=first)
                 return await self._names.draft(call, elements, memo, over.file)
             # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
             slot = await self._names.slot(call, begin.parent, begin.name, presumed=first)
@@ -188,9 +188,11 @@ class FileUploads:
             used = tuple(Needed("file", location.reference) for location in new.locations)
             uploads.check_unused(await self._records.get(call, ids, used))
 
-    async def _overtaken(self, call: Call, begin: BeginPut) -> list[Element]:
+    async def _overtaken(self, call: Call, begin: BeginPut, *, presumed: bool) -> list[Element]:
         """Give up the owner's own earlier upload to the same name: it must not overwrite the newer bytes when it comes
-        through late."""
+        through late. `presumed`: there is none, until the transact finds one."""
+        if presumed and begin.parent:
+            return [check(entry_id(begin.parent), unset("pending", begin.name))]
         slot = await self._names.slot(call, begin.parent, begin.name) if begin.parent else None
         if slot is None or slot.pending is None or slot.pending.value("entry", "owner") != begin.owner:
             return []
