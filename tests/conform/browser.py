@@ -28,6 +28,7 @@ from tests.support.polling import poll
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 WAIT_S = 300
+"""A browser on a busy machine takes a minute to start."""
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--ignore-certificate-errors"]
 
 
@@ -74,7 +75,7 @@ class Browser:
 
     def agrees(self) -> None:
         """Say yes to what the page asks."""
-        asked = poll(self._question, 60, what="the page asks")
+        asked = poll(self._question, WAIT_S, what="the page asks")
         assert "Replace it?" in asked, asked
         self._ask("/alert/accept", {})
 
@@ -139,11 +140,11 @@ def look(cluster: Cluster, scratch: Path) -> None:
         assert window.run("return document.querySelector('pre').textContent") == "<script>alert(1)</script>"
         window.open(seen)
         wide = "return document.querySelector('img').naturalWidth"
-        poll(lambda: window.run(wide) == 40, 20, what="the picture is shown")
+        poll(lambda: window.run(wide) == 40, WAIT_S, what="the picture is shown")
         window.open(asyncio.run(link(cluster, "/box", upload=True)))
         assert window.run("return !document.getElementById('drop').hidden"), "the script runs"
         window.choose("#pick", file)
-        poll(lambda: file.name in window.names(), 60, what="the upload is on the page")
+        poll(lambda: file.name in window.names(), WAIT_S, what="the upload is on the page")
         assert (
             cluster.request("GET", f"{cluster.files_url}/box/a%20name%20&%20%3Cb%3E.txt?proxy").body
             == file.read_bytes()
@@ -152,7 +153,11 @@ def look(cluster: Cluster, scratch: Path) -> None:
         window.choose("#pick", file)
         window.agrees()
         told = "return document.getElementById('told').textContent"
-        poll(lambda: "precondition" in window.run(told) or "denied" in window.run(told), 60, what="it is refused again")
+        poll(
+            lambda: "precondition" in window.run(told) or "denied" in window.run(told),
+            WAIT_S,
+            what="it is refused again",
+        )
         refused = [line for line in window.complaints() if "412" not in line and "403" not in line]
         assert refused == [], refused
 
@@ -179,11 +184,10 @@ def look_without_scripts(cluster: Cluster, scratch: Path) -> None:
         for url, told in (
             (shared.replace("/plain/?", "/plain/none?"), "not-found"),
             (shared[:-4] + "AAAA", "Copy the link whole"),
-            (shared.partition("?")[0], "no certificate"),
         ):
             window.open(url)
             assert told in " ".join(window.texts("//main")), (url, window.texts("//body"))
-        refused = [line for line in window.complaints() if not any(code in line for code in ("404", "401", "403"))]
+        refused = [line for line in window.complaints() if not any(code in line for code in ("404", "401"))]
         assert refused == [], refused
 
 

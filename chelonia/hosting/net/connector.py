@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from typing import Any
 
 import aiohttp
@@ -37,5 +39,11 @@ class Connector(aiohttp.TCPConnector):
             made.append(_Handler(self._loop))
             return Buffered(made[-1], self._buffer)
 
-        transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)
+        try:
+            transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)
+        except RuntimeError as error:
+            # uvloop has not yet closed a connection whose handshake was given up, and its number is a new one's already
+            if "used by transport" not in str(error):
+                raise
+            raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED)) from error
         return transport, made[-1]

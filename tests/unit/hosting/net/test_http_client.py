@@ -259,3 +259,17 @@ async def test_a_program_s_stderr_is_spared_what_concerns_our_connections_alone(
             await client.request(Sending("GET", f"http://127.0.0.1:{server.port}/"))
         loop.call_exception_handler(broken)
         assert told == ["Fatal error on SSL protocol"]
+
+
+async def test_a_number_that_a_connection_given_up_still_has_is_trouble_of_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """uvloop says so of a new connection, until one whose handshake was given up has been closed a turn later."""
+
+    async def taken(**_: Any) -> None:
+        raise RuntimeError("File descriptor 37 is used by transport <TCPTransport closed=False reading=True 0x1>")
+
+    monkeypatch.setattr("aiohappyeyeballs.start_connection", taken)
+    async with client_of(None) as client:
+        error = await failure(client, Sending("GET", "http://127.0.0.1:1/"))
+    assert error.kind is Kind.NETWORK
