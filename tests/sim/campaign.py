@@ -26,7 +26,7 @@ from tests.sim.replication_scenario import replication
 from tests.sim.scenario import crashes_and_loss
 from tests.sim.scenario_churn import churn
 from tests.sim.scenario_slow import slow_copy
-from tests.sim.scenario_swarm import copying_swarm, swarm
+from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import run_virtual
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,7 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
     "churn": churn,
     "swarm": swarm,
     "copies": copying_swarm,
+    "versions": versioned_swarm,
     "slow": slow_copy,
     "replication": replication,
 }

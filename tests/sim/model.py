@@ -134,6 +134,8 @@ class Story:
     """All that users of one group of names were told, and every tree that explains it. `trash`: what is deleted is
     kept for the whole run."""
 
+    begun: At = BEGUN
+
     def __init__(self, names: int, *, trash: bool = False) -> None:
         self._configs: set[Config] = {(Tree((NOTHING,) * names, trash=() if trash else None), ())}
         self._pending: dict[int, Op] = {}
@@ -150,12 +152,12 @@ class Story:
         """A user asks for something."""
         self._told.append(f"#{op.id} {op} ...")
         self._pending[op.id] = op
-        self._configs = {(tree, (*ats, (op.id, BEGUN))) for tree, ats in self._configs}
+        self._configs = {(tree, (*ats, (op.id, self.begun))) for tree, ats in self._configs}
 
     def answered(self, op: Op, told: str) -> None:
         """The user was told `told`: `done`, what he read, or `refused <kind>`; it is over. Raises: Violation."""
         self._told.append(f"#{op.id} {op} -> {told}")
-        self._finish(op, lambda at: _explains(op, at, told))
+        self._finish(op, lambda at: self.explains(op, at, told))
         if self.checked and not self._configs:
             self._broken = self._broken or f"nobody can have been told this: {'; '.join(self._told)}"
             raise Violation(self._broken)
@@ -205,6 +207,14 @@ class Story:
         names = range(len(trees[0].names)) if trees and self.checked else ()
         return [name for name in names if all(not t.names[name] and t.deleted(name, owner) for t in trees)]
 
+    def steps(self, op: Op, at: At, tree: Tree) -> list[tuple[At, Tree]]:
+        """What the next moment of an operation may be: how far it is then, and the tree."""
+        return steps(op, at, tree)
+
+    def explains(self, op: Op, at: At, told: str) -> bool:
+        """Whether an operation that has come so far may be told of so."""
+        return _explains(op, at, told)
+
     # --- the possible states ----------------------------------------------------------------------------------------
 
     def _finish(self, op: Op, fits: Callable[[At], bool]) -> None:
@@ -232,7 +242,7 @@ class Story:
         tree, ats = config
         for index, (op_id, at) in enumerate(ats):
             if not at.result:
-                for after, then in steps(self._pending[op_id], at, tree):
+                for after, then in self.steps(self._pending[op_id], at, tree):
                     yield then, (*ats[:index], (op_id, after), *ats[index + 1 :])
 
 

@@ -20,15 +20,19 @@ from unittest.mock import patch
 from chelonia.ahash.committer import _Batch
 from chelonia.ahash.group.mastership import TermDurability
 from chelonia.ahash.group.service import ReplicatedAHash
+from chelonia.bartender.files import writing
 from chelonia.bartender.rights import Judge
 from chelonia.core.caller import Call
 from chelonia.core.cluster import placement
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ports.files import Move, Over
 from chelonia.core.ports.librarian import Delete, Report
 from chelonia.core.ports.shepherd import Authority
 from chelonia.core.values import replace
+from chelonia.hosting.doors.s3 import versions
+from chelonia.hosting.doors.s3.parts import kept
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import outbox_reference
@@ -52,7 +56,7 @@ from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.transfers.forwarding import Fanout
 from chelonia.shepherd.transfers.uploads import ShepherdUploads
 from tests.sim.disk import SimDisk
-from tests.sim.scenario_swarm import copying_swarm, swarm
+from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import run_virtual
 
 SEEDS_MAX = 300
@@ -87,6 +91,31 @@ def _first_owner_discards() -> Patches:
         return blobs.discard_blob(blob, reason, now) if owner in blobs.owners_of(blob) else []
 
     return tuple(patch.object(module, "leave_blob", gone) for module in (blobs, trash, contents, parts))
+
+
+def _over_the_version_before() -> Patches:
+    async def over(parts: Any, ask: Any, final: Any, when: Any) -> None:
+        del when
+        await versions.apply(parts.plain, ask.exchange.call, Move(ask.place, final, Over.REPLACE, parents=True))
+
+    return (patch.object(versions, "_exchanged", over),)
+
+
+def _bring_back_the_oldest() -> Patches:
+    async def oldest(parts: Any, ask: Any, limit: int = 0) -> Any:
+        found = await kept(parts, ask)
+        return found[-limit:] if limit else found
+
+    return (patch.object(versions, "kept", oldest),)
+
+
+def _name_what_a_repeat_stored() -> Patches:
+    commit = writing.commit
+
+    async def named(ports: Any, turn: Any, change: Any, facts: Any, order: Any) -> Any:
+        return replace(await commit(ports, turn, change, facts, order), blob=order.begun.blob)
+
+    return (patch.object(writing, "commit", named),)
 
 
 def _wrong_domain() -> Patches:
@@ -311,6 +340,9 @@ BUGS: dict[str, Bug] = {
     "alone": Bug("a change is acknowledged when the master alone has it", _alone_is_enough),
     "obey-the-past": Bug("an order of an older generation is obeyed", _obey_the_past),
     "first-owner": Bug("a shared blob goes with the first file that has it", _first_owner_discards, copying_swarm),
+    "over-version": Bug("a new version goes over the one before", _over_the_version_before, versioned_swarm),
+    "oldest-back": Bug("the oldest version follows the newest", _bring_back_the_oldest, versioned_swarm),
+    "named-again": Bug("a repeat calls its own copies named", _name_what_a_repeat_stored, versioned_swarm),
     "one-voice": Bug("one Librarian alone calls a Shepherd away", _one_voice),
     "empty-early": Bug("a drained Shepherd may go while it has copies", _empty_too_early),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import nullcontext
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId, blob_object
@@ -23,6 +24,7 @@ from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_tr
 from tests.sim.rebuilt import story_of
 from tests.sim.scenario import Outcome
 from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues
+from tests.sim.versioned import Versioned, front_ends
 from tests.sim.watch import Watch
 from tests.sim.world import (
     ADMIN,
@@ -39,6 +41,7 @@ from tests.sim.world import (
 
 USERS = 4
 ROUNDS = 8
+VERSION_ROUNDS = 10
 LOOK_MS = 4_000
 BACKUP_LOOK = 4
 """After so many looks the metadata are backed up, in a seed that puts them back."""
@@ -101,12 +104,19 @@ async def copying_swarm(seed: int) -> Outcome:
     return await swarm(seed, copies=True)
 
 
-async def swarm(seed: int, *, copies: bool = False) -> Outcome:
+async def versioned_swarm(seed: int) -> Outcome:
+    """The same, with users who also work in a bucket that keeps versions. Raises: Violation."""
+    return await swarm(seed, versions=True)
+
+
+async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> Outcome:
     """Run the scenario. Raises: Violation."""
     run = Swarm(seed)
     run.users.copying = random.Random(f"copies {seed}") if copies else None
+    run.versioned = Versioned(run.world, run.users, random.Random(f"versions {seed}")) if versions else None
+    run.users.contents.large = None if versions else run.users.contents.large
     try:
-        with slower():
+        with slower(), front_ends(random.Random(f"front ends {seed}")) if versions else nullcontext():
             await run.prepare()
             await run.trouble()
             return await run.recovery()
@@ -170,6 +180,7 @@ class Swarm:
             mix = with_loss(mix, self._burning)
         mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY)
         self.chaos = Chaos(self.world, breaking, mix)
+        self.versioned: Versioned | None = None
         self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
         if self.rebuilds or self.loses_all:
             self.world.librarian_settings = replace(
@@ -194,6 +205,8 @@ class Swarm:
         self.world.network.faults = CALM
         await self.world.start()
         await self.users.make_collections(self.groups, self.people[0])
+        if self.versioned is not None:
+            await self.versioned.prepare(self.people[0])
         if self.drills:
             await self._drill()
         if self.detects:
@@ -304,6 +317,8 @@ class Swarm:
             asyncio.ensure_future(self.users.work(self.groups[number // 2], self.people[number], colleague, ROUNDS))
             for number, colleague in colleagues(USERS)
         ]
+        if self.versioned is not None:
+            working += [asyncio.ensure_future(self.versioned.work(each, VERSION_ROUNDS)) for each in self.people]
         looks = 0
         while not all(task.done() for task in working):
             await asyncio.wait(working, timeout=LOOK_MS / 1000)
@@ -322,7 +337,13 @@ class Swarm:
         if self._acting is not None:
             self._acting.cancel()
         if self._backup is not None:
+            self._unjudged()
             await self._restore(self._backup)
+
+    def _unjudged(self) -> None:
+        """Of versions nobody knows what older or rebuilt metadata say."""
+        if self.versioned is not None:
+            self.versioned.unjudged()
 
     async def _lose_all_yet(self, working: list[asyncio.Task[None]]) -> None:
         """The same when users are through, as soon as there is a snapshot."""
@@ -339,6 +360,7 @@ class Swarm:
         users.held = asyncio.Event()
         for group in self.groups:
             group.story.unjudged()
+        self._unjudged()
         if self._acting is not None:
             self._acting.cancel()
         names_known = await rebuild_in_trouble(self.world, self.watch, self.chaos, self._burning)
@@ -437,6 +459,10 @@ class Swarm:
         healed_ms = self.world.clock.monotonic_ms() - since_ms
         for group in self.groups:
             await self._read_all(group)
+        if self.versioned is not None:
+            await self.versioned.rest()
+            if not self.watch.lost():
+                await self.versioned.check(self.people[0])
         if self.rebuilds and not self.watch.lost():
             await self._rebuild()
         for user in self.people if self.undeletes else ():

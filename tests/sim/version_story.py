@@ -1,0 +1,187 @@
+"""What users were told about one key of a bucket that keeps versions, held against what the key can have been.
+
+As `model.Story`, for what is put, removed, brought back and erased by its version. The door does each in a few steps,
+each of which readers see: a version is stored beside the key before it gets it, a delete marker is made before what it
+hides goes behind it. A request that fails, or whose front end dies, may leave off after any of them; then there is a
+version more, or a marker, and never one less. So a state is what has the key, and what is kept beside it in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from chelonia.core.values import replace
+from tests.sim.model import DONE, NOTHING, Story
+
+VERSION, MARKER, HELD = "version", "marker", "held"
+"""What stands beside a key: a version, a delete marker, or the place of one that is not stored yet."""
+Kept = tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOp:
+    """One thing a user asks of a key: `put`, `restore`, `remove`, `erase`, `read`, `see`. `target`: the operation whose
+    version, or marker, is brought back, erased or seen."""
+
+    id: int
+    kind: str
+    content: int = 0
+    target: int = 0
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.kind} {self.target or self.content or ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One possible state: whose version has the key, and what is beside it, newest first."""
+
+    current: int = NOTHING
+    kept: Kept = ()
+
+    def has(self, op: int) -> bool:
+        """Whether the version of an operation is there."""
+        return op == self.current or (op, VERSION) in self.kept
+
+    def shown(self) -> Kept:
+        """What a listing shows beside the key."""
+        return tuple(each for each in self.kept if each[1] != HELD)
+
+    def put_in(self, old: tuple[int, str], *new: tuple[int, str]) -> Key:
+        """The state with something else in a place."""
+        at = self.kept.index(old)
+        return replace(self, kept=(*self.kept[:at], *new, *self.kept[at + 1 :]))
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """How far an operation has come: `name` of its step, what it `saw` beside the key before, its `result`."""
+
+    name: str = ""
+    saw: Kept = ()
+    result: str = ""
+
+
+class VersionStory(Story):
+    """All that users were told about one key. `contents`: of each operation that made a version."""
+
+    begun = Phase()
+
+    def __init__(self, contents: dict[int, int]) -> None:
+        super().__init__(0)
+        self._configs: Any = {(Key(), ())}
+        self._contents = contents
+
+    def listed(self, current: int, kept: Iterable[tuple[int, str]], unknown: Iterable[int]) -> bool:
+        """Whether a listing of a key that rests can be explained; of markers nobody was told of, 0 stands for one."""
+        told, nameless = (current, tuple(kept)), set(unknown)
+
+        def seen(key: Key) -> tuple[int, Kept]:
+            kept = ((0 if kind == MARKER and op in nameless else op, kind) for op, kind in key.shown())
+            return key.current, tuple(kept)
+
+        self._configs = {config for config in self._reachable() if seen(config[0]) == told}
+        return not self.checked or bool(self._configs)
+
+    def told(self) -> str:
+        """The last that was asked and told, and what could be."""
+        return f"{'; '.join(self._told)}; possible: {[key for key, _ in self._configs][:3]}"
+
+    def steps(self, op: Any, at: Any, tree: Any) -> list[Any]:
+        """See `Story`."""
+        return list(_STEPS[op.kind](op, at, tree, self._contents))
+
+    def explains(self, op: Any, at: Any, told: str) -> bool:
+        """See `Story`."""
+        return bool(at.result != DONE if told == "refused" else at.result == told)
+
+    def _finish(self, op: Any, fits: Any) -> None:
+        super()._finish(op, fits)
+        held = (op.id, HELD)
+        self._configs = {(key.put_in(held) if held in key.kept else key, ats) for key, ats in self._configs}
+
+
+Steps = Iterable[tuple[Phase, Key]]
+
+
+def _drawn(op: KeyOp, key: Key, saw: Kept) -> Steps:
+    """The order of what comes is drawn: before all that is there; of those drawn at once either is first."""
+    for at in range(len(key.kept) + 1):
+        yield Phase("drawn", saw), replace(key, kept=(*key.kept[:at], (op.id, HELD), *key.kept[at:]))
+        if at < len(key.kept) and key.kept[at][1] != HELD:
+            return
+
+
+def _put(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
+    del contents
+    mine = (op.id, VERSION)
+    if not at.name:
+        if op.kind == "restore" and not key.has(op.target):
+            return [(Phase(result="none"), key)]
+        return _drawn(op, key, ())
+    if at.name == "drawn":
+        return [(Phase("stored"), key.put_in((op.id, HELD), mine))]
+    if mine not in key.kept:  # an erasure has moved it to the key
+        return [(Phase(result=DONE), key)] if key.current == op.id else []
+    gone = key.put_in(mine, *(((key.current, VERSION),) if key.current else ()))
+    return [(Phase(result=DONE), replace(gone, current=op.id)), (Phase(result="left"), key.put_in(mine))]
+
+
+def _remove(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
+    del contents
+    mine = (op.id, MARKER)
+    if not at.name:
+        return _drawn(op, key, ((key.current, VERSION),) if key.current else ())
+    if at.name == "drawn":
+        return [(Phase("marked", at.saw), key.put_in((op.id, HELD), mine))]
+    again = (Phase(), key.put_in(mine))
+    if not at.saw:
+        return [(Phase(result=DONE), key), again]
+    if at.saw != ((key.current, VERSION),):
+        return [again]
+    return [(Phase(result=DONE), replace(key.put_in(mine, mine, *at.saw), current=NOTHING)), again]
+
+
+def _erase(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
+    del contents
+    mine = next((each for each in key.shown() if each[0] == op.target), None)
+    begin = (Phase(), key)
+    if not at.name:
+        name = "of key" if key.current == op.target else "beside, no key" if not key.current else "beside"
+        return [(Phase(name, key.shown()[:2]), key)]
+    if at.name == "of key":
+        if key.current != op.target:
+            return [begin]
+        if not at.saw or at.saw[0][1] == MARKER:
+            return [(Phase(result=DONE), replace(key, current=NOTHING))]
+        if at.saw[0] not in key.kept:
+            return [begin]
+        swapped = key.put_in(at.saw[0], (op.target, VERSION))
+        return [(Phase("last"), replace(swapped, current=at.saw[0][0]))]
+    if key.current == op.target:
+        return [begin]
+    if mine is None:
+        return [(Phase(result=DONE), key)]
+    back = at.saw[1] if at.name == "beside, no key" and len(at.saw) > 1 and at.saw[0] == mine else (0, MARKER)
+    if mine[1] == MARKER and back[1] == VERSION:
+        if key.current or back not in key.kept:
+            return [begin]
+        return [(Phase("last"), replace(key.put_in(back), current=back[0]))]
+    return [(Phase(result=DONE), key.put_in(mine))]
+
+
+def _read(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
+    del op, at
+    return [(Phase(result=f"read {contents.get(key.current, NOTHING)}"), key)]
+
+
+def _see(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
+    del at
+    found = contents[op.target] if key.has(op.target) else NOTHING
+    return [(Phase(result=f"see {found}"), key)]
+
+
+_STEPS = {"put": _put, "restore": _put, "remove": _remove, "erase": _erase, "read": _read, "see": _see}
