@@ -75,6 +75,7 @@ class StagingJournal:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._unsynced = False
+        self._settling = asyncio.Lock()
         self.packed = PackedJournal(directory.with_name("packed"))
 
     def write(self, record: JournalRecord) -> None:
@@ -97,9 +98,10 @@ class StagingJournal:
     async def settled(self) -> None:
         """Return once the disk knows what was let go of: after a power cut it is not committed again."""
         try:
-            if self._unsynced:
-                self._unsynced = False
-                await asyncio.to_thread(self._sync)
+            async with self._settling:  # a sync on its way may be of what this caller let go of
+                if self._unsynced:
+                    self._unsynced = False
+                    await asyncio.to_thread(self._sync)
             await self.packed.settled()
         except OSError as error:
             _LOG.error("journal %s: %s: after a power cut what is committed may be tried again", self._directory, error)
@@ -146,12 +148,14 @@ class PackedJournal:
         """All that an earlier mount kept here."""
         found = dict[str, tuple[JournalRecord, bytes]]()
         for path in self._paths:
+            here = dict[str, tuple[JournalRecord, bytes]]()
             for head, data in _frames(path.read_bytes()):
                 if head.startswith(b"{"):
                     record = msgspec.json.decode(head, type=JournalRecord)
-                    found[record.guid] = record, data
-                else:
-                    found.pop(head.decode(), None)
+                    here[record.guid] = record, data
+                else:  # of this file: the other one may have a later change
+                    here.pop(head.decode(), None)
+            found |= here
         yield from found.values()
 
     def clear(self) -> None:

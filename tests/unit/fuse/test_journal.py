@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from chelonia_fuse import behind, committing, journal
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
@@ -128,3 +129,36 @@ async def test_what_a_full_disk_does_not_take_is_committed_at_once(
     await mount.write("f", b"bytes", flags=NEW)
     assert not len(mount.committer.behind)
     assert (await mount.find("f")).attributes.size == 5
+
+
+async def test_a_change_stays_when_the_other_file_says_that_an_earlier_one_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "TURN_BYTES", 0)
+    packed, other = PackedJournal(tmp_path / "packed"), structs.replace(RECORD, guid="77aa")
+    await packed.keep(other, b"other")
+    await packed.keep(RECORD, b"first")  # the next file, as the one before is in use
+    await packed.keep(structs.replace(RECORD, guid="88bb"), b"third")
+    packed.done("6d4a")
+    packed.done("77aa")
+    await packed.keep(RECORD, b"later")
+    found = {record.guid: data for record, data in PackedJournal(tmp_path / "packed").records()}
+    assert found["6d4a"] == b"later"
+
+
+async def test_who_lets_go_waits_for_the_sync_that_another_one_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, go, begun = StagingJournal(tmp_path / "journal"), threading.Event(), threading.Event()
+    kept.write(RECORD)
+    kept.remove(RECORD.guid)
+    monkeypatch.setattr(journal.os, "fsync", lambda fd: (begun.set(), go.wait(10)))
+    first = asyncio.create_task(kept.settled())
+    await asyncio.to_thread(begun.wait, 10)
+    second = asyncio.create_task(kept.settled())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waits = not second.done()
+    go.set()
+    await asyncio.gather(first, second)
+    assert waits
