@@ -48,6 +48,8 @@ from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
 TRIES: Final = 24
 """Times that a change is asked for again while others change the same key."""
 _RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NOT_FOUND, Kind.PRECONDITION)
+_REFUSED: Final = (Kind.DENIED, Kind.LOCKED)
+"""Nothing has moved, and nothing will."""
 MS_NS: Final = 1_000_000
 
 Headers = tuple[tuple[str, str], ...]
@@ -78,7 +80,7 @@ async def settled(parts: S3Parts, ask: Ask, when: When = ANY) -> Headers:
         try:
             await _exchanged(parts, ask, ask.final, when)
         except CheloniaError as error:
-            if error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.DENIED):
+            if error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
                 await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
             raise
     if ask.versioning == SUSPENDED:
@@ -125,18 +127,16 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
         try:
             if there is not None:
                 await _put_aside(parts, here, there, order)
-            elif (await seen_to_change(parts, ask))[
-                1
-            ] is not None:  # it came back to its key, before the marker was there
-                raise _busy(ask)
+            elif (await seen_to_change(parts, ask))[1] is not None:
+                raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
                 await _without_null(parts, ask, mark.place)
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
-            if error.kind not in _RACES:
+            if error.kind not in (*_RACES, *_REFUSED):
                 raise  # what has the key may be behind the marker by now
             await apply_all(parts.plain, ask.exchange.call, (Remove(mark.place, Removing.KEY),))
-            if not left:
+            if error.kind in _REFUSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -205,9 +205,8 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion) -> None:
     """Give a version its key again. Raises: CONFLICT, when the key has been removed anew meanwhile."""
     done = await apply(parts.plain, ask.exchange.call, Move(each.place, ask.place, parents=True))
-    if [now.guid for now in await kept(parts, in_own_name(parts, ask), 1)] != [
-        marker.guid
-    ] and done.attributes is not None:
+    newest = [now.guid for now in await kept(parts, in_own_name(parts, ask), 1)]
+    if newest != [marker.guid] and done.attributes is not None:
         await apply(parts.plain, ask.exchange.call, Move(ask.place, each.place, when=_pinned(done.attributes)))
         raise _busy(ask)
 

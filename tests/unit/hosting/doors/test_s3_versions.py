@@ -677,3 +677,25 @@ def test_what_is_overwritten_while_it_is_read_is_read_to_its_end(kept: Door, mon
     monkeypatch.setattr(kept.plain.bytes, "get", overwritten)
     assert kept.ask("GET", "/lab/k").body == b"onetwothree"
     assert kept.ask("GET", "/lab/k").body == b"new"
+
+
+@pytest.mark.parametrize("refusal", [Kind.DENIED, Kind.LOCKED])
+def test_a_change_that_is_refused_leaves_nothing(kept: Door, monkeypatch: pytest.MonkeyPatch, refusal: Kind) -> None:
+    """Each left an entry of whoever may add and not remove, and its owner could not remove the bucket any more."""
+    kept.put("k", b"his")
+    kept.put("k", b"his again")
+    for name in ("lab",), ("lab", "※versions"), ("lab", "k"):
+        asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: "+read +addEntry"}),)))
+    apply, before = kept.files.apply, kept.kept_names()
+
+    async def refusing(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Move):
+            return (Failure(refusal, "/lab/k", "refused"),)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", refusing)
+    assert kept.ask("DELETE", "/lab/k", who=EVE).status in (403, 409)
+    assert kept.kept_names() == before
+    assert kept.ask("PUT", "/lab/k", b"hers", who=EVE).status in (403, 409)
+    assert kept.kept_names() == before
+    assert kept.ask("GET", "/lab/k").body == b"his again"
