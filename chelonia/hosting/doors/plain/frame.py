@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from http import HTTPStatus
+from http.client import responses
 from typing import Final
 
 from chelonia.core.ids import ANONYMOUS, Dn
@@ -86,7 +86,7 @@ def refused(request: HttpRequest, plain: HttpResponse, dn: Dn) -> HttpResponse:
     if "text/html" not in request.headers.get("Accept", "") or request.method == "HEAD":
         return plain
     assert isinstance(plain.body, bytes), "an error is a line"
-    told, phrase = html.escape(plain.body.decode().strip()), HTTPStatus(plain.status).phrase
+    told, phrase = html.escape(plain.body.decode().strip()), responses.get(plain.status, "Cancelled")
     by_token, above = token_of(request), html.escape(query_of(request)) if plain.status != 401 else ""
     if plain.status == 401:
         cure = "Copy the link whole, or ask whoever gave it to you for a new one."

@@ -9,7 +9,7 @@ import pytest
 from lxml import html
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
 from chelonia.core.values import replace
@@ -192,3 +192,14 @@ def test_a_browser_is_told_of_an_error_by_a_page_that_names_the_cure(
     assert shown.xpath("//script") == []
     assert "default-src 'none'" in seen.headers["Content-Security-Policy"]
     assert seen.headers["Chelonia-Error"] == plain.headers["Chelonia-Error"]
+
+
+def test_every_kind_of_error_has_a_page(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in Kind:
+
+        async def failing(*_: object, kind: Kind = kind) -> None:
+            raise CheloniaError(kind, cause="<b>")
+
+        monkeypatch.setattr(bench.parts.files, "look", failing)
+        seen = bench.ask("GET", "/d/", Accept="text/html")
+        assert (seen.headers["Chelonia-Error"], "<p>" in seen.text, "<b>" in seen.text) == (kind.value, True, False)
