@@ -186,9 +186,10 @@ def give_back(directory: Path) -> None:
 
 
 def give_all(directory: Path, owner: Account) -> None:
-    """Make `owner` the owner of a directory and all that is in it."""
-    for path in (directory, *sorted(directory.rglob("*"))):
-        give(path, owner)
+    """Make `owner` the owner of a directory and all that is in it, not of what a link in it leads to."""
+    if os.geteuid() == 0:
+        for path in (directory, *directory.rglob("*")):
+            os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
 
 
 def make_directory(path: Path, owner: Account, mode: int, *, of_root: bool = False) -> None:

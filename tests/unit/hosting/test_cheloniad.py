@@ -444,8 +444,12 @@ def test_what_root_makes_in_a_daemons_directory_is_the_daemons(tmp_path: Path) -
     store = tmp_path / "daemon" / "store"
     store.mkdir(parents=True)
     (store / "file").touch()
+    of_root = tmp_path / "root's"
+    of_root.touch()
+    (store / "link").symlink_to(of_root)
     os.chown(store.parent, 4711, 4712)
     give_back(store)
+    assert of_root.stat().st_uid == 0, "who owns the directory may have linked anything"
     assert {(path.stat().st_uid, path.stat().st_gid) for path in (store, store / "file")} == {(4711, 4712)}
 
 
