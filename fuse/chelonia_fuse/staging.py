@@ -156,12 +156,11 @@ class Staged:
         """What has to be fetched before [start, end) can be read. What the base never had is zeros, and here."""
         return self.valid.missing(start, min(end, self.size, self.kept))
 
-    def fetched(self, start: int, end: int) -> list[Range]:
-        """Take note of bytes of the base that came; returns those that are to be kept."""
-        wanted = self.valid.missing(start, min(end, self.kept))
-        for first, last in wanted:
+    def fetched(self, start: int, end: int) -> Iterator[Range]:
+        """Of bytes of the base that came those that are to be kept: noted as here when the caller has kept them."""
+        for first, last in self.valid.missing(start, min(end, self.kept)):
+            yield first, last
             self.valid.add(first, last)
-        return wanted
 
     def wrote(self, start: int, end: int, *, append: bool) -> None:
         """Take note of a write."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec import structs
@@ -20,6 +21,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Change, Done, Failure, Named, Over, Setting, Write
 from chelonia_fuse import committing, copies, inodes, reading
+from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode
@@ -617,4 +619,17 @@ async def test_a_read_waits_for_its_own_bytes_alone(mount: Trial, other: Trial) 
     assert not everything.done()
     mount.network.slow_bytes.set()
     assert await everything == LARGE * 4
+    await mount.close(handle)
+
+
+async def test_bytes_that_a_full_disk_did_not_take_are_not_read_as_zeros(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await other.write("f", LARGE)
+    handle = await mount.open("f", os.O_RDONLY)
+    with monkeypatch.context() as full:
+        full.setattr(CachedCopy, "store", Mock(side_effect=OSError(errno.ENOSPC, "the disk is full")))
+        with pytest.raises(OSError, match="the disk is full"):
+            await mount.system.read(handle, 0, 4096)
+    assert await mount.system.read(handle, 0, 4096) == LARGE[:4096]
     await mount.close(handle)

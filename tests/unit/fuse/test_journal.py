@@ -152,7 +152,12 @@ async def test_who_lets_go_waits_for_the_sync_that_another_one_began(
     kept, go, begun = StagingJournal(tmp_path / "journal"), threading.Event(), threading.Event()
     kept.write(RECORD)
     kept.remove(RECORD.guid)
-    monkeypatch.setattr(journal.os, "fsync", lambda fd: (begun.set(), go.wait(10)))
+
+    def sync(fd: int) -> None:
+        begun.set()
+        go.wait(10)
+
+    monkeypatch.setattr(journal.os, "fsync", sync)
     first = asyncio.create_task(kept.settled())
     await asyncio.to_thread(begun.wait, 10)
     second = asyncio.create_task(kept.settled())
