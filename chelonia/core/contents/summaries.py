@@ -63,7 +63,7 @@ def rights_of(owner: str, policy: Mapping[str, str]) -> str:
 
 
 def words_of(summary: str) -> list[str]:
-    """The words of a summary, those in common as one. Raises: ValueError for what is none."""
+    """The words of a summary, those in common as one."""
     words = summary.split(" ", COMMON_WORD)
     words += words.pop().rsplit(" ", 1)
     return words

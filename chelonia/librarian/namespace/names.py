@@ -411,6 +411,8 @@ class Names:
         """The entry whose name a move may take. Raises: CONFLICT when it is another than the caller saw."""
         if request.over == Over.REFUSE.value:
             return None
+        if request.there == request.child:
+            raise CheloniaError(Kind.INVALID_TARGET, "move", request.target_name, "both are names of one entry")
         if target.child != request.there:
             raise CheloniaError(Kind.CONFLICT, "move", request.target_name, "another entry has the name now; try again")
         if not target.child:

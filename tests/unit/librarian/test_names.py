@@ -11,6 +11,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, ServiceId
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Over
 from chelonia.core.ports.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
@@ -39,6 +40,7 @@ from tests.support.librarian import (
     bench,
     keyed,
     shepherd_call,
+    sound,
 )
 
 NOWHERE = Guid("ffffffff-0000-4000-8000-000000000000")
@@ -366,6 +368,19 @@ async def test_moves_golden() -> None:
         await b.service.move(BARTENDER, move(file, (a, "f"), (ROOT, "lnk"), keep=True))
         parents = (await b.service.get(BARTENDER, (file,)))[0].sections["parents"]
         assert parents == {f"{a}/f": "parent", "0/lnk": "parent"}
+
+
+@pytest.mark.parametrize("over", [Over.REPLACE, Over.EXCHANGE])
+async def test_an_entry_does_not_take_a_name_from_itself(over: Over) -> None:
+    async with bench() as b:
+        file, _ = await b.file("f")
+        await b.service.move(BARTENDER, move(file, (ROOT, "f"), (ROOT, "g"), keep=True))
+        for name in ("f", "g"):
+            with fails(Kind.INVALID_TARGET):
+                itself = structs.replace(move(file, (ROOT, "f"), (ROOT, name)), over=over.value, there=file)
+                await b.service.move(BARTENDER, itself)
+        assert await b.names() == {"f": file, "g": file}
+        await sound(b)
 
 
 async def test_a_rename_within_a_collection_keeps_identity() -> None:

@@ -17,9 +17,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_object
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import AHash
-from chelonia.core.ports.librarian import Delete
+from chelonia.core.ports.librarian import Delete, Unmake
 from chelonia.core.values import replace
-from chelonia.librarian.metadata.contents import content_of
+from chelonia.librarian.metadata.contents import DISCARDED, content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.virtual_loop import run_virtual
@@ -116,6 +116,17 @@ async def test_sealing_that_breaks_off_anywhere_is_seen_by_nobody_and_can_be_don
             assert ends(await sound(b), old) == [7 * (n + 1) for n in range(len(order))]
         steps += 1
     assert steps == 5, "a mark, a page for each two of five parts, and the file"
+
+
+async def test_uploads_go_with_the_collection_that_lists_them() -> None:
+    async with bench() as b:
+        box = await b.collection("box")
+        order = OpenUpload(begin(b, parent=box, ln=parse_ln("/box/f")), box, "f")
+        content = content_object(parse_upload(await b.service.open_upload(BARTENDER, order))[1])
+        await b.service.unmake(BARTENDER, Unmake(box))
+        assert await b.names() == {}
+        assert (await b.stored(content)).value("content", "state") == DISCARDED
+        await sound(b)
 
 
 @pytest.mark.usefixtures("small_pages")
