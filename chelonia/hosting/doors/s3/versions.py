@@ -196,7 +196,8 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
         if again.current != ask.current:  # it may have come back to its key meanwhile
             raise _busy(ask)
         return KeyRemoved(ask.target.key, version)
-    if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
+    comes = there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed
+    if comes and await _is_newest(parts, ask, known[0]):
         await _brought_back(parts, ask, known[1], known[0])
     await _gone(parts, ask, known[at])
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
@@ -205,10 +206,14 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion) -> None:
     """Give a version its key again. Raises: CONFLICT, when the key has been removed anew meanwhile."""
     done = await apply(parts.plain, ask.exchange.call, Move(each.place, ask.place, parents=True))
-    newest = [now.guid for now in await kept(parts, in_own_name(parts, ask), 1)]
-    if newest != [marker.guid] and done.attributes is not None:
+    if done.attributes is not None and not await _is_newest(parts, ask, marker):
         await apply(parts.plain, ask.exchange.call, Move(ask.place, each.place, when=_pinned(done.attributes)))
         raise _busy(ask)
+
+
+async def _is_newest(parts: S3Parts, ask: Ask, each: KeptVersion) -> bool:
+    """Also of those that the caller may not see."""
+    return [now.guid for now in await kept(parts, in_own_name(parts, ask), 1)] == [each.guid]
 
 
 def _busy(ask: Ask) -> CheloniaError:

@@ -699,3 +699,13 @@ def test_a_change_that_is_refused_leaves_nothing(kept: Door, monkeypatch: pytest
     assert kept.ask("PUT", "/lab/k", b"hers", who=EVE).status in (403, 409)
     assert kept.kept_names() == before
     assert kept.ask("GET", "/lab/k").body == b"his again"
+
+
+def test_a_marker_goes_though_another_one_that_the_caller_may_not_see_is_newer(kept: Door) -> None:
+    first, marker = kept.put("k", b"his"), kept.ask("DELETE", "/lab/k").version
+    for name in ("lab",), ("lab", "※versions"):
+        asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: "+read +addEntry"}),)))
+    assert kept.ask("DELETE", "/lab/k", who=EVE).headers["x-amz-delete-marker"] == "true"
+    assert kept.ask("DELETE", f"/lab/k?versionId={marker}").status == 204
+    assert kept.ask("GET", "/lab/k").status == 404
+    assert [version for _, version, _ in kept.history()] == [first]
