@@ -146,7 +146,7 @@ def test_pages_by_link_lead_on_by_link(bench: Bench) -> None:
     assert moved.headers["Location"] == f"/lab/run1/?authz={token}"
     page = html.fromstring(bench.ask("GET", f"/lab/run1/?authz={token}", dn=ANONYMOUS, Accept="text/html").text)
     links = [link.get("href") for link in page.iter("a")]
-    assert links[1:] == [
+    assert links == [
         f"/lab/?authz={token}",
         f"/lab/run1/?authz={token}",
         f"../?authz={token}",
