@@ -1,14 +1,14 @@
 """Coroutines that begin at once: what never has to wait costs no task and no turn of the event loop.
 
 As the eager tasks of Python 3.12. Until it first waits the coroutine runs on behalf of the caller: it must not ask for
-the present task there (`asyncio.timeout` does).
+the present task there (`asyncio.timeout` does), nor wait for the very future that others begin to wait for (`shield`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         waited = work.send(None)
     except StopIteration:
         return None
-    return asyncio.get_running_loop().create_task(_Rest(work, waited))
+    return asyncio.get_running_loop().create_task(cast("Coroutine[Any, Any, None]", _Rest(work, waited)))
 
 
 async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -49,7 +49,8 @@ class Turn:
         yield
 
 
-class _Rest(Coroutine[Any, Any, None]):
+@Coroutine.register
+class _Rest:
     """A coroutine that waits for something already, for a task to go on with: also one that is cancelled before its
     first turn, which never enters what has not begun."""
 
@@ -77,6 +78,3 @@ class _Rest(Coroutine[Any, Any, None]):
     def close(self) -> None:
         """End the work."""
         self._work.close()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        raise NotImplementedError("a task goes on with it")
