@@ -49,10 +49,11 @@ class RightsKnown:
         """The leaves that are entries, and the rights of those of a summary; where these cannot be told it is read."""
         told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ)
                 for leaf in leaves if leaf.summary or not leaf.sums_up]  # fmt: skip
-        strange = {words[COMMON_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
-        by_common = {common: rights_in(common) for common in strange}
-        known = {name: self.by_name[name] for name in by_common.values() if name in self.by_name}  # as others push out
-        first = tuple([guid for common, guid in strange.items() if by_common[common] not in known])
+        commons = {words[COMMON_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
+        by_common = {common: rights_in(common) for common in commons}
+        one_of = {by_common[common]: guid for common, guid in commons.items()}  # of equal rights one will do
+        known = {name: self.by_name[name] for name in one_of if name in self.by_name}  # as others push out
+        first = tuple([guid for name, guid in one_of.items() if name not in known])
         for stored in await walk.ports.librarian.get(walk.turn.service, first, RIGHTS) if first else ():
             known |= self._kept(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
         rights = {common: known[name] for common, name in by_common.items() if name in known}

@@ -13,7 +13,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples
 from chelonia.core.ports.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
-from chelonia.core.ports.files import Inline, Listing, Write
+from chelonia.core.ports.files import Inline, Listing, Setting, Write
 from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
 from tests.support.files_worlds import at
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
@@ -76,6 +76,19 @@ async def test_listings_at_once_of_more_rights_than_are_remembered_are_answered(
 
     stage.between.before["get"] = rights_are_read
     assert await owners_in("/a") == owners
+
+
+@scene
+async def test_of_the_files_of_a_page_with_equal_rights_one_is_read(stage: Stage) -> None:
+    await stage.add_shepherds("s1")
+    await stage.make("/a")
+    for mode in (0o400, 0o600, 0o640):
+        setting = Setting(mode=mode)
+        await stage.bartender.files.apply(JOE, (Write(at(f"/a/{mode}"), setting=setting, inline=Inline(b"x", 1)),))
+    stage.between.calls.clear()
+    found = await stage.bartender.files.list(JOE, Listing(at("/a")))
+    assert {entry.attributes.mode for entry in found.entries} == {0o400, 0o600, 0o640}
+    assert [len(guids) for _, guids, _ in stage.between.named("get")] == [1]
 
 
 @scene
