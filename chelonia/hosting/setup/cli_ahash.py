@@ -49,6 +49,7 @@ def _found(options: argparse.Namespace) -> int:
         raise CheloniaError(Kind.BAD_CONFIG, "found-ahash", str(options.config), cause)
     _check_first(section, options.config)
     found_store(section, AHashSettings(**section.tuning))
+    host_files.give_back(Path(section.data_dir), Path(section.data_dir))
     print(f"{section.data_dir}: the store of a new group, cluster {section.tuning['cluster']}")
     return 0
 
@@ -69,10 +70,10 @@ def _restore(options: argparse.Namespace) -> int:
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial)
+    host_files.give_back(partial, target)
     if target.exists():
         target.rmdir()
     partial.rename(target)
-    host_files.give_back(target)
     hosts = ", ".join(entry.host for entry in section.replicas)
     group = f" of a group of {hosts}, as {options.config} names them" if hosts else ""
     print(f"{target}: restored from {source}; its next start begins a new generation{group}")

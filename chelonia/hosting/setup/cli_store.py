@@ -48,7 +48,7 @@ def _accept(options: argparse.Namespace) -> int:
         accepted = accept(_known(root) if held else None, service)
         (root / blobs_notes.NAME).unlink(missing_ok=True)  # nothing that was noted of it is believed, records are read
         write_identity(root, accepted, segments=bool(numbers(root)))
-    host_files.give_back(root)
+    host_files.give_back(root, root)
     print(f"{root}: store {accepted.store} of {service}, {held} committed replicas; it is announced at the next start")
     return 0
 

@@ -178,18 +178,22 @@ def give(path: Path, owner: Account, *, of_root: bool = False) -> None:
         os.chown(path, 0 if of_root else owner.uid, owner.gid)
 
 
-def give_back(directory: Path) -> None:
-    """Make the owner of the directory above, as whom the daemon runs, the owner of what root has made."""
-    above = directory.parent.stat()
-    if above.st_uid:
-        give_all(directory, Account("", above.st_uid, above.st_gid))
+def give_back(made: Path, place: Path) -> None:
+    """Make the owner of a store's place, as whom the daemon runs, the owner of what root has made for it; while nothing
+    is there, or root's, the owner of the directory above."""
+    there = next((kept for each in (place, place.parent) if each.exists() and (kept := each.lstat()).st_uid), None)
+    if there is not None:
+        give_all(made, Account("", there.st_uid, there.st_gid))
 
 
 def give_all(directory: Path, owner: Account) -> None:
-    """Make `owner` the owner of a directory and all that is in it, not of what a link in it leads to."""
+    """Make `owner` the owner of a directory and all that is in it, not of what a link in it, or in place of it, leads
+    to."""
     if os.geteuid() == 0:
-        for path in (directory, *directory.rglob("*")):
-            os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+        os.chown(directory, owner.uid, owner.gid, follow_symlinks=False)
+        for _, directories, files, there in os.fwalk(directory):
+            for name in (*directories, *files):
+                os.chown(name, owner.uid, owner.gid, dir_fd=there, follow_symlinks=False)
 
 
 def make_directory(path: Path, owner: Account, mode: int, *, of_root: bool = False) -> None:

@@ -430,27 +430,35 @@ def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
     data.rename(tmp_path / "away")
     assert main([word.replace("core1", "core2") for word in command]) == 2
     assert "replica 1 begins the group" in capsys.readouterr().err
-    given: list[Path] = []
-    monkeypatch.setattr("chelonia.hosting.setup.host_files.give_back", given.append)
+    given: list[tuple[Path, ...]] = []
+    monkeypatch.setattr("chelonia.hosting.setup.host_files.give_back", lambda *paths: given.append(paths))
     assert main(command) == 0
     assert "a new generation of a group of 127.0.0.1, 127.0.0.1, 127.0.0.1" in capsys.readouterr().out
-    assert given == [data]
+    assert given == [(data.with_name("ahash1.partial"), data)]
     assert (data / "restored").exists()
     assert (data / "db").is_dir()
 
 
 @pytest.mark.capability("root")
 def test_what_root_makes_in_a_daemons_directory_is_the_daemons(tmp_path: Path) -> None:
-    store = tmp_path / "daemon" / "store"
-    store.mkdir(parents=True)
-    (store / "file").touch()
-    of_root = tmp_path / "root's"
-    of_root.touch()
+    above, store, of_root = tmp_path / "daemon", tmp_path / "daemon" / "store", tmp_path / "root's"
+    (store / "db").mkdir(parents=True)
+    (store / "db" / "file").touch()
+    of_root.mkdir()
+    (of_root / "file").touch()
     (store / "link").symlink_to(of_root)
-    os.chown(store.parent, 4711, 4712)
-    give_back(store)
-    assert of_root.stat().st_uid == 0, "who owns the directory may have linked anything"
-    assert {(path.stat().st_uid, path.stat().st_gid) for path in (store, store / "file")} == {(4711, 4712)}
+    os.chown(above, 4711, 4712)
+    give_back(store, store)  # root has made it, too
+    made = (store, store / "db", store / "db" / "file")
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(4711, 4712)}
+    os.chown(above, 0, 0)
+    (partial := above / "store.partial").mkdir()
+    give_back(partial, store)
+    assert partial.stat().st_uid == 4711, "what is above a disk is root's"
+    os.chown(above, 4711, 4712)
+    (above / "linked").symlink_to(of_root)
+    give_back(above / "linked", above / "linked")
+    assert {path.stat().st_uid for path in (of_root, of_root / "file")} == {0}, "the daemon may have linked anything"
 
 
 def test_only_the_first_replica_founds_and_only_in_an_empty_directory(
