@@ -18,7 +18,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import JobView
-from chelonia.hosting.doors.plain.frame import TABLES, policy
+from chelonia.hosting.doors.plain import frame
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.web import curve
@@ -28,11 +28,11 @@ CLUSTER: Final = "cluster"
 NO_DRILL: Final = Drill()
 AGAIN_S: Final = 5
 """Between two looks of the browser."""
-STYLE: Final = f"""{TABLES}
+STYLE: Final = f"""{frame.TABLES}
 caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{margin:1rem 0}}
 .bad{{color:#c30;font-weight:bold}}
 """
-POLICY: Final = policy(STYLE)
+POLICY: Final = frame.policy(STYLE)
 
 
 def may_see(call: Call) -> bool:
@@ -47,14 +47,9 @@ async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         raise CheloniaError(Kind.DENIED, "look", "/?cluster", cause)
     if parts.cluster is None:
         raise CheloniaError(Kind.NOT_SUPPORTED, "look", "/?cluster", "this door knows no cluster")
-    headers = (
-        ("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"),
-        ("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", POLICY),
-    )  # fmt: skip
-    if exchange.request.method == "HEAD":
-        return HttpResponse(200, headers, b"", 0)
     nodes, healing, drill = await parts.cluster.nodes(), await parts.cluster.healing(), await parts.cluster.drill()
-    return HttpResponse(200, headers, page(nodes, healing, parts.cluster.jobs(), exchange.call.dn, drill).encode())
+    told = page(nodes, healing, parts.cluster.jobs(), exchange.call.dn, drill)
+    return frame.answer(exchange, frame.headers(POLICY), told)
 
 
 def page(

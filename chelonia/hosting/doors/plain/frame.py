@@ -18,6 +18,7 @@ from chelonia.hosting.doors.tokens.bearer import query_of, token_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.web.dav import href_of
 
+HTML: Final = "text/html; charset=utf-8"
 TABLES: Final = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -41,10 +42,10 @@ def policy(style: str, more: str = "", forms: str = "'none'") -> str:
     return f"{loads}base-uri 'none'; form-action {forms}; frame-ancestors 'none'"
 
 
-def headers(rules: str) -> tuple[tuple[str, str], ...]:
+def headers(rules: str, kind: str = HTML, cache: str = "no-store") -> tuple[tuple[str, str], ...]:
     """Of an answer that is a page with these rules."""
     return (
-        ("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store"), ("Referrer-Policy", "same-origin"),
+        ("Content-Type", kind), ("Cache-Control", cache), ("Referrer-Policy", "same-origin"),
         ("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", rules),
     )  # fmt: skip
 

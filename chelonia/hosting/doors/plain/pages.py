@@ -20,7 +20,7 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.hosting.doors.plain import cluster_page, preview, trash
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, may_see
-from chelonia.hosting.doors.plain.frame import TABLES, crumbs, head, policy, sha256_source, top_of
+from chelonia.hosting.doors.plain.frame import HTML, TABLES, crumbs, head, headers, policy, sha256_source, top_of
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import TEXT, HttpResponse
@@ -85,15 +85,10 @@ async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) ->
         to = href_of(exchange.place.parts, collection=True) + query_of(request)
         return HttpResponse(301, (("Location", to),), b"", 0)
     page = "text/html" in exchange.header("Accept")
-    kind = "text/html; charset=utf-8" if page else TEXT
-    headers = (
-        ("Content-Type", kind), ("Cache-Control", "private, no-cache"), ("X-Content-Type-Options", "nosniff"),
-        ("Vary", "Accept"), ("Referrer-Policy", "no-referrer"), ("Content-Security-Policy", POLICY),
-    )  # fmt: skip
+    told = (*headers(POLICY, HTML if page else TEXT, "private, no-cache"), ("Vary", "Accept"))
     if request.method == "HEAD":
-        return HttpResponse(200, headers, b"", 0)
-    body = _page(parts, exchange, known) if page else _lines(parts, exchange)
-    return HttpResponse(200, headers, body)
+        return HttpResponse(200, told, b"", 0)
+    return HttpResponse(200, told, _page(parts, exchange, known) if page else _lines(parts, exchange))
 
 
 async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
