@@ -28,9 +28,9 @@ import cluster
 import s3
 from experiment import Outcome, Setup
 from intervals import check
-from machine import free_port, load
+from machine import NoPeer, free_port, load, until_listening
 from plot import Chart, Point, Series
-from scp import NoScp, sshd, until_listening
+from scp import sshd
 from stream import timed
 
 MIB = 1024 * 1024
@@ -115,7 +115,7 @@ def _ways(stack: ExitStack, server: s3.S3Server, bundle: Path, far: Path, skippe
             lambda path, name: [*ssh.scp(), str(path), ssh.remote(far / f"scp-{name}")],
             lambda path, name: [*ssh.scp(), ssh.remote(far / f"scp-{name}"), str(path)],
         )
-    except NoScp as error:
+    except NoPeer as error:
         skipped.append(f"cumulus: no scp: {error}")
     try:
         url = stack.enter_context(_gridftp(far))
@@ -123,16 +123,16 @@ def _ways(stack: ExitStack, server: s3.S3Server, bundle: Path, far: Path, skippe
             lambda path, name: ["globus-url-copy", f"file://{path}", f"{url}{far}/ftp-{name}"],
             lambda path, name: ["globus-url-copy", f"{url}{far}/ftp-{name}", f"file://{path}"],
         )
-    except NoScp as error:
+    except NoPeer as error:
         skipped.append(f"cumulus: no GridFTP: {error}")
     return ways
 
 
 @contextlib.contextmanager
 def _gridftp(far: Path) -> Iterator[str]:
-    """A GridFTP server without identities on loopback; yields its URL. Raises: NoScp."""
+    """A GridFTP server without identities on loopback; yields its URL. Raises: NoPeer."""
     if not (shutil.which("globus-url-copy") and shutil.which("globus-gridftp-server")):
-        raise NoScp("it is not installed (Debian: globus-gass-copy-progs, globus-gridftp-server-progs)")
+        raise NoPeer("it is not installed (Debian: globus-gass-copy-progs, globus-gridftp-server-progs)")
     port, user = free_port(), pwd.getpwuid(os.getuid()).pw_name
     command = ["globus-gridftp-server", "-aa", "-allow-root", "-anonymous-user", user, "-p", str(port)]
     command += ["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1", "-home-dir", str(far), "-no-cas"]

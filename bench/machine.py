@@ -22,6 +22,10 @@ CPUCLOCK_SCHED = 2
 """Low bits of a process's CPU clock: nanoseconds run, all threads, from the scheduler (linux/posix-timers.h)."""
 
 
+class NoPeer(Exception):
+    """There is nothing to compare with; the text says why, and the cure."""
+
+
 def facts() -> dict[str, Any]:
     """The machine, the versions and the commit."""
     return {
@@ -47,6 +51,18 @@ def free_port() -> int:
     """A port of loopback that nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+def until_listening(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait for a server on loopback. Raises: NoPeer with the end of its log."""
+    for _ in range(200):
+        if process.poll() is not None:
+            break
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise NoPeer(f"the server did not start: {log.read_text()[-300:]}")
 
 
 def cpu_s(pids: Iterable[int]) -> float:

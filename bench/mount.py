@@ -27,8 +27,8 @@ from typing import Any
 
 import cluster
 from experiment import Outcome, Setup
-from machine import Cost, medians, meter
-from scp import NoScp, Sshd, sshd
+from machine import Cost, NoPeer, medians, meter
+from scp import Sshd, sshd
 
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Look, Looked, Want
@@ -107,7 +107,7 @@ async def run(setup: Setup) -> Outcome:
             sides = {"chelonia": Side((*chelonia, "mount", *options), scratch / "m", running.pids)}
             try:
                 sides["sshfs"] = _sshfs(stack.enter_context(_server(setup.scratch)), scratch)
-            except NoScp as error:
+            except NoPeer as error:
                 skipped.append(f"sshfs: {error}")
             for side in sides.values():
                 side.begin()
@@ -124,7 +124,7 @@ async def run(setup: Setup) -> Outcome:
 @contextmanager
 def _server(scratch: Path) -> Iterator[Sshd]:
     if shutil.which("sshfs") is None:
-        raise NoScp("no `sshfs` on the PATH")
+        raise NoPeer("no `sshfs` on the PATH")
     with sshd(scratch) as server:
         yield server
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import free_port
+from machine import NoPeer, free_port, until_listening
 
 SSHD = "/usr/sbin/sshd"
 PACKAGES = ("openssh-server", "openssh-client")
@@ -30,10 +29,6 @@ StrictModes no
 UsePAM no
 Subsystem sftp internal-sftp
 """
-
-
-class NoScp(Exception):
-    """There is no `scp` to compare with; the text says why, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class Sshd:
 
 @contextmanager
 def sshd(scratch: Path) -> Iterator[Sshd]:
-    """A server on a private port. Raises: NoScp."""
+    """A server on a private port. Raises: NoPeer."""
     _ensure_installed()
     with tempfile.TemporaryDirectory(dir=scratch, prefix="sshd-") as name:
         directory = Path(name)
@@ -93,7 +88,7 @@ def _ensure_installed() -> None:
         return
     command = ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]
     if os.getuid() != 0 or not shutil.which("apt-get"):
-        raise NoScp(f"no OpenSSH server here, and no right to install it: run `{' '.join(command)}` as root")
+        raise NoPeer(f"no OpenSSH server here, and no right to install it: run `{' '.join(command)}` as root")
     print("+", " ".join(command), flush=True)
     _checked(command)
 
@@ -101,19 +96,7 @@ def _ensure_installed() -> None:
 def _checked(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NoScp(f"`{' '.join(command)}` failed: {done.stderr.strip()[-300:]}")
-
-
-def until_listening(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Wait for a server on loopback. Raises: NoScp with the end of its log."""
-    for _ in range(200):
-        if process.poll() is not None:
-            break
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise NoScp(f"the server did not start: {log.read_text()[-300:]}")
+        raise NoPeer(f"`{' '.join(command)}` failed: {done.stderr.strip()[-300:]}")
 
 
 def _children(pid: int) -> str:

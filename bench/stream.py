@@ -23,9 +23,9 @@ from typing import Any
 import cluster
 from experiment import Outcome, Setup
 from intervals import Check, check, median_interval
-from machine import Cost, cpu_s
+from machine import Cost, NoPeer, cpu_s
 from plot import Chart, Point, Series
-from scp import NoScp, Sshd, sshd
+from scp import Sshd, sshd
 
 GIB = 1024**3
 MIB = 1024**2
@@ -62,7 +62,7 @@ async def run(setup: Setup) -> Outcome:
         server: Sshd | None = None
         try:
             server = stack.enter_context(sshd(setup.scratch))
-        except NoScp as error:
+        except NoPeer as error:
             skipped.append(f"stream: NOT COMPARED WITH scp: {error}")
         near = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="chelonia-bench-")))
         far = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=setup.scratch, prefix="scp-")))

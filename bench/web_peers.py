@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import free_port
+from machine import free_port, until_listening
 
 MODULES = Path("/usr/lib/nginx/modules/ngx_http_dav_ext_module.so"), Path("/usr/lib/apache2/modules")
-START_S = 20.0
 
 NGINX = """\
 load_module {dav};
@@ -85,7 +82,7 @@ def missing() -> str:
 
 @contextmanager
 def peers(scratch: Path, cert: Path, key: Path) -> Iterator[dict[str, Peer]]:
-    """Both, until the end."""
+    """Both, until the end. Raises: NoPeer."""
     scratch.chmod(0o755)  # Apache's worker has to get there
     with ExitStack() as stack:
         yield {name: stack.enter_context(_peer(name, scratch / name, cert, key)) for name in ("nginx", "apache")}
@@ -106,17 +103,10 @@ def _peer(name: str, place: Path, cert: Path, key: Path) -> Iterator[Peer]:
                 shutil.chown(each, "www-data", "www-data")
         config.write_text(("User www-data\nGroup www-data\n" if as_root else "") + APACHE.format(**told))
         command = ["apache2", "-D", "FOREGROUND", "-f", str(config)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        until = time.monotonic() + START_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if time.monotonic() > until or process.poll() is not None:
-                    raise SystemExit(f"{name} does not start: see {place}") from None
-                time.sleep(0.1)
+        until_listening(process, port, place / "log")
         yield Peer(port, root, process.pid)
     finally:
         process.terminate()
