@@ -46,6 +46,7 @@ from chelonia.hosting.doors.s3.parts import (
     check_bucket,
     check_unsigned,
     found,
+    in_own_name,
     no_key,
     seen,
     seen_to_change,
@@ -230,7 +231,10 @@ async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
 
 async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
     """What a failed write tells: to come again, when the key's place was taken while its bytes were on their way."""
-    if error.kind in _BLOCKED and not ask.final and (await seen(parts, ask, writes=True))[0].place != ask.place:
+    if error.kind not in _BLOCKED or ask.final:
+        return error
+    now, _ = await seen(parts, in_own_name(parts, ask), writes=True)  # who may write need not be one who may look
+    if now.place != ask.place:
         cause = "another request has just made an object whose name is in the way of this one: send it again"
         return S3Error("ServiceUnavailable", cause)
     return error

@@ -209,11 +209,12 @@ async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, la
 
 
 async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
-    """Whether a file stands where a collection above a name would have to be."""
+    """Whether a file stands where a collection above a name would have to be, also one that the caller may not see."""
+    call = in_own_name(parts, ask).exchange.call
     above = [LogicalName(home.start, home.parts[:n]) for n in range(len(home.parts) - 1, len(ask.bucket.parts), -1)]
     for asked in (above[:1], above[1:]):  # as a rule the nearest one is there
         looks = tuple(Look(place) for place in asked)
-        for answer in await parts.plain.files.look(ask.exchange.call, looks) if looks else ():
+        for answer in await parts.plain.files.look(call, looks) if looks else ():
             if isinstance(answer, Looked):
                 return answer.attributes.type == TYPE_FILE
             if answer.kind is not Kind.NOT_FOUND:

@@ -539,6 +539,26 @@ def test_who_may_not_see_what_has_a_key_does_not_hide_it(door: Door) -> None:
     assert door.ask("GET", "/lab/n").body == b"his, kept apart"
 
 
+def test_who_may_not_look_writes_where_what_he_does_not_see_is_not_in_the_way(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.put("a", b"his")
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+addEntry"}),)))
+    assert door.ask("PUT", "/lab/a/b", b"hers", who=EVE).status == 200
+    inner, meanwhile = door.files.apply, list[str]()
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if meanwhile:
+            await door._ask("PUT", f"/lab/{meanwhile.pop()}", b"x", JOE, {})
+        return await inner(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", apply)
+    for key, made in ("k", "k/below"), ("l/below", "l"):
+        meanwhile.append(made)
+        assert door.ask("PUT", f"/lab/{key}", b"hers", who=EVE).status == 503, "it is to be sent again"
+        assert door.ask("PUT", f"/lab/{key}", b"hers", who=EVE).status == 200
+
+
 def test_an_empty_copy_of_a_mark_is_a_mark(door: Door) -> None:
     door.put("from/", b"")
     assert door.ask("PUT", "/lab/to/", x_amz_copy_source="lab/from/").status == 200
