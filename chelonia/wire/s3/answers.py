@@ -98,7 +98,8 @@ def versions(asked: Asked, items: Sequence[Item], mark: str, *, more: bool) -> b
         if item.common:
             out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>")
             continue
-        latest = leaf("VersionId", item.version) + leaf("IsLatest", "false" if item.key == before else "true")
+        has_key = not item.order or item.key != before  # it may have come back to it since the page before
+        latest = leaf("VersionId", item.version) + leaf("IsLatest", "true" if has_key else "false")
         before = item.key
         if item.removed:
             when = leaf("LastModified", instant(item.modified_ns)) + _owner(item.owner)

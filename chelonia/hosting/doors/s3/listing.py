@@ -97,7 +97,7 @@ async def _newest(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Ite
         now, there = await seen(parts, asks, Want.USER)
         if there is not None and not now.marks:
             known = there.attributes
-            made = versions.instant_of(now.current) or known.modified_ns
+            made = versions.instant_of(now.current) or versioning.written_ns(parts, known)
             if made < versions.instant_of(mark):
                 items.insert(0, _object(asked.after, known, now.current))
     return items

@@ -51,6 +51,8 @@ _RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NOT_FOUND, Kind.PRECONDITION)
 _REFUSED: Final = (Kind.DENIED, Kind.LOCKED)
 """Nothing has moved, and nothing will."""
 MS_NS: Final = 1_000_000
+_AHEAD_NS: Final = 86_400_000 * MS_NS
+"""Further ahead of our clock no clock is: a time beyond was set by somebody, as a mount's users may, to anything."""
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -267,9 +269,15 @@ async def _order(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") 
     """The order of what comes now: before all that the key has had, whatever clocks say."""
     before = [versions.instant_of(each.order) for each in await kept(parts, in_own_name(parts, ask), 1)]
     if there is not None:  # what came back to its key, or came to it late, is older than what is kept
-        before += there.attributes.modified_ns, versions.instant_of(version_of(there.user))
+        before += written_ns(parts, there.attributes), versions.instant_of(version_of(there.user))
     least = max(before, default=-MS_NS) + MS_NS
     return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), tag or secrets.token_hex(4))
+
+
+def written_ns(parts: S3Parts, known: Attributes) -> int:
+    """When what has a key was written, in ns since the epoch, by its own time unless that is far ahead."""
+    ahead = known.modified_ns > parts.clock.now_ms() * MS_NS + _AHEAD_NS
+    return known.created_ns if ahead else known.modified_ns
 
 
 def place_of(ask: Ask, order: str) -> LogicalName:

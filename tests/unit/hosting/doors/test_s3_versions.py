@@ -18,7 +18,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Ms, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Listed, Listing, Look, Looked, Move, Set
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Listed, Listing, Look, Looked, Move, Set, Setting
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
@@ -245,6 +245,19 @@ def test_what_follows_a_marker_is_newer_whatever_clocks_say(kept: Door, monkeypa
     assert [version for _, version, _ in kept.history()] == [third, second, marker, first]
     kept.ask("DELETE", f"/lab/k?versionId={third}")
     assert kept.ask("GET", "/lab/k").body == b"two"
+
+
+def test_a_time_set_far_ahead_orders_no_version(door: Door) -> None:
+    """Behind the last instant that an order can tell, what was put later came anywhere."""
+    door.put("k", b"null")
+    ahead = Setting(modified_ns=(1 << 63) - 1)
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab", "k")), ahead),)))
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    made = [door.put("k", b"%d" % n) for n in range(6)]
+    assert [version for _, version, _ in door.history()] == [*made[::-1], "null"]
+    for version in made:
+        assert door.ask("DELETE", f"/lab/k?versionId={version}").status == 204
+    assert door.history(f"key-marker=k&version-id-marker={made[0]}") == [("k", "null", "*")]
 
 
 def test_a_marker_that_is_removed_while_another_is_made_brings_nothing_back(
