@@ -84,8 +84,8 @@ class CopyReader:
             parts = [self._begin(inode, copy, at, min(at + PART_BYTES, whole[1])) for at in _parts(*whole)]
             fetch = next(each for each in parts if each.end > first)
             await fetch.reached(min(last, fetch.end))
-            if fetch.task.done():
-                fetch.task.result()
+            if fetch.task.done() and copy.staged.missing(first, min(last, fetch.end)):
+                fetch.task.result()  # trouble behind what was asked for is nobody's yet
 
     def ahead(self, inode: Inode, copy: CachedCopy, start: int, window: int) -> None:
         """Begin to fetch what a program reads on; of the end of the window once it is worth a request."""

@@ -20,6 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Change, Done, Failure, Named, Over, Setting, Write
+from chelonia.core.ports.shepherd import ByteRange
 from chelonia_fuse import committing, copies, inodes, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.directories import OpenDirectory
@@ -619,6 +620,22 @@ async def test_a_read_waits_for_its_own_bytes_alone(mount: Trial, other: Trial) 
     assert not everything.done()
     mount.network.slow_bytes.set()
     assert await everything == LARGE * 4
+    await mount.close(handle)
+
+
+async def test_a_read_hears_of_no_trouble_behind_its_own_bytes(mount: Trial, other: Trial) -> None:
+    await other.write("f", LARGE[: 1 << 20])
+    handle = await mount.open("f", os.O_RDONLY)
+
+    async def broken(sources: object, span: ByteRange) -> AsyncGenerator[bytes, None]:
+        if not span.offset:
+            yield LARGE[: 64 * 1024]
+        raise CheloniaError(Kind.DENIED, "read", "f", "the rest is refused")
+
+    mount.network.get = broken  # type: ignore[method-assign]
+    assert await mount.system.read(handle, 4096, 8192) == LARGE[4096 : 4096 + 8192]
+    with pytest.raises(CheloniaError, match="the rest is refused"):
+        await mount.system.read(handle, 64 * 1024, 4096)
     await mount.close(handle)
 
 
