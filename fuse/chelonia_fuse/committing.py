@@ -78,7 +78,7 @@ class FileCommitter:
         """
         copy = inode.copy
         if copy is not None and copy.staged.changed and not inode.gone and not self._strict:
-            if copy.queued and copy.kept_ns == copy.written_ns:
+            if copy.kept:
                 return
             if self._cluster.is_away:
                 await self._keep(inode)
@@ -144,7 +144,7 @@ class FileCommitter:
     def let_go(self, inode: Inode) -> None:
         """Take a change out of the journal: it is committed, or its file is no more."""
         if inode.copy is not None and inode.copy.queued:
-            inode.copy.queued, inode.copy.commit = False, ""
+            inode.copy.queued, inode.copy.kept, inode.copy.commit = False, False, ""
             self.waiting.pop(inode.guid, None)
             self._packed.done(inode.guid)
             self._journal.remove(inode.guid)
@@ -158,7 +158,7 @@ class FileCommitter:
             await copy.sync()
             place = self._place(inode, copy)
             self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.settled(), copy.commit))
-            copy.queued, copy.kept_ns = True, copy.written_ns
+            copy.queued = copy.kept = True
             self.waiting[inode.guid] = inode
 
     async def _later(self, inode: Inode, error: CheloniaError | OSError) -> None:
@@ -176,9 +176,9 @@ class FileCommitter:
             record = record_of(inode.guid, str(self._place(inode, copy)), copy.staged, copy.settled(), copy.commit)
             try:
                 await self._packed.keep(record, copy.read(0, copy.staged.size))
+                copy.kept = True
             finally:
-                copy.kept_ns = copy.written_ns  # also when it failed: what is on the disk may say the etag
-            copy.queued = True
+                copy.queued = True  # also when it failed: it may be on the disk
 
     async def _behind(self, inode: Inode) -> bool:
         """Commit what was closed. Returns: whether others may be committed like it."""
@@ -233,7 +233,7 @@ class FileCommitter:
             inode = self._inodes.seen(known)
             inode.copy = CachedCopy(self._cache.path(guid), record.staged(), queued=True)
             inode.copy.set(record.setting())
-            inode.copy.commit, inode.copy.kept_ns = record.commit, inode.copy.written_ns
+            inode.copy.commit, inode.copy.kept = record.commit, True
             inode.copy.place = parse_ln(record.path)
             self._cache.of(inode)
             self.waiting[guid] = inode
@@ -270,7 +270,7 @@ class FileCommitter:
 
     async def _commit(self, inode: Inode, copy: CachedCopy) -> None:
         tried: list[BlobId] = []
-        etag = copy.commit if copy.commit and copy.kept_ns == copy.written_ns else new_etag()
+        etag = copy.commit or new_etag()
         by_guid = anew = False
         ends = time.monotonic() + GIVE_UP_S
         if copy.source is not None and copy.source.data is not None:  # then a small file can go as one message

@@ -58,8 +58,8 @@ class CachedCopy:
         written_ns: when it was last written here.
         setting: mode and owner that a program set since it was written; committed with the bytes.
         source: where to read the base from, looked up at `source_ms`.
-        queued: its change waits for the cluster, in the journal, as it was at `kept_ns` of `written_ns`; `place`: where
-            it was then; `commit`: the etag that its bytes are to have.
+        queued: its change is in the journal, as it is now (`kept`) or was before; `place`: where it was then.
+        commit: the etag that its bytes are to have, "" where they are others than had one chosen.
         saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
     """
 
@@ -71,7 +71,7 @@ class CachedCopy:
     source: Looked | None = None
     source_ms: int = 0
     queued: bool = False
-    kept_ns: int = 0
+    kept: bool = False
     commit: str = ""
     place: LogicalName | None = None
     saving: asyncio.Future[None] | None = None
@@ -104,16 +104,18 @@ class CachedCopy:
 
     def write(self, offset: int, data: bytes, *, append: bool) -> None:
         """Change bytes."""
-        self.store(offset, data)
-        self.staged.wrote(offset, offset + len(data), append=append)
-        self.modified_ns = self.written_ns = time.time_ns()
+        self.modified_ns = self._changed()
+        while data:
+            done = os.pwrite(self.file(), data, offset)
+            self.staged.wrote(offset, offset + done, append=append)
+            data, offset = data[done:], offset + done
 
     def resize(self, size: int) -> None:
         """Cut, or lengthen by zeros."""
+        self.modified_ns = self._changed()
         if size < self.staged.size:
             os.ftruncate(self.file(), size)
         self.staged.resize(size)
-        self.modified_ns = self.written_ns = time.time_ns()
 
     def set(self, setting: Setting) -> None:
         """Keep attributes for the commit."""
@@ -122,7 +124,11 @@ class CachedCopy:
         }
         self.modified_ns = kept.pop("modified_ns", self.modified_ns)
         self.setting = replace(self.setting, **kept)
-        self.written_ns = time.time_ns()
+        self._changed()
+
+    def _changed(self) -> int:
+        self.kept, self.commit, self.written_ns = False, "", time.time_ns()
+        return self.written_ns
 
     def settled(self) -> Setting:
         """The attributes to commit."""

@@ -144,7 +144,7 @@ class Mount:
             async with asyncio.timeout(DRAIN_S):
                 await self._committer.behind.drained()
                 for inode in self._cache.inodes():
-                    if inode.copy is not None and inode.copy.staged.changed and not inode.copy.queued:
+                    if inode.copy is not None and inode.copy.staged.changed and not inode.copy.kept:
                         with contextlib.suppress(CheloniaError):
                             await self._committer.close(inode)
                 await self._committer.work_off()

@@ -650,3 +650,22 @@ async def test_bytes_that_a_full_disk_did_not_take_are_not_read_as_zeros(
             await mount.system.read(handle, 0, 4096)
     assert await mount.system.read(handle, 0, 4096) == LARGE[:4096]
     await mount.close(handle)
+
+
+async def test_what_a_full_disk_takes_of_a_write_is_a_change(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", LARGE)
+    handle, pwrite = await mount.open("f"), os.pwrite
+
+    def half(fd: int, data: bytes, offset: int) -> int:
+        if len(data) < 8192:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return pwrite(fd, data[:4096], offset)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", half)
+        with pytest.raises(OSError, match="the disk is full"):
+            await mount.system.write(handle, 0, b"x" * 8192)
+    await mount.close(handle)
+    assert await mount.read("f") == await other.read("f") == b"x" * 4096 + LARGE[4096:]

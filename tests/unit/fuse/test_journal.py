@@ -6,11 +6,18 @@ import asyncio
 import errno
 import os
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from msgspec import structs
 
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import parse_ln
 from chelonia_fuse import behind, committing, journal
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from tests.support.files import MemoryFiles
@@ -121,7 +128,7 @@ async def test_a_sync_that_fails_keeps_nothing(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "packed" / "0").read_bytes() == b""
 
 
-@pytest.mark.expect_log("the cache directory: .*files are committed without it")
+@pytest.mark.expect_log("files are committed without it|after a power cut what is committed may be tried again")
 async def test_what_a_full_disk_does_not_take_is_committed_at_once(
     mount: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,3 +174,52 @@ async def test_who_lets_go_waits_for_the_sync_that_another_one_began(
     go.set()
     await asyncio.gather(first, second)
     assert waits
+
+
+@contextmanager
+def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The disk takes nothing more."""
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.os, "write", Mock(side_effect=OSError(errno.ENOSPC, "no space left on device")))
+        yield
+
+
+@pytest.mark.expect_log("the cache directory: .*files are committed without it")
+async def test_who_closes_again_what_neither_disk_nor_cluster_took_hears_of_it_again(
+    mount: Trial, twin: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(mount, monkeypatch)
+    await mount.write("f", b"first", flags=NEW)
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"second")
+    refused = CheloniaError(Kind.QUOTA, cause="it is over their quota")
+    monkeypatch.setattr(twin, "apply", AsyncMock(side_effect=refused))
+    for _ in range(2):
+        with full(monkeypatch), pytest.raises(CheloniaError, match="quota"):
+            await mount.system.flush(handle)
+
+
+@pytest.mark.expect_log("will be committed later|was changed by somebody else|is committed now")
+async def test_what_is_written_after_a_commit_whose_answer_was_lost_is_not_taken_for_it(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, apply = held(mount, monkeypatch), twin.apply
+    handle = await mount.open("f", NEW)
+    await mount.system.write(handle, 0, b"first")
+    await mount.system.flush(handle)
+
+    async def unheard(*args: Any) -> None:
+        await apply(*args)
+        raise CheloniaError(Kind.NETWORK, "apply", cause="the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(twin, "apply", unheard)
+        go.set()
+        await mount.committer.behind.drained()
+    await mount.system.write(handle, 0, b"second")
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.close(handle)
+    await mount.committer.work_off()
+    other = await mounted(twin, tmp_path / "two")
+    there = await other.system._cluster.page(parse_ln("/"), "")
+    assert b"second" in [await other.read(each.name) for each in there.entries]
