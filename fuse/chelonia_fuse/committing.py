@@ -83,7 +83,7 @@ class FileCommitter:
             if self._cluster.is_away:
                 await self._keep(inode)
                 return
-            if inode.guid not in self.waiting and self.behind.takes(inode, copy):
+            if (not copy.queued or inode.guid in self._packed) and self.behind.takes(inode, copy):
                 try:
                     await self._pack(inode, copy)
                 except OSError as error:
@@ -160,6 +160,7 @@ class FileCommitter:
             self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.settled(), copy.commit))
             copy.queued = copy.kept = True
             self.waiting[inode.guid] = inode
+            self._packed.done(inode.guid)
 
     async def _later(self, inode: Inode, error: CheloniaError | OSError) -> None:
         """Keep what the cluster does not take now."""
@@ -199,7 +200,6 @@ class FileCommitter:
         passing = isinstance(error, CheloniaError) and error.kind in AGAIN
         try:
             await (self._later(inode, error) if passing else self._keep(inode))
-            self._packed.done(inode.guid)
         except OSError as trouble:
             _LOG.error("the cache directory: %s (make room, or choose another by -o cache=)", trouble)
         if not passing:

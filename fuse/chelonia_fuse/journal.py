@@ -132,7 +132,7 @@ class PackedJournal:
     """Records of small files with their bytes, in two files in turn; one that holds nothing more is emptied.
 
     A frame is a head, a record and bytes; one whose record is a GUID alone says that its change needs no record more.
-    What is torn at the end was never promised.
+    What is torn at the end was never promised. All frames of one file that count are in one of the two.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -140,6 +140,7 @@ class PackedJournal:
         self._paths = [directory / "0", directory / "1"]
         self._fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) for path in self._paths]
         self._held: list[set[str]] = [set(), set()]
+        self._over = set[str]()  # of these what need not be held: no frame says so yet
         self._at = self._size = 0
         self._syncs: list[asyncio.Task[None]] = []
         self._unsynced = set[int]()
@@ -167,21 +168,21 @@ class PackedJournal:
     async def keep(self, record: JournalRecord, data: bytes) -> None:
         """Return once a record and its bytes are on the disk; who comes meanwhile shares the next sync.
 
-        Raises: OSError when they are not; then they are not kept.
+        Raises: OSError when they are not; until `done` this one may be there, or the one before.
         """
         if self._size > TURN_BYTES and not self._held[1 - self._at]:
             self._at, self._size = 1 - self._at, 0
         at = 1 - self._at if record.guid in self._held[1 - self._at] else self._at
         self._write(at, msgspec.json.encode(record), data)
         self._held[at].add(record.guid)
-        try:
-            await self._synced()
-        except OSError:
-            self.done(record.guid)
-            raise
+        self._over.discard(record.guid)
+        await self._synced()
 
     async def settled(self) -> None:
         """Return once the disk knows what is done. Raises: OSError."""
+        for at, held in enumerate(self._held):
+            if held & self._over:
+                self._say(at)
         if self._unsynced or self._syncs:
             await self._synced()
 
@@ -194,28 +195,39 @@ class PackedJournal:
         try:
             if before is not None:
                 await before  # when it failed, nobody knows what of the file is on the disk
-            written, self._unsynced = self._unsynced, set()
-            for at in written:  # a sync takes as long where nothing was written
+            for at in sorted(self._unsynced):  # a sync takes as long where nothing was written
+                self._unsynced.remove(at)
                 await asyncio.to_thread(os.fdatasync, self._fds[at])
         finally:
             del self._syncs[0]
 
     def done(self, guid: str) -> None:
-        """A change is committed, or no more. Where its file is full the next mount commits it again: it has applied."""
+        """A change is committed, or no more. A full disk is told later, and all of it is there until then."""
         for at, held in enumerate(self._held):
             if guid in held:
-                held.discard(guid)
-                self._unsynced.add(at)
-                if held:
-                    with contextlib.suppress(OSError):
-                        self._write(at, guid.encode(), b"")
-                else:
-                    os.ftruncate(self._fds[at], 0)
-                    self._size = 0 if at == self._at else self._size
+                self._over.add(guid)
+                with contextlib.suppress(OSError):
+                    self._say(at)
+
+    def __contains__(self, guid: str) -> bool:
+        return any(guid in held for held in self._held) and guid not in self._over
+
+    def _say(self, at: int) -> None:
+        held = self._held[at]
+        over = held & self._over
+        if over == held:
+            os.ftruncate(self._fds[at], 0)
+            self._unsynced.add(at)
+            self._size = 0 if at == self._at else self._size
+            held.clear()
+        for guid in sorted(over):
+            if held:
+                self._write(at, guid.encode(), b"")
+            held.discard(guid)
+            self._over.discard(guid)
 
     def _write(self, at: int, head: bytes, data: bytes) -> None:
         body, fd = head + data, self._fds[at]
-        self._unsynced.add(at)
         frame, end = _HEAD.pack(len(head), len(data), zlib.crc32(body)) + body, os.lseek(fd, 0, os.SEEK_END)
         try:
             while frame:
@@ -223,6 +235,7 @@ class PackedJournal:
         except OSError:
             os.ftruncate(fd, end)  # what comes later is to be read
             raise
+        self._unsynced.add(at)
         self._size += len(body) if at == self._at else 0
 
 

@@ -120,12 +120,15 @@ async def test_a_sync_is_of_what_was_written_and_is_waited_for(tmp_path: Path, m
     assert set(synced) == {"0"}
 
 
-async def test_a_sync_that_fails_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sync_that_fails_is_told_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, kept = Disk(monkeypatch), PackedJournal(tmp_path / "packed")
+    await kept.keep(RECORD, b"first")
     disk.error = OSError(errno.EIO, "the disk fails")
     with pytest.raises(OSError, match="the disk fails"):
-        await kept.keep(RECORD, b"bytes")
-    assert (tmp_path / "packed" / "0").read_bytes() == b""
+        await kept.keep(RECORD, b"later")
+    assert found(tmp_path)
+    kept.done(RECORD.guid)
+    assert not found(tmp_path)
 
 
 @pytest.mark.expect_log("files are committed without it|after a power cut what is committed may be tried again")
@@ -184,6 +187,40 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+def found(directory: Path) -> dict[str, bytes]:
+    """What the next mount finds."""
+    return {record.guid: data for record, data in PackedJournal(directory / "packed").records()}
+
+
+async def test_what_a_full_disk_did_not_take_note_of_is_not_found_in_place_of_a_later_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "TURN_BYTES", 0)
+    packed = PackedJournal(tmp_path / "packed")
+    await packed.keep(structs.replace(RECORD, guid="77aa"), b"other")
+    await packed.keep(RECORD, b"first")  # the next file, as the one before is in use
+    await packed.keep(structs.replace(RECORD, guid="88bb"), b"third")
+    with full(monkeypatch):
+        packed.done("6d4a")
+    packed.done("77aa")
+    await packed.keep(RECORD, b"later")
+    assert found(tmp_path) == {"6d4a": b"later", "88bb": b"third"}
+
+
+async def test_what_a_full_disk_did_not_take_note_of_is_noted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = PackedJournal(tmp_path / "packed")
+    for guid in ("6d4a", "77aa"):
+        await packed.keep(structs.replace(RECORD, guid=guid), b"bytes")
+    with full(monkeypatch):
+        packed.done("6d4a")
+        with pytest.raises(OSError, match="no space"):
+            await packed.settled()
+    await packed.settled()
+    assert found(tmp_path) == {"77aa": b"bytes"}
+
+
 @pytest.mark.expect_log("the cache directory: .*files are committed without it")
 async def test_who_closes_again_what_neither_disk_nor_cluster_took_hears_of_it_again(
     mount: Trial, twin: MemoryFiles, monkeypatch: pytest.MonkeyPatch
@@ -197,6 +234,25 @@ async def test_who_closes_again_what_neither_disk_nor_cluster_took_hears_of_it_a
     for _ in range(2):
         with full(monkeypatch), pytest.raises(CheloniaError, match="quota"):
             await mount.system.flush(handle)
+
+
+@pytest.mark.expect_log("cannot be committed|is committed now")
+async def test_what_is_closed_after_a_refusal_goes_where_the_earlier_change_is_kept(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(mount, monkeypatch)
+    handle = await mount.open("f", NEW)
+    await mount.system.write(handle, 0, b"first")
+    mount.system._cluster.away_until_s = time.monotonic() + 60  # it waits in the journal
+    await mount.system.flush(handle)
+    with monkeypatch.context() as patch:
+        patch.setattr(twin, "apply", AsyncMock(side_effect=CheloniaError(Kind.QUOTA, cause="it is over their quota")))
+        await mount.committer.work_off()
+    await mount.system.write(handle, 0, b"second")
+    await mount.system.flush(handle)
+    again = await mounted(twin, tmp_path / "one")
+    await again.committer.work_off()
+    assert await again.read("f") == b"second"
 
 
 @pytest.mark.expect_log("will be committed later|was changed by somebody else|is committed now")
