@@ -144,7 +144,7 @@ class FileCommitter:
     def let_go(self, inode: Inode) -> None:
         """Take a change out of the journal: it is committed, or its file is no more."""
         if inode.copy is not None and inode.copy.queued:
-            inode.copy.queued, inode.copy.kept, inode.copy.commit = False, False, ""
+            inode.copy.queued = inode.copy.kept = False
             self.waiting.pop(inode.guid, None)
             self._packed.done(inode.guid)
             self._journal.remove(inode.guid)
@@ -173,7 +173,7 @@ class FileCommitter:
     async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
         """Keep a small file for a commit that begins at once."""
         async with copy.lock:
-            copy.commit = new_etag()
+            copy.commit = copy.commit or new_etag()
             record = record_of(inode.guid, str(self._place(inode, copy)), copy.staged, copy.settled(), copy.commit)
             try:
                 await self._packed.keep(record, copy.read(0, copy.staged.size))
@@ -269,8 +269,8 @@ class FileCommitter:
     # --- one commit ---
 
     async def _commit(self, inode: Inode, copy: CachedCopy) -> None:
-        tried: list[BlobId] = []
-        etag = copy.commit or new_etag()
+        tried, etag = copy.tried, copy.commit or new_etag()
+        copy.commit = etag  # who tries again later is to know that this try has applied
         by_guid = anew = False
         ends = time.monotonic() + GIVE_UP_S
         if copy.source is not None and copy.source.data is not None:  # then a small file can go as one message

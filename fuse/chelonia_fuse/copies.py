@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ids import Guid
+from chelonia.core.ids import BlobId, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import LEAVE, Looked, Setting
 from chelonia.core.values import replace
@@ -59,7 +59,8 @@ class CachedCopy:
         setting: mode and owner that a program set since it was written; committed with the bytes.
         source: where to read the base from, looked up at `source_ms`.
         queued: its change is in the journal, as it is now (`kept`) or was before; `place`: where it was then.
-        commit: the etag that its bytes are to have, "" where they are others than had one chosen.
+        commit: the etag that its bytes are to have, "" where they are others than had one chosen; `tried`: the blobs
+            that they were sent as.
         saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
     """
 
@@ -73,6 +74,7 @@ class CachedCopy:
     queued: bool = False
     kept: bool = False
     commit: str = ""
+    tried: list[BlobId] = field(default_factory=list)
     place: LogicalName | None = None
     saving: asyncio.Future[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -127,7 +129,7 @@ class CachedCopy:
         self._changed()
 
     def _changed(self) -> int:
-        self.kept, self.commit, self.written_ns = False, "", time.time_ns()
+        self.kept, self.commit, self.tried, self.written_ns = False, "", [], time.time_ns()
         return self.written_ns
 
     def settled(self) -> Setting:

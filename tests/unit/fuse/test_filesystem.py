@@ -193,6 +193,28 @@ async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other
     assert await other.read("f") == data
 
 
+@pytest.mark.expect_log("will be committed later|is committed now")
+@pytest.mark.parametrize("data", [b"once", LARGE])
+async def test_a_commit_whose_answer_the_network_lost_for_long_is_no_conflict(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    apply = mount.network.twin.apply
+
+    async def unheard(*args: Any) -> None:
+        if any(isinstance(change, Write) for change in args[1]):
+            await apply(*args)
+            raise CheloniaError(Kind.NETWORK, "apply", cause="the connection broke")
+
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    await mount.system.write(handle, 0, data)
+    with monkeypatch.context() as patch:
+        patch.setattr(mount.network.twin, "apply", unheard)
+        await mount.close(handle)
+    await mount.committer.work_off()
+    assert await names(other) == ["f"]
+    assert await other.read("f") == data
+
+
 async def test_a_read_waits_until_shepherds_that_died_are_back(
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
