@@ -82,12 +82,21 @@ async def settled(parts: S3Parts, ask: Ask, when: When = ANY) -> Headers:
         try:
             await _exchanged(parts, ask, ask.final, when)
         except CheloniaError as error:
-            if error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
-                await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
-            raise
+            of_key = error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED)
+            if not of_key or not await _was_named(parts, ask, when):
+                raise
     if ask.versioning == SUSPENDED:
         await _without_null(parts, ask)
     return (("x-amz-version-id", ask.version),) if ask.version else ()
+
+
+async def _was_named(parts: S3Parts, ask: Ask, when: When) -> bool:
+    """Take away what was stored, or tell that it is there no more and as good as written: who removed the newest
+    version has given it its key, or a newer null version has followed it."""
+    (gone,) = await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
+    if not isinstance(gone, Failure) or gone.kind is not Kind.NOT_FOUND:
+        return False
+    return when == ANY or (await seen(parts, in_own_name(parts, ask), Want.USER))[0].current == ask.version
 
 
 async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When) -> None:

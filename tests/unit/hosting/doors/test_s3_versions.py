@@ -292,6 +292,40 @@ def test_a_version_is_copied_while_its_key_is_removed(kept: Door, monkeypatch: p
     assert kept.ask("GET", "/lab/to").body == b"one"
 
 
+@pytest.mark.parametrize("condition", ["If_Match", ""])
+def test_a_version_that_a_removal_has_given_its_key_is_written(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
+    first, apply, doomed = kept.put("k", b"one"), kept.files.apply, [kept.put("k", b"two")]
+
+    async def remove(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Move) and doomed:
+            await kept._ask("DELETE", f"/lab/k?versionId={doomed.pop()}", b"", JOE, {})
+        return await apply(call, changes)
+
+    only = {condition: kept.ask("HEAD", "/lab/k").headers["ETag"]} if condition else {}
+    monkeypatch.setattr(kept.files, "apply", remove)
+    third = kept.ask("PUT", "/lab/k", b"three", **only)
+    assert (third.status, kept.ask("GET", "/lab/k").body) == (200, b"three")
+    assert kept.history() == [("k", third.version, "*"), ("k", first, "")]
+
+
+def test_of_two_null_versions_that_are_written_at_once_both_are_told_so(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, apply, others = kept.put("k", b"one"), kept.files.apply, [b"theirs"]
+    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
+
+    async def put(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Move) and others:
+            assert (await kept._ask("PUT", "/lab/k", others.pop(), JOE, {})).status == 200
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", put)
+    assert kept.ask("PUT", "/lab/k", b"mine").status == 200
+    assert kept.history() == [("k", "null", "*"), ("k", first, "")]
+
+
 def test_a_removal_of_unknown_outcome_leaves_its_marker(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the newest version of the list was one that its key did not answer with."""
     first, apply = kept.put("k", b"one"), kept.files.apply
