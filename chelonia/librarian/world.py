@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
+from chelonia.core.caller import Call
+from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Carrier, Directory, Verifier
@@ -42,6 +43,11 @@ class World:
     strain: Callable[[], float] | None = None
     """Milliseconds by which this process lately runs late, on average; without it healing yields to nobody."""
     limits: LimitCounts = field(default_factory=LimitCounts)
+
+    def step(self, call: Call) -> Call:
+        """A call for one transact of several that a request takes: with a key of its own, so that the A-Hash carries it
+        out though its master is lost meanwhile. The last one has the request's."""
+        return call.keyed(RequestKey(self.ids.uuid()))
 
     def owner(self, dn: str) -> Dn:
         """The owner to record for an entry whose maker gave none."""

@@ -299,18 +299,17 @@ class Names:
         held = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
         elements = tree.sweep_reservations(collection.id, held.items, self._now())
         if elements:
-            await self._records.attempt(call.keyed(RequestKey("")), PlannedTransact(elements))
+            await self._records.attempt(self._world.step(call), PlannedTransact(elements))
         await self._without_uploads(call, collection)
 
     async def _without_uploads(self, call: Call, collection: StoredObject) -> None:
         """Give up the uploads in parts that a collection lists: it goes, and they have no place any more."""
-        unkeyed = call.keyed(RequestKey(""))
         while (listed := await self._records.scan(call, collection.id, "uploads", "", SWEEP_PAGE // 5)).items:
             ids = [content_object(parse_upload(parse_mark(mark)[1])[1]) for mark, _ in listed.items]
             for content in ids:
-                await self._records.apply(unkeyed, partial(self._upload_given_up, unkeyed, content))
+                await self._records.apply(self._world.step(call), partial(self._upload_given_up, call, content))
             dangling = [drop(collection.id, "uploads", mark) for mark, _ in listed.items]
-            await self._records.attempt(unkeyed, PlannedTransact(dangling))
+            await self._records.attempt(self._world.step(call), PlannedTransact(dangling))
 
     async def _upload_given_up(self, call: Call, content: ObjectId) -> PlannedTransact:
         header = await self._records.one(call, content, (Needed("content"), Needed("tally")))

@@ -13,7 +13,7 @@ from chelonia.core.caller import Call
 from chelonia.core.contents.extents import Extent, ExtentPage, Placement
 from chelonia.core.contents.uploads import SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, RequestKey, blob_object, content_object
+from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, blob_object, content_object
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import SetWanted
@@ -167,11 +167,11 @@ class Contents:
             elements = [e for blob in blobs for e in want_copies(blob, content, A_CONTENT, request.wanted)]
             if not page.items:
                 return
-            outcome = await self._records.attempt(call.keyed(RequestKey("")), PlannedTransact([still, *elements]))
+            outcome = await self._records.attempt(self._world.step(call), PlannedTransact([still, *elements]))
             if not outcome.applied:  # spliced meanwhile: a blob of the page is gone
                 await self._one_by_one(call, still, elements)
             after, more = page.items[-1][0], page.more
 
     async def _one_by_one(self, call: Call, still: Element, elements: Sequence[Element]) -> None:
         for element in elements:
-            await self._records.attempt(call.keyed(RequestKey("")), PlannedTransact([still, element]))
+            await self._records.attempt(self._world.step(call), PlannedTransact([still, element]))

@@ -21,9 +21,10 @@ from chelonia.core.contents.parts import (
 )
 from chelonia.core.contents.uploads import OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ContentId, Dn, Guid, Ms, ObjectId, RequestKey, blob_object, content_object
+from chelonia.core.ids import ContentId, Dn, Guid, Ms, ObjectId, blob_object, content_object
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.ahash import Element
 from chelonia.librarian.metadata.contents import SEALED, content_of
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree
@@ -104,16 +105,15 @@ class PartUploads:
         """Make parts the content of a file. An upload that changes meanwhile is looked at again."""
         decide.check_order(request)
         content = parse_upload(request.upload)[1]
-        unkeyed = call.keyed(RequestKey(""))
         for _ in range(TRIES):
             header = await self._records.one(call, content_object(content), HEADER)
             done = await self._already(call, request, header)
             if done:
                 return done
             upload = decide.opened(header, request.begin, any_name=True)
-            stored = await self._stored(unkeyed, header.id)
+            stored = await self._stored(call, header.id)
             chosen = decide.choose(request, stored)
-            if await self._lay(unkeyed, upload, chosen, stored):
+            if await self._lay(call, upload, chosen, stored):
                 guid = await self._give(call, request, content, chosen)
                 if guid:
                     return guid
@@ -140,17 +140,19 @@ class PartUploads:
     async def _lay(self, call: Call, upload: Opened, chosen: Chosen, stored: Mapping[int, Stored]) -> bool:
         """Lay the extents of the parts chosen, page by page; whether nothing got in between."""
         obj = upload.content.id
+
+        async def applied(elements: list[Element]) -> bool:
+            return (await self._records.attempt(self._world.step(call), PlannedTransact(elements))).applied
+
         if upload.fact("order") != chosen.digest:
-            if not (await self._records.attempt(call, PlannedTransact(decide.begin_order(upload, chosen)))).applied:
+            if not await applied(decide.begin_order(upload, chosen)):
                 return False
             while (page := await self._records.scan(call, obj, "extents", "", bounds.DELETE_WIDE_MAX)).items:
-                gone = decide.clear_extents(obj, chosen.digest, [key for key, _ in page.items])
-                if not (await self._records.attempt(call, PlannedTransact(gone))).applied:
+                if not await applied(decide.clear_extents(obj, chosen.digest, [key for key, _ in page.items])):
                     return False
         parts, extents = list(stored.values()), chosen.extents
         for start in range(0, len(parts), bounds.PARTS_PAGE):
-            elements = decide.lay_page(obj, chosen, extents, parts[start : start + bounds.PARTS_PAGE])
-            if not (await self._records.attempt(call, PlannedTransact(elements))).applied:
+            if not await applied(decide.lay_page(obj, chosen, extents, parts[start : start + bounds.PARTS_PAGE])):
                 return False
         return True
 

@@ -17,7 +17,7 @@ from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, ContentId, Guid, RequestKey, blob_object, content_object
+from chelonia.core.ids import BlobId, ContentId, Guid, blob_object, content_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.librarian.metadata.blobs import OWNERS
@@ -92,18 +92,18 @@ class Sharing:
 
     async def _paged(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
         """Copy a file of extents. Raises: CONFLICT when it changes meanwhile: all is decided anew."""
-        unkeyed, content = call.keyed(RequestKey("")), ContentId(self._world.ids.uuid())
+        step, content = self._world.step, ContentId(self._world.ids.uuid())
         source = await self._source(call, request)
         begun = decide.open_copy(source, content, guid, self._world.clock.now_ms())
-        await self._records.attempt(unkeyed, PlannedTransact(begun))
+        await self._records.attempt(step(call), PlannedTransact(begun))
         try:
-            extents = await self._laid(unkeyed, source, content)
+            extents = await self._laid(call, source, content)
             return await self._sealed(call, request, source, content, guid, extents)
         except (CheloniaError, asyncio.CancelledError):
-            copied = await self._records.one(unkeyed, content_object(content), _HEADER)
+            copied = await self._records.one(call, content_object(content), _HEADER)
             if copied.value("content", "state") == COPYING:
                 gone = decide.break_off(copied, self._world.clock.now_ms())
-                await self._records.attempt(unkeyed, PlannedTransact(gone))
+                await self._records.attempt(step(call), PlannedTransact(gone))
             raise
 
     async def _laid(self, call: Call, source: StoredObject, content: ContentId) -> int:
@@ -115,7 +115,8 @@ class Sharing:
             extents = [parse_extent(*item) for item in page.items]
             for extent in extents:
                 named[extent.blob] += extent.length
-            await self._records.apply(call, partial(self._page, call, source, content, extents, named))
+            page_call = self._world.step(call)
+            await self._records.apply(page_call, partial(self._page, call, source, content, extents, named))
             laid, after, more = laid + len(extents), page.items[-1][0] if page.items else "", page.more
         return laid
 

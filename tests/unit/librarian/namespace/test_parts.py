@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.parts import UploadId, parse_upload
-from chelonia.core.contents.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
+from chelonia.core.contents.uploads import BeginPut, CommitFile, CopyFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_object
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import AHash
-from chelonia.core.ports.librarian import Delete, Unmake
+from chelonia.core.ports.librarian import Delete, SetWanted, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import DISCARDED, content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import BARTENDER, JOE, Bench, bench, sound
+from tests.support.librarian import BARTENDER, JOE, Bench, bench, keyed, sound
 from tests.support.paper import paper
 
 NAME = parse_ln("/f")
@@ -127,6 +128,34 @@ async def test_uploads_go_with_the_collection_that_lists_them() -> None:
         assert await b.names() == {}
         assert (await b.stored(content)).value("content", "state") == DISCARDED
         await sound(b)
+
+
+class Losing(Failing):
+    """An A-Hash whose master is lost under each transact from now on: what has a key is asked of the next master."""
+
+    async def transact(self, call: Call, key: str, *args: Any) -> Any:
+        if self.left <= 0 and not key:
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", cause="the master was lost")
+        return await self._ahash.transact(call, key, *args)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_master_that_is_lost_breaks_off_no_request_of_several_transacts() -> None:
+    losing = Losing()
+    async with bench(wrap=losing.over) as b:
+        box = await b.collection("box")
+        place = {"parent": box, "ln": parse_ln("/box/f")}
+        opening = OpenUpload(begin(b, **place), box, "f")
+        await b.service.open_upload(BARTENDER, opening)
+        upload, order = await filled(b, 1, 2, 3, 4, 5)
+        losing.left = 0
+        file = await b.service.seal_upload(keyed("seal"), SealUpload(upload, begin(b, **place), order))
+        copy = await b.service.copy_file(keyed("copy"), CopyFile(file, begin(b)))
+        await b.service.set_wanted(keyed("want"), SetWanted(copy, 3))
+        await b.service.delete(keyed("delete"), Delete(file))
+        await b.service.unmake(keyed("unmake"), Unmake(box))
+        assert ends(await sound(b), copy) == [7, 14, 21, 28, 35]
+        assert await b.names() == {"f": copy}
 
 
 @pytest.mark.usefixtures("small_pages")
