@@ -60,8 +60,7 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
     sections = merged(new_policies(parent.object.sections, change.type), given, own)
     entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect, described=True)
-    made = await ports.librarian.make_entry(turn.service, entry)
-    return _done(made if isinstance(made, StoredObject) else None, made=True)
+    return done(await ports.librarian.make_entry(turn.service, entry), made=True)
 
 
 async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
@@ -89,7 +88,7 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     if not (put or drop):
         return Done()
     order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)), described=True)
-    return _done(await ports.librarian.change_entry(turn.service, order))
+    return done(await ports.librarian.change_entry(turn.service, order))
 
 
 async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
@@ -133,7 +132,7 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
         there=there.guid if there is not None else Guid(""),
         described=True,
     )
-    return _done(await ports.librarian.move(turn.service, order), made=there is None)
+    return done(await ports.librarian.move(turn.service, order), made=there is None)
 
 
 async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
@@ -235,9 +234,9 @@ def pinned(when: When, found: FoundEntry) -> Expect:
     return versions(found) if when != ANY else ()
 
 
-def _done(left: StoredObject | None, *, made: bool = False) -> Done:
+def done(left: Guid | StoredObject | None, *, made: bool = False, note: str = "") -> Done:
     """The answer to a change, with the attributes of the entry as it has left it, where they are known."""
-    return Done(attributes_of(left) if left is not None else None, made=made)
+    return Done(attributes_of(left) if isinstance(left, StoredObject) else None, made=made, note=note)
 
 
 def _joined(*expects: Expect) -> Expect:

@@ -15,6 +15,7 @@ from typing import Any
 from chelonia.bartender.bulk import ElementCall, StoredBytes
 from chelonia.bartender.client_metadata import FileFacts
 from chelonia.bartender.files import writing
+from chelonia.bartender.files.changing import done
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry
 from chelonia.bartender.shepherds import taken
@@ -41,13 +42,13 @@ async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) 
     (kept,) = turn.stored
     record = writing.record_type(inline.checksums)
     facts = FileFacts(begin.size, getattr(begin.checksums, record), record, begin.wanted)
-    done = await writing.commit(
+    file = await writing.commit(
         ports, turn, change, facts, CommitFile(ready, kept.begun, kept.receipts, kept.begin.replaces != "")
     )
-    if done.blob == kept.begun.blob:  # else an earlier try of this call has named its own copies
+    if file.blob == kept.begun.blob:  # else an earlier try of this call has named its own copies
         ports.storing.named(kept.receipts)
     note = await ports.shepherds.shortage(turn.service, begin.wanted)
-    return Done(writing.committed(done), made=there is None, note=note)
+    return done(file.entry, made=there is None, note=note)
 
 
 def _begin(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> BeginPut:

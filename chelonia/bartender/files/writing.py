@@ -10,22 +10,21 @@ from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, setting_triples, user_triples
-from chelonia.bartender.files.changing import pinned, required, seen, walk
+from chelonia.bartender.files.changing import done, pinned, required, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
-from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.extents import check_extents
 from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expect
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.metadata import Sections, StoredObject, from_triples
+from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Arrived, Attributes, Clone, Done, Open, Part, Placed, Placing, Splice, Write
+from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action
@@ -86,8 +85,8 @@ async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
     begin = token.begin
     ready, there = await ready_to_write(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
-    done = await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
-    return Done(committed(done), made=there is None)
+    file = await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
+    return done(file.entry, made=there is None)
 
 
 async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFacts, order: CommitFile) -> Committed:
@@ -101,11 +100,6 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
         )
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
-
-
-def committed(done: Committed) -> Attributes | None:
-    """The attributes of a file as it was committed, where they are known."""
-    return attributes_of(done.entry) if done.entry is not None else None
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
@@ -128,7 +122,7 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
         left = await ports.librarian.splice(turn.service, order)
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
-    return Done(attributes_of(left) if isinstance(left, StoredObject) else None, made=there is None)
+    return done(left, made=there is None)
 
 
 async def overtaken(
