@@ -104,8 +104,10 @@ def check_value(triple: Triple) -> None:
     """Refuse a malformed value of a whitelisted property. Raises: BAD_REQUEST."""
     if triple.section in ("policy", DEFAULT_POLICY_SECTION):
         check_policy_rule(triple.property, triple.value)
-    elif triple.section == "timestamps" and not _TIME.match(triple.value):
-        cause = "a time is Unix seconds as a decimal number"
+    elif triple.section == "timestamps" and not (
+        _TIME.match(triple.value) and float(triple.value) <= bounds.TIME_S_MAX
+    ):
+        cause = f"a time is Unix seconds as a decimal number, at most {bounds.TIME_S_MAX}"
         raise CheloniaError(Kind.BAD_REQUEST, subject="timestamps/modified", cause=cause)
 
 

@@ -30,6 +30,8 @@ OBJECT_BYTES_MAX: Final = 4 * 1024 * 1024
 """An object's header record: it is read and written whole."""
 DELETE_WIDE_MAX: Final = 1000
 """Properties in wide sections that the deletes of one transact may take along; larger sections are emptied by page."""
+TIME_S_MAX: Final = 18_446_744_072
+"""The latest time of an entry, in the year 2554: its nanoseconds are 64 bits wherever they travel."""
 USER_METADATA_MAX: Final = 1000
 """Triples a user may send with one entry."""
 USER_METADATA_BYTES_MAX: Final = 128 * 1024

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import pyfuse3
 import pyfuse3.asyncio
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Named, Over, Setting
 from chelonia.core.ports.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
@@ -234,8 +235,8 @@ class Binding(pyfuse3.Operations):
             mode=stat.S_IMODE(attr.st_mode) if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
             gid=attr.st_gid if fields.update_gid else None,
-            modified_ns=max(0, attr.st_mtime_ns) if fields.update_mtime else None,
-            accessed_ns=max(0, attr.st_atime_ns) if fields.update_atime else None,
+            modified_ns=_time(attr.st_mtime_ns) if fields.update_mtime else None,
+            accessed_ns=_time(attr.st_atime_ns) if fields.update_atime else None,
         )
         if setting != Setting():
             await self._system.set(known, setting)
@@ -342,6 +343,11 @@ class Binding(pyfuse3.Operations):
     @_answering
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         return  # every change of a name is durable before it is answered
+
+
+def _time(ns: int) -> int:
+    """A time that is not kept becomes the nearest that is."""
+    return min(max(0, ns), bounds.TIME_S_MAX * 10**9)
 
 
 def _filled(told: Shown) -> pyfuse3.EntryAttributes:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.core import bounds
 from tests.cluster.harness import Cluster
 from tests.cluster.mounts import Mount
 from tests.support.polling import poll
@@ -107,6 +108,8 @@ def test_attributes_links_and_special_files(two: tuple[Mount, Mount]) -> None:
     assert os.getxattr(file, "chelonia.checksum") == b"sha256:" + hashlib.sha256(b"x").hexdigest().encode()
     poll(lambda: os.getxattr(file, "chelonia.health").startswith(b"3 of 3"), 60.0, what="a slow third copy is made")
     assert len(os.getxattr(file, "chelonia.locations").split()) == 3
+    os.utime(file, (1, 40_000_000_000))
+    assert file.stat().st_mtime_ns == bounds.TIME_S_MAX * 10**9
     assert os.readlink(b / "link") == "file"
     assert stat.S_ISFIFO((b / "pipe").stat().st_mode)
     with pytest.raises(OSError, match=os.strerror(errno.ENOTEMPTY)):

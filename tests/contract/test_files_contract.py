@@ -225,7 +225,14 @@ def test_a_name_that_is_taken_is_refused(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [Setting(mode=-2), Setting(mode=1 << 20), Setting(uid=2**32 - 1), Setting(modified_ns=-1)]
+    "setting",
+    [
+        Setting(mode=-2),
+        Setting(mode=1 << 20),
+        Setting(uid=2**32 - 1),
+        Setting(modified_ns=-1),
+        Setting(modified_ns=18446744073 * 10**9),
+    ],
 )
 def test_attributes_out_of_bounds_are_refused(play: Play, setting: Setting) -> None:
     async def scenario(world: World) -> None:

@@ -70,8 +70,8 @@ def user_triples(user: Mapping[str, str]) -> tuple[Triple, ...]:
 
 
 def time_text(ns: int, name: str) -> str:
-    """Nanoseconds as Unix seconds with nine decimals. Raises: BAD_REQUEST before 1970 or beyond twelve digits."""
-    _check(name, ns, 10**12 * NS_PER_S - 1)
+    """Nanoseconds as Unix seconds with nine decimals. Raises: BAD_REQUEST before 1970 or beyond `TIME_S_MAX`."""
+    _check(name, ns, (bounds.TIME_S_MAX + 1) * NS_PER_S - 1)
     return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"
 
 

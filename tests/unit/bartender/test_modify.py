@@ -77,7 +77,7 @@ async def test_everything_else_is_denied_even_to_the_owner(stage: Stage, section
 @pytest.mark.parametrize(
     ("section", "prop", "value"),
     [("policy", "joe", "+read"), ("policy", "ALL", "read"), ("policy", "<", "+read"), ("defaultPolicy", "ALL", "+fly"),
-     ("timestamps", "modified", "now"), ("metadata", "k", "\ud800")],
+     ("timestamps", "modified", "now"), ("timestamps", "modified", "18446744073"), ("metadata", "k", "\ud800")],
 )  # fmt: skip
 @scene
 async def test_malformed_values(stage: Stage, section: str, prop: str, value: str) -> None:
