@@ -52,7 +52,7 @@ def _original_line(text: str, error: CheloniaError) -> str:
 
 def _readable(seconds: str) -> str:
     try:
-        return f"  ({time_text(float(seconds))} UTC)"
+        return f"  ({time_text(float(seconds))})"
     except (ValueError, OverflowError, OSError):
         return ""
 
@@ -205,7 +205,7 @@ def _time(entry: DirectoryEntry) -> str:
 
 def time_text(seconds: float) -> str:
     """A time as people read it, UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def without_bytes(metadata: Mapping[str, Mapping[str, str]]) -> bool:
