@@ -201,9 +201,17 @@ class Records:
             listener(elements)
 
     async def apply(self, call: Call, build: Callable[[], Awaitable[PlannedTransact]]) -> TransactOutcome:
-        """Build, transact, and build again while others get in between.
+        """As `carry_out` of what presumes nothing. Returns: the outcome. Raises: as that."""
+        return (await self.carry_out(call, lambda _: build()))[0]
 
-        Returns: the outcome that applied; its memo is the first try's when the request is a retry.
+    async def carry_out(
+        self, call: Call, build: Callable[[bool], Awaitable[PlannedTransact]]
+    ) -> tuple[TransactOutcome, tuple[StoredObject, ...]]:
+        """Build, transact, and build again while others get in between. `build` is told whether it is the first time:
+        what it then takes for so that nearly always is costs another round where the transact finds it otherwise.
+
+        Returns: the outcome that applied; its memo is the first try's when the request is a retry. And the entries as
+        it has left them, where that is known: not after a retry.
         Raises: what `build` raises, unless the request has applied before (others may have changed things since);
         CONFLICT when an expectation is unmet or the tries are used up.
         """
@@ -211,17 +219,17 @@ class Records:
         while tries < TRIES and rounds < ROUNDS_MAX:
             rounds += 1
             try:
-                draft = await build()
+                draft = await build(rounds == 1)
             except CheloniaError:
                 before = await self.recall(call)
                 if before is None or not before.applied:
                     raise
-                return before
+                return before, ()
             if not draft.elements:
-                return TransactOutcome(applied=True, position=self.position, memo=draft.memo)
+                return TransactOutcome(applied=True, position=self.position, memo=draft.memo), draft.left
             outcome = await self.attempt(call, draft)
             if outcome.applied:
-                return outcome
+                return outcome, () if outcome.recalled else draft.left
             if outcome.unmet is not None and outcome.unmet.change_id == EXPECT:
                 cause = "what the decision was based on has changed; try again"
                 raise CheloniaError(Kind.CONFLICT, cause=cause)

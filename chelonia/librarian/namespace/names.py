@@ -7,9 +7,8 @@ and applies the result. Who may call is checked in `service` before anything her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
-from itertools import count
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -168,17 +167,16 @@ class Names:
 
     async def make_entry(self, call: Call, request: MakeEntry) -> Guid | StoredObject:
         """Make an entry and its name."""
-        guid, tries = Guid(self._world.ids.uuid()) if request.parent else ROOT, count()
+        guid = Guid(self._world.ids.uuid()) if request.parent else ROOT
 
-        async def build() -> PlannedTransact:
-            first = next(tries) == 0  # who asks has just read the collection
+        async def build(first: bool) -> PlannedTransact:  # who asks has just read the collection
             slot = await self.slot(call, request.parent, request.name, presumed=first) if request.parent else None
             if slot is None:
                 await self._absent(call, ROOT)
             return await self.draft(call, tree.make_entry(request, guid, slot, self._now()), guid, fresh(guid))
 
-        memo, left = await self._left(call, request, build)
-        return left or Guid(memo)
+        outcome, left = await self._records.carry_out(call, build)
+        return left[0] if request.described and left else Guid(outcome.memo)
 
     async def new(self, call: Call, request: NewRequest) -> NewOutcome:
         """Make an entry object without a name (`new` of the original, in one transact)."""
@@ -209,11 +207,10 @@ class Names:
 
     async def unlink(self, call: Call, request: Unlink) -> None:
         """Drop one name; the last one takes the entry with it."""
-        tries = count()
 
-        async def build() -> PlannedTransact:
+        async def build(first: bool) -> PlannedTransact:
             child = await self._records.one(call, entry_id(request.child))
-            doomed = await self._doomed(call, child, ((request.parent, request.name),), presumed=next(tries) == 0)
+            doomed = await self._doomed(call, child, ((request.parent, request.name),), presumed=first)
             draft = await self.draft(
                 call, tree.unlink(request, doomed, self._now(), self._keep_ms), request.child, child
             )
@@ -221,20 +218,19 @@ class Names:
                 await self._emptied(call, child)
             return draft
 
-        await self._records.apply(call, build)
+        await self._records.carry_out(call, build)
 
     async def delete(self, call: Call, request: Delete) -> None:
         """Remove a file or mount point with all names and replicas."""
-        tries = count()
 
-        async def build() -> PlannedTransact:
+        async def build(first: bool) -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid))
             tree.check_removable(entry, "delete")
-            doomed = await self._doomed(call, entry, presumed=next(tries) == 0)
+            doomed = await self._doomed(call, entry, presumed=first)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid, entry)
 
-        await self._records.apply(call, build)
+        await self._records.carry_out(call, build)
 
     async def undelete(self, call: Call, request: Undelete) -> None:
         """Bring a file back from the trash."""
@@ -263,10 +259,8 @@ class Names:
 
     async def unmake(self, call: Call, request: Unmake) -> None:
         """Remove an empty collection and its names."""
-        tries = count()
 
-        async def build() -> PlannedTransact:
-            first = next(tries) == 0
+        async def build(first: bool) -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid), _UNMADE)
             tree.check_unmakable(entry)
             await self._emptied(call, entry, swept=not first)
@@ -274,7 +268,7 @@ class Names:
             elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid)
 
-        await self._records.apply(call, build)
+        await self._records.carry_out(call, build)
 
     async def remove(self, call: Call, request_id: str, guid: Guid) -> RemoveOutcome:
         """Remove an entry (`remove` of the original, with all its names and replicas)."""
@@ -334,10 +328,9 @@ class Names:
 
     async def move(self, call: Call, request: MoveEntry) -> StoredObject | None:
         """Rename, move or hard-link."""
-        tries = count()
 
-        async def build() -> PlannedTransact:
-            view = await self._move_view(call, request, presumed=next(tries) == 0)
+        async def build(first: bool) -> PlannedTransact:
+            view = await self._move_view(call, request, presumed=first)
             changed = (view.child, view.there.entry) if view.there is not None else (view.child,)
             if request.over == Over.EXCHANGE.value and view.there is not None:
                 elements = tree.exchange(request, view)
@@ -347,27 +340,12 @@ class Names:
                 elements = tree.move(request, view, self._now(), self._keep_ms)
             return await self.draft(call, self._resting(request, elements, view.child), request.child, *changed)
 
-        return (await self._left(call, request, build))[1]
+        _, left = await self._records.carry_out(call, build)
+        return left[0] if request.described and left else None
 
     def _resting(self, request: ChangeEntry | MoveEntry, elements: list[Element], entry: StoredObject) -> list[Element]:
         """What is told of an entry after its change is of the state that it was read in."""
         return [*elements, check(entry.id, version(entry.version))] if request.described else elements
-
-    async def _left(
-        self, call: Call, request: MakeEntry | ChangeEntry | MoveEntry, build: Callable[[], Awaitable[PlannedTransact]]
-    ) -> tuple[str, StoredObject | None]:
-        """Apply a change of one entry; returns its memo, and how it has left the entry, if that is asked and known."""
-        left: tuple[StoredObject, ...] = ()
-
-        async def built() -> PlannedTransact:
-            nonlocal left
-            left = ()
-            draft = await build()
-            left = draft.left
-            return draft
-
-        outcome = await self._records.apply(call, built)
-        return outcome.memo, left[0] if request.described and left and not outcome.recalled else None
 
     async def _move_view(self, call: Call, request: MoveEntry, *, presumed: bool) -> MoveView:
         epoch, child = await self._records.get(
@@ -422,12 +400,13 @@ class Names:
     async def change_entry(self, call: Call, request: ChangeEntry) -> StoredObject | None:
         """Change several properties of one entry at once."""
 
-        async def build() -> PlannedTransact:
+        async def build(_: bool) -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid), _DESCRIBED)
             elements = tree.change_entry(request, entry, self._now())
             return await self.draft(call, self._resting(request, elements, entry), request.guid, entry)
 
-        return (await self._left(call, request, build))[1]
+        _, left = await self._records.carry_out(call, build)
+        return left[0] if request.described and left else None
 
     async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
         """Change how many replicas a file wants. Returns: the content whose blobs are still to be told."""

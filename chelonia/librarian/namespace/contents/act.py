@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import Final
 
 import msgspec
@@ -51,15 +50,8 @@ class Contents:
             self._uploads.check_begun(call, piece)
         decide.span_of(request, 0)
         guid, content = begin.replaces or Guid(self._world.ids.uuid()), ContentId(self._world.ids.uuid())
-        rounds, draft = count(), PlannedTransact(())
 
-        async def build() -> PlannedTransact:
-            nonlocal draft
-            draft = PlannedTransact(())
-            draft = await drafted()
-            return draft
-
-        async def drafted() -> PlannedTransact:
+        async def build(first: bool) -> PlannedTransact:
             pieces = [blob_object(piece.begun.blob) for piece in request.pieces]
             for found in await self._records.get(call, pieces, (Needed("blob"),)):
                 if found.exists:  # a repeat under its request key is answered as the first time all the same
@@ -67,7 +59,7 @@ class Contents:
                     raise CheloniaError(Kind.BAD_REQUEST, "splice", str(begin.ln), cause)
             if not begin.replaces:
                 # The Bartender has just read the collection: it is read again only when it is found otherwise.
-                slot = await self._names.slot(call, begin.parent, begin.name, presumed=next(rounds) == 0)
+                slot = await self._names.slot(call, begin.parent, begin.name, presumed=first)
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
                 return await self._names.draft(call, made, guid, fresh(guid))
@@ -76,10 +68,10 @@ class Contents:
             spliced = decide.splice(request, held, new, content, self._world.clock.now_ms())
             return await self._names.draft(call, spliced, guid, held.file)
 
-        done = await self._records.apply(call, build)
+        outcome, left = await self._records.carry_out(call, build)
         for piece in request.pieces:
             await self._uploads.rechecking.written(piece.receipts)
-        return draft.left[0] if request.described and draft.left and not done.recalled else Guid(done.memo)
+        return left[0] if request.described and left else Guid(outcome.memo)
 
     def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:
         return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -148,18 +147,10 @@ class FileUploads:
         self.check_begun(call, request)
         guid = begin.replaces or (self._guid() if request.renew else begun.guid)
         memo = f"{guid} {begun.blob}"
-        rounds, draft = count(), PlannedTransact(())
 
-        async def build() -> PlannedTransact:
-            nonlocal draft
-            draft = PlannedTransact(())
-            draft = await drafted()
-            return draft
-
-        async def drafted() -> PlannedTransact:
+        async def build(first: bool) -> PlannedTransact:
             new = self.begun_blob(request, guid, begin.wanted)
             over = await self._overwritten(call, begin.replaces)
-            first = next(rounds) == 0
             if over is not None:
                 if begun.blob in tree.blobs_of(over.file):
                     return PlannedTransact((), memo)  # a repeat without a request key
@@ -176,10 +167,10 @@ class FileUploads:
                 call, uploads.commit_file(request, slot, new, self._now()), memo, fresh(guid)
             )
 
-        outcome = await self._records.apply(call, build)
+        outcome, left = await self._records.carry_out(call, build)
         await self.rechecking.written(request.receipts)
         done = _committed(outcome.memo)
-        return Committed(done.guid, done.blob, draft.left[0]) if draft.left and not outcome.recalled else done
+        return Committed(done.guid, done.blob, left[0]) if left else done
 
     async def _check_unused(self, call: Call, new: NewBlob, first: bool) -> None:
         """Why a transact was refused, other than for its names. Raises: ALREADY_DONE."""
