@@ -128,12 +128,15 @@ class Guard:
                 self._channel.send(count.to_bytes(8, "big"))
 
 
-def worked_ns(pid: int) -> int:
+def worked_ns(pid: int) -> int | None:
     """CPU time that a process has used, or the time of now while it waits for a CPU that others have: either differs
-    from look to look unless the process stands still. 0 when it has ended. In nanoseconds; source: proc_pid_stat(5)."""
+    from look to look unless the process stands still. 0 when it has ended; None when a signal has stopped it. In
+    nanoseconds; source: proc_pid_stat(5)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             state = stat.read().rpartition(b") ")[2][:1]
+        if state == b"T":
+            return None
         return time.monotonic_ns() if state == b"R" else time.clock_gettime_ns((~pid << 3) | CPUCLOCK_SCHED)
     except OSError:
         return 0

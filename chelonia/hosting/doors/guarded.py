@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from chelonia.core.timing.freezes import SIGNS
+from chelonia.core.timing.freezes import SIGNS, sign_ms
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, message
 
@@ -95,7 +95,7 @@ class Guarded:
 
     def served(self, now_ms: int) -> None:
         """Something was served: the loop does not stand still, however many it serves in one turn."""
-        if self._channel is not None and now_ms - self._served_ms >= self._parts.limit_ms() / SIGNS:
+        if self._channel is not None and now_ms - self._served_ms >= sign_ms(self._parts.limit_ms()):
             self._served_ms = now_ms
             self._sign()
 
@@ -154,7 +154,7 @@ class Guarded:
                 self._sign()
                 if self._deaf >= DEAF_SIGNS:
                     return "it took nothing in"
-                await asyncio.wait((ended,), timeout=self._parts.limit_ms() / SIGNS / 1000)
+                await asyncio.wait((ended,), timeout=sign_ms(self._parts.limit_ms()) / 1000)
             return f"it ended with {ended.result()}"
         finally:
             ended.cancel()

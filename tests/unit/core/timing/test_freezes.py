@@ -7,6 +7,8 @@ import pytest
 from chelonia.core.timing.freezes import BUSY_MS, GRACE_MS, LATE_MS, LOOK_MS, FreezeDetector, still_after_ms
 
 LIMIT = 800
+MISSED = 200
+"""Two of its eight signs."""
 
 
 @pytest.mark.parametrize(
@@ -18,8 +20,11 @@ def test_the_limit_lies_within_the_lease(lease_ms: int, heartbeat_ms: int, limit
 
 
 def heard_at(now_ms: int) -> FreezeDetector:
+    """A process that goes on after its last sign, as who looks when two are missing sees."""
     watch = FreezeDetector()
     watch.heard(now_ms, LIMIT)
+    assert watch.wait_ms(now_ms) == MISSED
+    assert not watch.stopped(now_ms + MISSED, 3)
     return watch
 
 
@@ -36,7 +41,7 @@ def test_nothing_is_said_before_the_first_sign() -> None:
 
 def test_silence_for_the_limit_is_standing_still_and_is_said_once() -> None:
     watch = heard_at(1000)
-    assert watch.wait_ms(1100) == 700 - LOOK_MS
+    assert watch.wait_ms(1200) == 600 - LOOK_MS
     assert not watch.stopped(1799 - LOOK_MS, 7)
     assert not watch.stopped(1800 - LOOK_MS, 7), "it is looked for the first time whether it works"
     assert watch.wait_ms(1801 - LOOK_MS) == LOOK_MS - 1
@@ -50,10 +55,25 @@ def test_every_sign_begins_the_time_anew_also_after_standing_still() -> None:
     assert not watch.stopped(1800 - LOOK_MS, 7)
     watch.heard(1700, LIMIT)
     assert not watch.stopped(1800, 7)
+    assert not watch.stopped(1900, 7)
     assert stopped(watch, 2500)
     watch.heard(9000, 2 * LIMIT)
-    assert watch.wait_ms(9000) == 2 * LIMIT - LOOK_MS
+    assert watch.wait_ms(9000) == MISSED, "signs are no farther apart where the limit is longer"
+    assert not watch.stopped(9000 + MISSED, 7)
     assert stopped(watch, 9000 + 2 * LIMIT)
+
+
+@pytest.mark.parametrize("late_ms", [0, LATE_MS + 1])
+def test_who_was_stopped_is_not_waited_for_once_two_signs_are_missing(late_ms: int) -> None:
+    watch = FreezeDetector()
+    watch.heard(1000, LIMIT)
+    assert not watch.stopped(1000 + MISSED - 1, None), "one sign may be late"
+    assert watch.stopped(1000 + MISSED + late_ms, None)
+    assert watch.wait_ms(3000) is None
+    watch.heard(5000, LIMIT)
+    assert not watch.stopped(5000 + MISSED, 7)
+    assert not watch.stopped(5800 - LOOK_MS, 7)
+    assert watch.stopped(5800, None), "it is seen at each look"
 
 
 def test_who_works_is_only_busy_until_it_has_served_nobody_for_very_long() -> None:
@@ -64,6 +84,7 @@ def test_who_works_is_only_busy_until_it_has_served_nobody_for_very_long() -> No
         now_ms += LOOK_MS
     assert watch.stopped(now_ms, now_ms)
     watch.heard(20_000, LIMIT)
+    assert not watch.stopped(20_000 + MISSED, 5)
     assert not watch.stopped(20_800 - LOOK_MS, 5)
     assert not watch.stopped(20_800, 6), "it worked before it was stopped"
     assert watch.stopped(20_800 + LOOK_MS, 6)

@@ -23,7 +23,7 @@ import pytest
 
 from chelonia.core.values import replace
 from chelonia.hosting.doors import guarded as node_side
-from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, log_line, message, worked_ns
+from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, Guard, log_line, message, worked_ns
 from chelonia.hosting.doors.guarded import START, Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
@@ -312,7 +312,7 @@ def test_the_process_obeys_numbers_and_ends_with_the_other_end() -> None:
         client.close()
 
 
-def test_who_waits_for_a_cpu_works_and_who_is_stopped_does_not() -> None:
+def test_who_waits_for_a_cpu_works_and_who_is_stopped_is_known_to_be() -> None:
     def works() -> bool:
         return worked_ns(process.pid) != worked_ns(process.pid)
 
@@ -320,10 +320,31 @@ def test_who_waits_for_a_cpu_works_and_who_is_stopped_does_not() -> None:
         try:
             assert poll(works)
             os.kill(process.pid, signal.SIGSTOP)
-            poll(lambda: not works(), what="it stands still")
+            poll(lambda: worked_ns(process.pid) is None, what="it is stopped")
+            os.kill(process.pid, signal.SIGCONT)
+            assert poll(works)
         finally:
             process.kill()
     assert worked_ns(process.pid) == 0
+
+
+def test_clients_of_a_process_that_was_stopped_do_not_wait_for_its_limit() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    held, client = socket.socketpair()
+    with ours, theirs, client, subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as process:
+        guard = threading.Thread(target=Guard(theirs, lambda line: None, process.pid).run)
+        guard.start()
+        try:
+            with held:
+                socket.send_fds(ours, [message(HOLD, 1)], [held.fileno()])
+            os.kill(process.pid, signal.SIGSTOP)
+            ours.send(message(BEAT, 3_600_000))
+            client.settimeout(10 * patience())
+            assert client.recv(1) == b"", "cut"
+        finally:
+            process.kill()
+            ours.close()
+            guard.join()
 
 
 def test_its_lines_look_as_the_others_in_the_log() -> None:
