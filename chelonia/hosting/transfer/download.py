@@ -127,7 +127,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
                     await fetched.add(chunk)
                     for piece in held.take(chunk):
                         yield piece
-            fetched.check()
+            fetched.check(held.sha256())
         except CheloniaError as error:
             search.failed(choice, error)
             if error.kind is Kind.CHECKSUM:
@@ -408,8 +408,9 @@ class _Fetched:
         self._ln = ln
 
     async def add(self, chunk: bytes) -> None:
+        """Take bytes whose SHA-256 somebody else makes."""
         self.size += len(chunk)
-        if self._hash is None:
+        if self._hash is None or self.checksum_type == "sha256":
             return
         if len(chunk) > 256 * 1024:
             await asyncio.to_thread(self._hash.update, chunk)
@@ -429,11 +430,12 @@ class _Fetched:
         if self.size and facts != self._facts:
             raise CheloniaError(Kind.CONFLICT, "get", self._ln, "it was overwritten meanwhile; start again")
 
-    def check(self) -> None:
-        """Raises: INCOMPLETE when not whole; CHECKSUM when whole but wrong."""
+    def check(self, sha256: str = "") -> None:
+        """Raises: INCOMPLETE when not whole; CHECKSUM when whole but wrong. `sha256`: of what was taken by `add`."""
         if self._wanted >= 0 and self.size < self._wanted:
             raise CheloniaError(Kind.INCOMPLETE, "get", self._ln, f"only {self.size} of {self._wanted} bytes came")
-        right = self._hash is None or self._hash.hexdigest() == self.checksum
+        added = sha256 if self.checksum_type == "sha256" else ""
+        right = self._hash is None or (added or self._hash.hexdigest()) == self.checksum
         if not right or 0 <= self._wanted < self.size:
             cause = f"the bytes do not have the {self.checksum_type} checksum on record"
             raise CheloniaError(Kind.CHECKSUM, "get", self._ln, cause)

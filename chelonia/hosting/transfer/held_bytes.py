@@ -54,10 +54,11 @@ class HeldBytes:
             self._pieces.append(chunk)
             self._bytes += len(chunk)
         while self._pieces and self._bytes - len(self._pieces[0]) >= self._hold:
+            self._given.update(self._pieces[0])
             yield self._hand_over()
 
     def rest(self) -> Iterator[bytes]:
-        """All is verified: what is left."""
+        """All is verified: what is left. Nothing more may be asked."""
         assert not self._skip, "verified, though the bytes handed over have not been compared"
         while self._pieces:
             yield self._hand_over()
@@ -65,7 +66,6 @@ class HeldBytes:
     def _hand_over(self) -> bytes:
         piece = self._pieces.popleft()
         self._bytes -= len(piece)
-        self._given.update(piece)
         self._given_bytes += len(piece)
         if self._progress is not None:
             self._progress(len(piece))

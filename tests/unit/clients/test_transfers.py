@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -209,6 +211,36 @@ async def test_a_streamed_read_longer_than_what_is_held_goes_on_if_what_it_hande
     with pytest.raises(CheloniaError, match="read it anew") as caught:
         await read_whole(fake)
     assert caught.value.kind is Kind.CHECKSUM
+
+
+@pytest.mark.parametrize("held", [1000, 1 << 20])
+async def test_a_streamed_read_hashes_its_bytes_once(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr("chelonia.core.bounds.READ_HELD_BYTES", held)
+    fake.add_file("/f", DATA)
+    hashed = list[int]()
+
+    class Counted:
+        def __init__(self) -> None:
+            self._hash = hashlib.sha256()
+
+        def update(self, data: bytes) -> None:
+            hashed.append(len(data))
+            self._hash.update(data)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._hash, name)
+
+        def copy(self) -> Counted:
+            new = Counted()
+            new._hash = self._hash.copy()
+            return new
+
+    monkeypatch.setattr("chelonia.hosting.transfer.held_bytes.hashlib", SimpleNamespace(sha256=Counted))
+    monkeypatch.setattr("chelonia.hosting.transfer.download.new_hash", lambda kind: Counted())
+    assert await read_whole(fake) == DATA
+    assert sum(hashed) == len(DATA)
 
 
 async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBartender, tmp_path: Path) -> None:
