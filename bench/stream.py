@@ -129,7 +129,8 @@ def timed(command: list[str]) -> tuple[float, float]:
     wall_s = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"failed ({process.returncode}): {' '.join(command)}")
+        # its arguments may be a key and a secret; what was wrong it has said itself
+        raise SystemExit(f"failed ({process.returncode}): {command[0]} ... {command[-1]}")
     return wall_s, usage.ru_utime + usage.ru_stime
 
 
