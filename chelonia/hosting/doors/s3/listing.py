@@ -92,14 +92,19 @@ async def _newest(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Ite
     """The part of a listing of versions that have their keys. Where all that a page before told of a key is gone, an
     older version has it."""
     items = await _found(parts, ask, asked, asked.after, Want.USER)
-    if versions.instant_of(mark):
-        asks = replace(ask, target=replace(ask.target, key=keys.check_key(asked.after)))
+    if not versions.instant_of(mark):
+        return items
+    asks = replace(ask, target=replace(ask.target, key=keys.check_key(asked.after)))
+    try:
         now, there = await seen(parts, asks, Want.USER)
-        if there is not None and not now.marks:
-            known = there.attributes
-            made = versions.instant_of(now.current) or versioning.written_ns(parts, known)
-            if made < versions.instant_of(mark):
-                items.insert(0, _object(asked.after, known, now.current))
+    except CheloniaError as error:
+        if error.kind is not Kind.DENIED:
+            raise
+        return items  # whose it is the caller may not know, nor since when it is there
+    if there is not None and not now.marks:
+        made = versions.instant_of(now.current) or versioning.written_ns(parts, there.attributes)
+        if made < versions.instant_of(mark):
+            items.insert(0, _object(asked.after, there.attributes, now.current))
     return items
 
 

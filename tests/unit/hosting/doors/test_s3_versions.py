@@ -700,6 +700,14 @@ def test_who_may_replace_what_he_may_not_read_overwrites_nothing(kept: Door) -> 
         assert kept.ask("GET", f"/lab/k{query}").status == 403, "what she has written is hers"
 
 
+def test_versions_are_listed_behind_one_of_a_key_that_another_has_now(kept: Door) -> None:
+    first, other = kept.put("k", b"his"), kept.put("z", b"his")
+    for name, rights in (("lab",), "+addEntry"), (("lab", "※versions"), "+addEntry"), (("lab", "k"), "+delete"):
+        asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: rights}),)))
+    assert kept.ask("PUT", "/lab/k", b"hers", who=EVE).status == 200
+    assert kept.history(f"key-marker=k&version-id-marker={first}") == [("z", other, "*")]
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_version_that_moves_while_it_is_asked_for_is_found(
     kept: Door, monkeypatch: pytest.MonkeyPatch, times: int
