@@ -172,7 +172,7 @@ async def _let_go(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
 async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
     """Take one version, or a delete marker, away for good; the newest that is left has the key then."""
     for left in range(TRIES, -1, -1):
-        here, there = await seen(parts, ask, Want.USER, writes=True)
+        here, there = await seen_to_change(parts, ask, writes=True)
         try:
             if there is not None and here.current == version:
                 await _current_removed(parts, here, there)
@@ -186,7 +186,7 @@ async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
 
 async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
     when, call = _pinned(there.attributes), ask.exchange.call
-    newest = await kept(parts, ask, 1)
+    newest = await kept(parts, in_own_name(parts, ask), 1)
     if ask.marks:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
     elif newest and not newest[0].removed:
@@ -200,15 +200,14 @@ async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
 
 
 async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version: str) -> KeyRemoved:
-    known = await kept(parts, ask)
+    known = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(known) if each.version == version), -1)
     if at < 0:
-        again, _ = await seen(parts, ask, Want.USER)
+        again, _ = await seen_to_change(parts, ask)
         if again.current != ask.current:  # it may have come back to its key meanwhile
             raise _busy(ask)
         return KeyRemoved(ask.target.key, version)
-    comes = there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed
-    if comes and await _is_newest(parts, ask, known[0]):
+    if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
         await _brought_back(parts, ask, known[1], known[0])
     await _gone(parts, ask, known[at])
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
@@ -217,14 +216,10 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion) -> None:
     """Give a version its key again. Raises: CONFLICT, when the key has been removed anew meanwhile."""
     done = await apply(parts.plain, ask.exchange.call, Move(each.place, ask.place, parents=True))
-    if done.attributes is not None and not await _is_newest(parts, ask, marker):
+    newest = await kept(parts, in_own_name(parts, ask), 1)
+    if done.attributes is not None and [now.guid for now in newest] != [marker.guid]:
         await apply(parts.plain, ask.exchange.call, Move(ask.place, each.place, when=_pinned(done.attributes)))
         raise _busy(ask)
-
-
-async def _is_newest(parts: S3Parts, ask: Ask, each: KeptVersion) -> bool:
-    """Also of those that the caller may not see."""
-    return [now.guid for now in await kept(parts, in_own_name(parts, ask), 1)] == [each.guid]
 
 
 def _busy(ask: Ask) -> CheloniaError:

@@ -534,15 +534,6 @@ def test_an_upload_is_completed_where_its_key_is_by_then(door: Door) -> None:
     assert door.ask("GET", "/lab?list-type=2").texts("Key") == ["k", "k/below"]
 
 
-def test_who_may_not_read_a_bucket_is_told_no_version_by_what_others_have_asked(kept: Door) -> None:
-    version = kept.put("k", b"x")
-    asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab", "k")), policy={EVE: "+read"}),)))
-    assert kept.ask("GET", "/lab/k").version == version
-    hers = kept.ask("GET", "/lab/k", who=EVE)
-    assert (hers.status, hers.version) == (200, "")
-    assert kept.ask("GET", "/lab/k").version == version
-
-
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_a_bucket_that_cannot_be_asked_loses_no_version(
     kept: Door, monkeypatch: pytest.MonkeyPatch, method: str
@@ -559,14 +550,6 @@ def test_a_bucket_that_cannot_be_asked_loses_no_version(
     assert kept.history() == [("k", version, "*")]
 
 
-def test_what_is_kept_apart_is_listed_to_the_buckets_owner_whoever_wrote_it(door: Door) -> None:
-    allowed: dict[str, str | None] = {EVE: "+read +addEntry"}
-    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=allowed),)))
-    assert door.ask("PUT", "/lab/a//b", b"hers", who=EVE).status == 200
-    assert door.ask("GET", "/lab?list-type=2").texts("Key") == ["a//b"]
-    assert door.ask("PUT", "/lab/a//c", b"his").status == 200
-
-
 @pytest.mark.parametrize("after", ["a" + "/" * 300, "a%00b", "k" + "/x" * 400])
 def test_a_listing_goes_on_behind_any_key(door: Door, after: str) -> None:
     for key in ("a", "b", "z"):
@@ -574,36 +557,6 @@ def test_a_listing_goes_on_behind_any_key(door: Door, after: str) -> None:
     told = door.ask("GET", f"/lab?list-type=2&start-after={after}")
     assert (told.status, told.texts("Key")) == (200, ["b", "z"] if after[0] == "a" else ["z"])
     assert door.ask("GET", f"/lab?list-type=2&prefix={after}").texts("Key") == []
-
-
-def test_who_may_not_see_what_has_a_key_does_not_hide_it(door: Door) -> None:
-    door.put("n/x", b"x")
-    door.put("n", b"his, kept apart")
-    door.ask("DELETE", "/lab/n/x")
-    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+addEntry"}),)))
-    assert door.ask("PUT", "/lab/n", b"hers", who=EVE).status == 403
-    assert door.ask("PUT", "/lab/free", b"hers", who=EVE).status == 200
-    assert door.ask("GET", "/lab/n").body == b"his, kept apart"
-
-
-def test_who_may_not_look_writes_where_what_he_does_not_see_is_not_in_the_way(
-    door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    door.put("a", b"his")
-    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+addEntry"}),)))
-    assert door.ask("PUT", "/lab/a/b", b"hers", who=EVE).status == 200
-    inner, meanwhile = door.files.apply, list[str]()
-
-    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        if meanwhile:
-            await door._ask("PUT", f"/lab/{meanwhile.pop()}", b"x", JOE, {})
-        return await inner(call, changes)
-
-    monkeypatch.setattr(door.files, "apply", apply)
-    for key, made in ("k", "k/below"), ("l/below", "l"):
-        meanwhile.append(made)
-        assert door.ask("PUT", f"/lab/{key}", b"hers", who=EVE).status == 503, "it is to be sent again"
-        assert door.ask("PUT", f"/lab/{key}", b"hers", who=EVE).status == 200
 
 
 def test_an_empty_copy_of_a_mark_is_a_mark(door: Door) -> None:
@@ -661,51 +614,6 @@ def test_a_bucket_tells_the_location_that_its_maker_said(door: Door) -> None:
     assert door.ask("GET", "/here?location").body.decode().count(">eu-1<") == 1
     assert door.ask("HEAD", "/here").headers["x-amz-bucket-region"] == "eu-1"
     assert door.ask("HEAD", "/lab").headers["x-amz-bucket-region"] == "us-east-1"
-
-
-def test_a_list_may_grant_to_the_buckets_owner(door: Door) -> None:
-    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+read +addEntry"}),)))
-    assert door.ask("PUT", "/lab/k", b"hers", who=EVE, x_amz_acl="bucket-owner-read").status == 200
-    assert door.ask("GET", "/lab/k?acl", who=EVE).texts("ID") == [EVE, EVE, JOE]
-
-
-@pytest.mark.parametrize("rights", ["+addEntry", "+addEntry +removeEntry"])
-@pytest.mark.parametrize("state", [ON, OFF])
-def test_who_may_add_to_a_bucket_and_not_read_it_overwrites_nothing(door: Door, rights: str, state: str) -> None:
-    assert door.ask("PUT", "/lab?versioning", ON).status == 200
-    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: rights}),)))
-    first = door.ask("PUT", "/lab/k", b"hers", who=EVE)
-    assert (first.status, first.version != "") == (200, True)
-    assert door.ask("PUT", "/lab?versioning", state).status == 200
-    assert door.ask("GET", "/lab/k", who=EVE).version == "", "who may not read it is told nothing of it"
-    second = door.ask("PUT", "/lab/k", b"hers again", who=EVE)
-    assert second.status == 200
-    asyncio.run(door.files.apply(Call(dn=EVE), (Set(LogicalName(ROOT, ("lab", "k")), policy={JOE: "+read"}),)))
-    at = LogicalName(ROOT, ("lab", "※versions", *door.kept_names()))
-    asyncio.run(door.files.apply(Call(dn=EVE), (Set(at, policy={JOE: "+read"}),)))
-    assert door.ask("GET", f"/lab/k?versionId={first.version}").body == b"hers"
-    assert door.history() == [("k", second.version or "null", "*"), ("k", first.version, "")]
-    assert door.ask("DELETE", "/lab/k", who=EVE).headers["x-amz-delete-marker"] == "true"
-    assert door.ask("GET", f"/lab/k?versionId={first.version}").body == b"hers"
-
-
-def test_who_may_replace_what_he_may_not_read_overwrites_nothing(kept: Door) -> None:
-    first = kept.put("k", b"his")
-    for name, rights in (("lab",), "+addEntry"), (("lab", "※versions"), "+addEntry"), (("lab", "k"), "+delete"):
-        asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: rights}),)))
-    assert kept.ask("PUT", "/lab/k", b"hers", who=EVE, If_Match='"0"').status == 403
-    second = kept.ask("PUT", "/lab/k", b"hers", who=EVE)
-    assert (second.status, kept.ask("GET", f"/lab/k?versionId={first}").body) == (200, b"his")
-    for query in ("", f"?versionId={second.version}"):
-        assert kept.ask("GET", f"/lab/k{query}").status == 403, "what she has written is hers"
-
-
-def test_versions_are_listed_behind_one_of_a_key_that_another_has_now(kept: Door) -> None:
-    first, other = kept.put("k", b"his"), kept.put("z", b"his")
-    for name, rights in (("lab",), "+addEntry"), (("lab", "※versions"), "+addEntry"), (("lab", "k"), "+delete"):
-        asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: rights}),)))
-    assert kept.ask("PUT", "/lab/k", b"hers", who=EVE).status == 200
-    assert kept.history(f"key-marker=k&version-id-marker={first}") == [("z", other, "*")]
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -774,13 +682,3 @@ def test_a_change_that_is_refused_leaves_nothing(kept: Door, monkeypatch: pytest
     assert kept.ask("PUT", "/lab/k", b"hers", who=EVE).status in (403, 409)
     assert kept.kept_names() == before
     assert kept.ask("GET", "/lab/k").body == b"his again"
-
-
-def test_a_marker_goes_though_another_one_that_the_caller_may_not_see_is_newer(kept: Door) -> None:
-    first, marker = kept.put("k", b"his"), kept.ask("DELETE", "/lab/k").version
-    for name in ("lab",), ("lab", "※versions"):
-        asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: "+read +addEntry"}),)))
-    assert kept.ask("DELETE", "/lab/k", who=EVE).headers["x-amz-delete-marker"] == "true"
-    assert kept.ask("DELETE", f"/lab/k?versionId={marker}").status == 204
-    assert kept.ask("GET", "/lab/k").status == 404
-    assert [version for _, version, _ in kept.history()] == [first]
