@@ -275,6 +275,11 @@ READ_HELD_BYTES: Final = 8 * CHUNK_BYTES
 """Last bytes of a streamed read that are held until all are verified: a smaller file goes on from another replica."""
 READ_HELD_AT_DOORS_BYTES: Final = 256 * 1024
 """The same at doors and mounts, which read for many at once."""
+KEPT_AT_DOORS_BYTES: Final = 8 * CHUNK_BYTES
+"""A body up to this size is kept at a door while it is sent on, to be sent anew when its Shepherd fails: a part as
+clients cut them."""
+KEPT_AT_DOORS_BYTES_MAX: Final = 64 * CHUNK_BYTES
+"""All of them together, of one process; what finds no room is not kept, and its client has to send it again."""
 WRONG_REPLICAS_KEPT: Final = 1000
 """Replicas that gave wrong bytes, which a node asks last."""
 TICKET_BYTES_MAX: Final = 4096

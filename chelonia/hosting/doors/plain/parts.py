@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import Drill
 from chelonia.core.cluster.healing import HealStatus
@@ -79,12 +82,30 @@ class AdminView(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class KeptRoom:
+    """For bodies that are kept while they are sent on. `free`: bytes."""
+
+    free: int = bounds.KEPT_AT_DOORS_BYTES_MAX
+
+    @contextmanager
+    def kept(self, size: int) -> Iterator[bool]:
+        """Room for a body of that size (-1: not known) for as long as this lasts; whether there is."""
+        is_kept = 0 <= size <= min(bounds.KEPT_AT_DOORS_BYTES, self.free)
+        self.free -= size if is_kept else 0
+        try:
+            yield is_kept
+        finally:
+            self.free += size if is_kept else 0
+
+
 @dataclass(frozen=True, slots=True)
 class DoorParts:
     """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
     `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does; `third`:
     what copies from and to other servers, None: nothing; `measuring`: who may read a file for its checksum alone;
-    `cluster`: what administrators may look at, `trash`: what was deleted; None: nothing.
+    `cluster`: what administrators may look at, `trash`: what was deleted; None: nothing; `room`: for bodies on their
+    way.
     """
 
     files: Files
@@ -96,6 +117,7 @@ class DoorParts:
     measuring: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     cluster: AdminView | None = None
     trash: Trash | None = None
+    room: KeptRoom = field(default_factory=KeptRoom)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -9,10 +10,10 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
-from chelonia.hosting.net.http_messages import Whole, read_whole
+from chelonia.hosting.net.http_messages import Whole, nothing, read_whole
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
-"""A body up to this size is kept here, so that it can be sent to other Shepherds when the first ones fail."""
+"""A body up to this size is here as a whole before it is sent."""
 TRIES: Final = 3
 
 
@@ -33,35 +34,77 @@ async def sent(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[
     request = exchange.request
     if 0 <= request.length <= KEPT_BYTES_MAX:
         return await kept_sent(parts, exchange, placing, await read_whole(request, Whole(KEPT_BYTES_MAX)))
-    return await _sent(parts, exchange, placing, request.body, request.length)
+    with parts.room.kept(request.length) as is_kept:
+        body = PassingBody(request.body, is_kept=is_kept)
+        try:
+            return await _sent(parts, exchange, placing, body, request.length)
+        finally:
+            await body.close()
 
 
 async def kept_sent(parts: DoorParts, exchange: Exchange, placing: Placing, body: bytes) -> tuple[Placed, Arrived]:
     """A small body on stable storage, sent again when the first Shepherds fail."""
-    return await _sent(parts, exchange, placing, body, len(body))
+    return await _sent(parts, exchange, placing, PassingBody(nothing(), [body], is_kept=True), len(body))
 
 
 async def _sent(
-    parts: DoorParts, exchange: Exchange, placing: Placing, body: bytes | AsyncIterator[bytes], size: int
+    parts: DoorParts, exchange: Exchange, placing: Placing, body: PassingBody, size: int
 ) -> tuple[Placed, Arrived]:
-    is_gone = False
-
-    async def chunks() -> AsyncIterator[bytes]:
-        nonlocal is_gone
-        if isinstance(body, bytes):
-            if body:
-                yield body
-            return
-        is_gone = True
-        async for chunk in body:
-            yield chunk
-
     for left in range(TRIES - 1, -1, -1):
         (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
         first = good(placed, "PUT")
         try:
-            return first, await parts.bytes.put(first, chunks(), size)
+            return first, await parts.bytes.put(first, body.chunks(), size)
         except CheloniaError as error:
-            if not left or is_gone or not error.meaning.retryable:
+            if not left or body.is_gone or not error.meaning.retryable:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+class PassingBody:
+    """A body that is sent on as it comes. While `is_kept` its `chunks` can be had again, from the first on, and who has
+    them may be cut off while he waits: the sender is read by another task."""
+
+    def __init__(self, rest: AsyncIterator[bytes], begun: list[bytes] | None = None, *, is_kept: bool) -> None:
+        self._rest = rest
+        self._kept = begun or []
+        self._is_kept = is_kept
+        self._taking: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
+        self.is_gone = False
+        """Whether it cannot be had again: some of it was not kept, or its sender has failed."""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body from its first byte. Raises: what its sender does."""
+        if not self._is_kept:
+            self.is_gone = True
+            async for chunk in self._rest:
+                yield chunk
+            return
+        taking = self._taking = self._taking or asyncio.ensure_future(self._take())
+        at = 0
+        while at < len(self._kept) or not taking.done():
+            if at < len(self._kept):
+                yield self._kept[at]
+                at += 1
+            else:
+                self._news.clear()
+                await self._news.wait()
+        taking.result()
+
+    async def _take(self) -> None:
+        try:
+            async for chunk in self._rest:
+                self._kept.append(chunk)
+                self._news.set()
+        except BaseException:
+            self.is_gone = True
+            raise
+        finally:
+            asyncio.get_running_loop().call_soon(self._news.set)  # when this task is done
+
+    async def close(self) -> None:
+        """Nobody has it again: take no more of it."""
+        if self._taking is not None:
+            self._taking.cancel()
+            await asyncio.gather(self._taking, return_exceptions=True)

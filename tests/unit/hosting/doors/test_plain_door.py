@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,6 @@ from chelonia.hosting.doors.plain import properties
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.doors.plain.redirects import COPIER
-from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
@@ -247,8 +247,20 @@ def test_an_upload_that_is_kept_outlives_a_shepherd_that_fails(bench: Bench) -> 
     assert listed(bench, "/") == ["f"]
 
 
+def test_an_upload_is_kept_while_it_is_sent_on_as_far_as_there_is_room(bench: Bench) -> None:
+    part = secrets.token_bytes(bounds.KEPT_AT_DOORS_BYTES)
+    bench.bytes.broken = 2
+    assert bench.ask("PUT", "/f", part).status == 201
+    assert bench.ask("GET", "/f?proxy").body == part
+    bench.bytes.broken = 1
+    bench.parts.room.free = len(part) - 1
+    assert bench.ask("PUT", "/g", part).status == 502
+    assert listed(bench, "/") == ["f"]
+    assert bench.parts.room.free == len(part) - 1, "what was kept is let go"
+
+
 def test_a_large_upload_goes_elsewhere_until_its_first_byte_is_taken(bench: Bench) -> None:
-    large = bytes(KEPT_BYTES_MAX + 1)
+    large = bytes(bounds.KEPT_AT_DOORS_BYTES + 1)
     bench.bytes.unreached = 2
     assert bench.ask("PUT", "/f", large).status == 201
     bench.bytes.broken = 1
