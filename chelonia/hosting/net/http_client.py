@@ -138,7 +138,7 @@ class HttpClient:
         self._tls = tls
         self._resolver = resolver
         self._limits = limits or ClientLimits()
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._closed = False
         self.compact: CompactClient | None = None
         """The same peers in the compact encoding; closed with this."""
@@ -156,9 +156,9 @@ class HttpClient:
         self._closed = True
         if self.compact is not None:
             await self.compact.close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
 
     async def request(self, sending: Sending) -> Received:
         """Send and return the whole answer, whatever its status.
@@ -172,7 +172,7 @@ class HttpClient:
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Streaming]:
         """Send and give the answer with its body still to be read. Raises: as `request`; what the body raised."""
-        if self._session is None:
+        if not self._sessions:
             importlib.import_module(self.loads)
         import aiohttp  # not above: it takes long to load, and many a command needs none
 
@@ -207,7 +207,7 @@ class HttpClient:
         if sending.read_idle_ms > 0:
             options["timeout"] = self._timeout(sending.read_idle_ms)
         expect = sending.expects and body is not None and not 0 <= sending.length <= EXPECT_ABOVE_BYTES
-        return await self._pool().request(
+        return await self._pool(asks=sending.method == "HEAD").request(
             sending.method,
             URL(sending.url, encoded=True),
             headers=headers,
@@ -217,10 +217,12 @@ class HttpClient:
             **options,
         )
 
-    def _pool(self) -> aiohttp.ClientSession:
+    def _pool(self, *, asks: bool) -> aiohttp.ClientSession:
+        """The connections for bodies, or those for questions, which do not wait until a body has left one free: who
+        asks whether a busy Shepherd lives would take that for silence."""
         if self._closed:
             raise CheloniaError(Kind.NETWORK, cause="this process closes its connections: it is ending")
-        if self._session is None:
+        if asks not in self._sessions:
             import aiohttp
 
             from chelonia.hosting.net.connector import Connector
@@ -234,7 +236,7 @@ class HttpClient:
                 enable_cleanup_closed=False,
                 resolver=self._resolver,
             )
-            self._session = aiohttp.ClientSession(
+            self._sessions[asks] = aiohttp.ClientSession(
                 connector=connector,
                 timeout=self._timeout(limits.read_idle_ms),
                 auto_decompress=False,
@@ -243,7 +245,7 @@ class HttpClient:
                 read_bufsize=256 * 1024,
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
             )
-        return self._session
+        return self._sessions[asks]
 
     def _timeout(self, read_idle_ms: int) -> aiohttp.ClientTimeout:
         import aiohttp

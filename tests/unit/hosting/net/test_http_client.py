@@ -22,7 +22,7 @@ from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, 
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire.web.headers import OFFSET_HEADER
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, plain
 
@@ -141,6 +141,27 @@ async def sent() -> AsyncIterator[bytes]:
     yield bytes(CHUNK_BYTES)
 
 
+async def test_a_question_waits_for_no_body_before_it() -> None:
+    """Who asks whether a Shepherd lives would take a lack of connections here for silence there."""
+    begun, taken = asyncio.Event(), asyncio.Event()
+
+    async def door(request: HttpRequest) -> HttpResponse:
+        if request.method == "PUT":
+            begun.set()
+            await taken.wait()
+        return HttpResponse(200, ((OFFSET_HEADER, "7"),), b"")
+
+    async with plain(door) as server, client_of(None, ClientLimits(connections_per_target_max=1)) as client:
+        transfers, url = HttpTransfers(client), f"http://127.0.0.1:{server.port}/turl/x"
+        pushing = asyncio.ensure_future(transfers.push(url, sent(), CHUNK_BYTES))
+        await begun.wait()
+        async with asyncio.timeout(10 * patience()):
+            assert await transfers.offset(url) == 7
+        assert not pushing.done()
+        taken.set()
+        await pushing
+
+
 @pytest.mark.parametrize("url", ["no url", "ftp://localhost/", "https://", "https://local host/"])
 async def test_what_is_no_url_is_a_bad_request(url: str) -> None:
     async with client_of(None) as client:
@@ -207,7 +228,7 @@ def test_the_target_has_no_path_and_no_query() -> None:
 
 def idle_of(client: HttpClient) -> list[Any]:
     """aiohttp's handlers of the connections that are kept for later."""
-    return [handler for kept in client._pool().connector._conns.values() for handler, _since in kept]
+    return [handler for kept in client._pool(asks=False).connector._conns.values() for handler, _since in kept]
 
 
 async def test_answers_are_read_through_one_buffer() -> None:
