@@ -255,7 +255,7 @@ class BytesFrom:
     def __init__(self, world: World, user: User, call: Call) -> None:
         self._world, self._user, self._call = world, user, call
 
-    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = 0) -> Arrived:
         """Nothing is as large."""
         raise AssertionError(f"{size} bytes go in the message")
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from chelonia.core.ports.files import Arrived, Placed
 from chelonia.core.ports.shepherd import ByteRange
+
+PATIENT: Final = 2
+"""The `start` of what cannot be sent again: nobody is given up for a short silence."""
 
 
 class Bytes(Protocol):
     """Bytes to and from Shepherds."""
 
-    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
-        """Send a body of `size` bytes (-1: not known) to where it was placed.
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = PATIENT) -> Arrived:
+        """Send a body of `size` bytes (-1: not known) to where it was placed. `start`: how often it was sent before,
+        where it can be sent again: a Shepherd that takes nothing and says nothing is waited for longer each time.
 
         Returns: once it is on stable storage as often as it must be.
         Raises: what `body` raised, NO_SPACE, CHECKSUM, NETWORK, TIMEOUT: then no name means these bytes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -9,6 +10,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import Arrived, Placed
 from chelonia.core.ports.shepherd import ByteRange, Uploaded
 from chelonia.core.timing.clock import Clock
@@ -18,6 +20,7 @@ from chelonia.hosting.net.http_messages import nothing
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.push import HttpTransfers
+from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.ranges import PartsReader, range_of
@@ -38,15 +41,18 @@ class HttpBytes:
         self._transfers = HttpTransfers(client)
         self._wrong: dict[str, None] = {}
 
-    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = PATIENT) -> Arrived:
         """Send a body to where it was placed.
 
         Its sender cannot be asked for it again: a Shepherd that has all of it and finds nobody for the other copies, as
-        all are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises.
+        all are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises; TIMEOUT
+        when it takes nothing and says nothing.
         """
         taken = _TakenBody(body)
+        watch = StallWatch(self._client, self._clock, start, lambda: taken.size, lambda: taken.waits)
         try:
-            done = await self._transfers.push(placed.turl, taken.chunks(), size)
+            push = asyncio.ensure_future(self._transfers.push(placed.turl, taken.chunks(), size))
+            done = await watch.settled(push, placed.turl)
         except CheloniaError as error:
             if error.kind is not Kind.UNAVAILABLE or not taken.whole:
                 raise
@@ -132,19 +138,26 @@ class HttpBytes:
 
 
 class _TakenBody:
-    """The bytes of a body, and how much of it was taken."""
+    """The bytes of a body, how much of it was taken, and whether its sender is waited for."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
-        self._body = body
+        self._body = aiter(body)
         self.size = 0
-        self.whole = False
+        self.waits = self.whole = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body."""
-        async for chunk in self._body:
+        while (chunk := await self._next()) is not None:
             self.size += len(chunk)
             yield chunk
         self.whole = True
+
+    async def _next(self) -> bytes | None:
+        self.waits = True
+        try:
+            return await anext(self._body, None)
+        finally:
+            self.waits = False
 
 
 class _Reading:

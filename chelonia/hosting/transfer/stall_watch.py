@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import Clock
-from chelonia.hosting.net.http_client import HttpClient, Received, Sending, target_of
+from chelonia.hosting.net.http_client import HttpClient, Sending, target_of
 
 STALL_MS: Final = 250
 """Without a byte taken, or an answer, for so long the Shepherd is asked whether it lives; so long has it to say so."""
@@ -30,24 +30,31 @@ MORE: Final = 4
 """With each fresh start there is so many times more patience."""
 
 
-class StallWatch:
-    """Watches one sending. `start`: how many fresh starts came before it; `moved`: bytes taken so far."""
+T = TypeVar("T")
 
-    def __init__(self, http: HttpClient, clock: Clock, start: int, moved: Callable[[], int]) -> None:
+
+class StallWatch:
+    """Watches one sending. `start`: how many fresh starts came before it; `moved`: bytes taken so far; `waits`: whether
+    it is the source that owes the next ones."""
+
+    def __init__(
+        self, http: HttpClient, clock: Clock, start: int, moved: Callable[[], int],
+        waits: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         self._http = http
         self._clock = clock
         self._least_ms = min(STALL_MS * MORE**start, STALL_MS_MAX)
-        self._moved = moved
+        self._moved, self._waits = moved, waits
         self._began_ms = self._moved_ms = clock.monotonic_ms()
 
-    async def settled(self, work: asyncio.Task[Received], turl: str) -> Received:
+    async def settled(self, work: asyncio.Task[T], turl: str) -> T:
         """Wait for the answer as long as the Shepherd lives. Raises: TIMEOUT when it does not; what `work` raises."""
         try:
             before, quiet_ms = 0, 0
             while not work.done():
                 await asyncio.wait((work,), timeout=LOOK_MS / 1000)
                 quiet_ms += LOOK_MS
-                if self._moved() != before:
+                if self._waits() or self._moved() != before:
                     before, quiet_ms, self._moved_ms = self._moved(), 0, self._clock.monotonic_ms()
                 elif quiet_ms >= self._patience_ms():
                     await self._require_life(work, turl)
@@ -63,7 +70,7 @@ class StallWatch:
         usual_ms = CHUNKS * chunk_ms if chunk_ms > SLOW_CHUNK_MS else 0
         return float(min(max(self._least_ms, usual_ms), STALL_MS_MAX))
 
-    async def _require_life(self, work: asyncio.Task[Received], turl: str) -> None:
+    async def _require_life(self, work: asyncio.Task[T], turl: str) -> None:
         if not await self._lives(turl) and not work.done():
             cause = f"{target_of(turl)} takes no byte and does not answer; the upload starts again elsewhere"
             raise CheloniaError(Kind.TIMEOUT, "put", cause=cause)

@@ -64,7 +64,7 @@ class Network:
 
         return ask
 
-    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = 0) -> Arrived:
         raise AssertionError("bytes are sent by `send`")
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncGenerator[bytes, None]:

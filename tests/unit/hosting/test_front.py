@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -190,3 +191,50 @@ async def test_a_refusal_in_the_middle_or_for_good_is_told() -> None:
         with pytest.raises(CheloniaError) as refused:
             await put(taker)
         assert (refused.value.kind, len(taker.asked)) == (kind, asked)
+
+
+@dataclass
+class Frozen:
+    """Takes no byte; `lives`: it answers questions all the same. `for_s`: then it goes on."""
+
+    lives: bool = False
+    for_s: float = 1e6
+    questions: int = 0
+
+    async def request(self, sending: Sending) -> Received:
+        if sending.method == "HEAD":
+            self.questions += 1
+            await asyncio.sleep(0 if self.lives else self.for_s)
+            return Received(404, {}, b"")
+        await asyncio.sleep(self.for_s)
+        return await Taker([]).request(sending)
+
+
+async def sent_to(frozen: Frozen, body: AsyncIterator[bytes], start: int) -> int:
+    """Send; milliseconds until it has ended."""
+    began = asyncio.get_running_loop().time()
+    with suppress(CheloniaError):
+        placed = Placed("https://s1/turl/a?ticket=1", "token")
+        await HttpBytes(cast(HttpClient, frozen), VirtualClock()).put(placed, body, len(DATA), start)
+        assert frozen.lives
+    return round(1000 * (asyncio.get_running_loop().time() - began))
+
+
+@virtual
+async def test_a_shepherd_that_takes_nothing_and_says_nothing_is_not_waited_for() -> None:
+    assert [await sent_to(Frozen(), chunks(), start) for start in range(3)] == [500, 2_000, 8_000]
+    busy = Frozen(lives=True, for_s=20)
+    assert await sent_to(busy, chunks(), 0) == 20_000
+    assert busy.questions > 1
+
+
+@virtual
+async def test_a_slow_client_is_no_silence_of_its_shepherd() -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        async for chunk in chunks():
+            await asyncio.sleep(10)
+            yield chunk
+
+    taker = Frozen(lives=True, for_s=0)
+    assert await sent_to(taker, slowly(), 0) == 80_000
+    assert taker.questions == 0

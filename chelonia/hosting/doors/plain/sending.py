@@ -8,6 +8,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
 from chelonia.hosting.net.http_messages import Whole, nothing, read_whole
@@ -54,7 +55,8 @@ async def _sent(
         (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
         first = good(placed, "PUT")
         try:
-            return first, await parts.bytes.put(first, body.chunks(), size)
+            start = TRIES - 1 - left if body.is_kept else PATIENT
+            return first, await parts.bytes.put(first, body.chunks(), size, start)
         except CheloniaError as error:
             if not left or body.is_gone or not error.meaning.retryable:
                 raise
@@ -68,7 +70,7 @@ class PassingBody:
     def __init__(self, rest: AsyncIterator[bytes], begun: list[bytes] | None = None, *, is_kept: bool) -> None:
         self._rest = rest
         self._kept = begun or []
-        self._is_kept = is_kept
+        self.is_kept = is_kept
         self._taking: asyncio.Future[None] | None = None
         self._news = asyncio.Event()
         self.is_gone = False
@@ -76,7 +78,7 @@ class PassingBody:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body from its first byte. Raises: what its sender does."""
-        if not self._is_kept:
+        if not self.is_kept:
             self.is_gone = True
             async for chunk in self._rest:
                 yield chunk

@@ -46,7 +46,7 @@ class MemoryBytes:
         self.broken = self.unreached = 0
         self.asked: list[tuple[ByteRange, ...]] = []
 
-    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = 0) -> Arrived:
         if self.unreached:
             self.unreached -= 1
             raise CheloniaError(Kind.TIMEOUT, cause="no connection in time")
