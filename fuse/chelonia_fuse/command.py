@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import select
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.names import parse_ln
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia_fuse import options as mount_options
@@ -24,7 +25,6 @@ from chelonia_fuse.xattrs import STATUS
 
 TYPE: Final = "fuse.chelonia"
 READY: Final = "mounted"
-START_S: Final = 90.0
 END_S: Final = 60.0
 
 
@@ -44,6 +44,9 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
     importlib.import_module("chelonia.hosting.net.quick_bodies")  # else the first large file waits for it
     options = mount_options.parse(request.options)
     mountpoint = Path(request.mountpoint).resolve()
+    if str(mountpoint) in mounts():  # also where its process is gone
+        cause = f"something is mounted there already; `chelonia umount {request.mountpoint}` ends it"
+        raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause)
     if not mountpoint.is_dir():
         cause = "it is no directory here; make it first"
         raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause)
@@ -69,7 +72,7 @@ def _live(line: str) -> None:
 
 
 def in_background(argv: Sequence[str], log: str) -> str:
-    """Start a mount as a process of its own. Returns: what it said when it was mounted. Raises: BAD_CONFIG."""
+    """Start a mount as a process of its own. Returns: what it said when it was mounted. Raises: as it does."""
     path = Path(log) if log else cache_home() / "mount.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -85,7 +88,9 @@ def in_background(argv: Sequence[str], log: str) -> str:
         return line.rstrip()
     process.wait()
     said = path.read_bytes()[began:].decode(errors="replace").strip()
-    raise CheloniaError(Kind.BAD_CONFIG, "mount", cause=f"it did not mount: {said or line}")
+    told = re.findall(r"^chelonia: (.*) \(([a-z-]+)\)$", said, re.MULTILINE) or [(said or line, "bad-config")]
+    cause, kind = told[-1]
+    raise CheloniaError(kind_from_wire(kind), "mount", cause=f"it did not mount: {cause}")
 
 
 def mounts() -> list[str]:
@@ -112,7 +117,10 @@ async def status(mountpoint: str) -> dict[str, object]:
 
 
 async def umount(mountpoint: str, *, lazy: bool = False) -> None:
-    """Unmount, and return when its process has ended, so that all that was closed is committed. Raises: BUSY."""
+    """Unmount, and return when its process has ended: all that was closed is committed. Raises: BUSY, NOT_FOUND."""
+    if os.path.realpath(mountpoint) not in mounts():
+        cause = "nothing of Chelonia is mounted there; `chelonia mount --status` shows what is"
+        raise CheloniaError(Kind.NOT_FOUND, "umount", mountpoint, cause)
     process = -1
     try:
         process = _process(int(str((await status(mountpoint))["pid"])))

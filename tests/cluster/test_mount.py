@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import hashlib
+import json
 import os
 import stat
 import subprocess
@@ -210,6 +211,29 @@ def test_reads_go_on_when_shepherds_die(two: tuple[Mount, Mount], cluster: Clust
     for name, old in olds.items():
         cluster.wait_restarted(name, old)
     asyncio.run(cluster.until_alive())
+
+
+def test_what_is_said_of_what_is_mounted_already_not_there_or_not_mounted(cluster: Cluster, tmp_path: Path) -> None:
+    mount = Mount(cluster, "/", tmp_path / "m", tmp_path / "cache")
+    mount.path.mkdir()
+
+    def said(*words: str) -> tuple[int, str, str]:
+        argv = mount.chelonia(*words, str(mount.path))
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)}
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    begin = ("mount", "--background", "-o", f"cache={mount.cache}")
+    code, _, trouble = said(*begin, "/nosuch")
+    assert (code, "there is no such name" in trouble) == (3, True)
+    code, out, trouble = said("--json", *begin, mount.place)
+    assert (code, json.loads(out)["results"][0]["mountpoint"]) == (0, str(mount.path)), trouble
+    code, _, trouble = said(*begin, mount.place)
+    assert (code, "mounted there already" in trouble) == (2, True)
+    assert said("umount")[0] == 0
+    code, _, trouble = said("umount")
+    assert (code, "nothing of Chelonia is mounted there" in trouble) == (3, True)
 
 
 def test_what_was_closed_or_synced_survives_the_death_of_the_mount(cluster: Cluster, tmp_path: Path) -> None:

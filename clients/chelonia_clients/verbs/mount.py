@@ -26,8 +26,9 @@ async def mount(session: Session, arguments: Arguments) -> None:
     ln, options = session.ln(text), ",".join(arguments.flags.get("--options", ()))
     if arguments.has("--background"):
         log = arguments.value("--log")
-        words = [word for word in sys.argv[1:] if word != "--background"]
+        words = [word for word in sys.argv[1:] if word not in ("--background", "--json")]
         session.out.say(commands.in_background(words, log))
+        session.out.result(place=ln, mountpoint=mountpoint)
         return
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s chelonia: %(message)s", force=True)
     settings = session.settings()
