@@ -330,7 +330,8 @@ class FileCommitter:
         """Find out why a commit was refused, and settle it. Returns: whether to try again by GUID."""
         staged, there = copy.staged, await self._there(inode, plan)
         if there is None:
-            await self._beside(inode, copy, None)
+            if not inode.gone:  # else it was removed here
+                await self._beside(inode, copy, None)
             inode.gone = True
         elif there.attributes.etag in tried or any(extent.blob in tried for extent in there.extents):
             self._done(inode, copy, plan, there.attributes)  # an earlier try has applied

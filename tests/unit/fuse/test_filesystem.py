@@ -315,6 +315,28 @@ async def test_only_one_makes_a_file_that_both_want_to_make(mount: Trial, other:
     await other.close(await other.open("lock", os.O_CREAT | os.O_RDWR))
 
 
+async def test_what_is_removed_here_while_it_is_committed_does_not_come_back_beside(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply, reached, go = mount.network.twin.apply, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> Any:
+        if any(isinstance(change, Write) for change in args[1]):
+            reached.set()
+            await go.wait()
+        return await apply(*args)
+
+    monkeypatch.setattr(mount.network.twin, "apply", slowly)
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    await mount.system.write(handle, 0, b"bytes")
+    closing = asyncio.create_task(mount.close(handle))
+    await reached.wait()
+    await mount.system.remove(mount.root, "f", directory=False)
+    go.set()
+    await closing
+    assert await names(other) == []
+
+
 async def test_what_is_open_is_read_on_after_it_lost_its_name(mount: Trial, other: Trial) -> None:
     await mount.write("f", LARGE)
     reading_on = await other.open("f", os.O_RDONLY)
