@@ -214,7 +214,8 @@ class FileCommitter:
         self.waiting.pop(inode.guid, None)
 
     async def replay(self) -> int:
-        """Take up what an earlier mount left in the journal. Returns: how many changes. Raises: as a look does."""
+        """Take up what an earlier mount left in the journal; what else is in the cache goes. Returns: how many changes.
+        Raises: as a look does."""
         records = {record.guid: record for record in self._journal.records()}
         for record, data in self._packed.records():
             if record.guid not in records:  # else that one is later: it was closed again, and could not be packed
@@ -222,6 +223,7 @@ class FileCommitter:
                 self._journal.write(record)
                 records[record.guid] = record
         self._packed.clear()
+        self._cache.clear(set(records), self._journal.unreadable)
         for record in records.values():
             guid = Guid(record.guid)
             try:

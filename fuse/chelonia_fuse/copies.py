@@ -182,11 +182,13 @@ class Cache:
         self._open: dict[Guid, Inode] = {}
         self.bytes = 0
 
-    def clear(self, keep: set[str]) -> None:
-        """Make the directory, and remove what another life left there."""
+    def clear(self, keep: set[str], aside: set[str]) -> None:
+        """Make the directory, and remove what another life left there; `aside`: becomes .bad, and stays."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._directory.iterdir():
-            if path.name not in keep:
+            if path.name in aside:
+                path.replace(path.with_suffix(".bad"))
+            elif path.name not in keep and path.suffix != ".bad":
                 path.unlink()
 
     def path(self, guid: Guid) -> Path:

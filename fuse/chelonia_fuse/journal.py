@@ -69,11 +69,12 @@ def record_of(guid: Guid, path: str, staged: Staged, setting: Setting, commit: s
 
 
 class StagingJournal:
-    """The records, one file each; `packed`: those of small files, with their bytes."""
+    """The records, one file each; `packed`: those of small files, with their bytes; `unreadable`: whose were not."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
+        self.unreadable = set[str]()
         self._unsynced = False
         self._settling = asyncio.Lock()
         self.packed = PackedJournal(directory.with_name("packed"))
@@ -115,6 +116,7 @@ class StagingJournal:
             except (OSError, msgspec.DecodeError) as error:
                 _LOG.error("journal %s: it cannot be read (%s); it stays there as .bad with its bytes", path, error)
                 path.replace(path.with_suffix(".bad"))
+                self.unreadable.add(path.stem)
         return out
 
     def _path(self, guid: str) -> Path:

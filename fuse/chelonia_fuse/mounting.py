@@ -109,7 +109,6 @@ class Mount:
             self._bind(Inodes(there, self._place))
             if waits := await self._committer.replay():
                 _LOG.warning("%d files were closed before and not committed; they are committed now", waits)
-            self._cache.clear({inode.guid for inode in self._cache.inodes()})
             await self._serve(ready, tell)
 
     def _bind(self, inodes: Inodes) -> None:

@@ -151,5 +151,4 @@ async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, c
     reader = CopyReader(cluster, cache)
     committer = FileCommitter(cluster, inodes, cache, reader, StagingJournal(directory / "journal"), strict=strict)
     await committer.replay()
-    cache.clear({inode.guid for inode in cache.inodes()})
     return Trial(network, FileSystem(cluster, inodes, cache, committer, reader, Options()), committer, cache)

@@ -279,3 +279,12 @@ async def test_what_is_written_after_a_commit_whose_answer_was_lost_is_not_taken
     other = await mounted(twin, tmp_path / "two")
     there = await other.system._cluster.page(parse_ln("/"), "")
     assert b"second" in [await other.read(each.name) for each in there.entries]
+
+
+@pytest.mark.expect_log("it cannot be read .* it stays there as .bad with its bytes")
+async def test_bytes_whose_record_cannot_be_read_stay(mount: Trial, twin: MemoryFiles, tmp_path: Path) -> None:
+    (tmp_path / "one" / "journal" / "6d4a.json").write_bytes(b"no record")
+    (tmp_path / "one" / "data" / "6d4a").write_bytes(b"bytes")
+    for _ in range(2):
+        await mounted(twin, tmp_path / "one")
+        assert (tmp_path / "one" / "data" / "6d4a.bad").read_bytes() == b"bytes"
