@@ -28,6 +28,7 @@ CLUSTER: Final = "cluster"
 NO_DRILL: Final = Drill()
 AGAIN_S: Final = 5
 """Between two looks of the browser."""
+REFRESH: Final = f'<meta http-equiv="refresh" content="{AGAIN_S}">'
 STYLE: Final = f"""{frame.TABLES}
 caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{margin:1rem 0}}
 .bad{{color:#c30;font-weight:bold}}
@@ -57,9 +58,7 @@ def page(
 ) -> str:
     """The whole page."""
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>The cluster - Chelonia</title>'
-        f'<meta http-equiv="refresh" content="{AGAIN_S}"><meta name="viewport" content="width=device-width">'
-        f'<style>{STYLE}</style></head><body><nav aria-label="path"><a href="/">Chelonia</a></nav>'
+        f'{frame.head("The cluster", STYLE, REFRESH)}<nav aria-label="path"><a href="/">Chelonia</a></nav>'
         f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}"
         f"{_drill(drill)}{_jobs(jobs)}</main>"
         f"<footer>{html.escape(reader)}; read again every {AGAIN_S} s</footer></body></html>\n"

@@ -56,11 +56,11 @@ def answer(exchange: Exchange, told: tuple[tuple[str, str], ...], text: str) -> 
     return HttpResponse(200, told, b"" if exchange.request.method == "HEAD" else body, len(body))
 
 
-def head(title: str, style: str) -> str:
-    """All before the body; `title` is text."""
+def head(title: str, style: str, more: str = "") -> str:
+    """All before the body; `title` is text, `more` goes into the head."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)} - Chelonia</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{style}</style></head><body>'
+        f'<meta name="viewport" content="width=device-width">{more}<style>{style}</style></head><body>'
     )
 
 
