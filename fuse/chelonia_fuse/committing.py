@@ -156,8 +156,9 @@ class FileCommitter:
         assert copy is not None, "what is kept was changed here"
         async with copy.lock:
             await copy.sync()
-            place = self._place(inode, copy)
-            self._journal.write(record_of(inode.guid, str(place), copy.staged, copy.settled(), copy.commit))
+            place = str(self._place(inode, copy))
+            record = record_of(inode.guid, place, copy.staged, copy.settled(), copy.commit)
+            self._cache.with_room(lambda: self._journal.write(record))
             copy.queued = copy.kept = True
             self.waiting[inode.guid] = inode
             self._packed.done(inode.guid)

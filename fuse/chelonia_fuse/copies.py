@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -224,21 +225,31 @@ class Cache:
         """Count bytes that came or were written, and let go of what is too much."""
         self.bytes += count
         if self.bytes > self._bytes_max:
-            self.trim()
+            self.trim(self._bytes_max)
 
-    def trim(self) -> None:
+    def with_room(self, act: Callable[[], None]) -> None:
+        """Put bytes on the disk; when it is full, once more without what can be read again."""
+        try:
+            act()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.trim(0)
+            act()
+
+    def trim(self, bytes_max: int) -> None:
         """Let go of copies until the rest fits."""
         left = {guid: i.copy.staged.valid.total for guid, i in self._inodes.items() if i.copy is not None}
         self.bytes = sum(left.values())
         idle = [inode for inode in self._inodes.values() if _is_idle(inode)]
         for inode in idle:
-            if self.bytes <= self._bytes_max:
+            if self.bytes <= bytes_max:
                 return
             self.bytes -= left[inode.guid]
             self.drop(inode)
         for inode in self._inodes.values():  # one file that is larger than the cache: what was read of it goes
             copy = inode.copy
-            if self.bytes > self._bytes_max and copy is not None and not copy.busy:
+            if self.bytes > bytes_max and copy is not None and not copy.busy:
                 self.bytes -= left.get(inode.guid, 0)
                 staged = copy.staged
                 copy.restart(Staged.of(staged.etag, staged.base))

@@ -380,7 +380,8 @@ class FileSystem:
         """Change bytes of an open file, here."""
         copy = self.cache.of(handle.inode)
         async with copy.lock:
-            copy.write(offset, data, append=bool(handle.flags & os.O_APPEND))
+            append = bool(handle.flags & os.O_APPEND)
+            self.cache.with_room(lambda: copy.write(offset, data, append=append))
         self.cache.took(len(data))
         return len(data)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -140,7 +141,7 @@ class CopyReader:
                 if copy.staged is not staged:
                     return
                 for first, last in staged.fetched(at, at + len(chunk)):
-                    copy.store(first, memoryview(chunk)[first - at : last - at])
+                    self._cache.with_room(partial(copy.store, first, memoryview(chunk)[first - at : last - at]))
                     self._cache.took(last - first)
                 at += len(chunk)
                 fetch.came(at)

@@ -696,6 +696,27 @@ async def test_bytes_that_a_full_disk_did_not_take_are_not_read_as_zeros(
     await mount.close(handle)
 
 
+async def test_what_is_only_read_makes_room_on_a_full_disk(
+    mount: Trial, other: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("f", "g"):
+        await other.write(name, LARGE)
+    pwrite = os.pwrite
+
+    def tight(fd: int, data: bytes, offset: int) -> int:
+        if sum(path.stat().st_size for path in (tmp_path / "one" / "data").iterdir()) > 3 << 20:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return pwrite(fd, data, offset)
+
+    for name in ("f", "g"):
+        monkeypatch.setattr(os, "pwrite", tight)
+        assert await mount.read(name) == LARGE
+    for n in range(3):
+        await mount.write(f"new{n}", LARGE)
+    monkeypatch.undo()
+    assert await other.read("new2") == LARGE
+
+
 async def test_what_a_full_disk_takes_of_a_write_is_a_change(
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
