@@ -194,7 +194,11 @@ class _OptionReader:
     def _take(self, name: str, value: str | None, rest: list[str]) -> None:
         flag = self._known.get(name)
         if flag is None:
-            raise UsageError(f"option {name} is not known here (a name that begins with - goes after --)")
+            import difflib  # here: hardly a command needs it
+
+            near = difflib.get_close_matches(name, self._known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"option {name} is not known here (a name that begins with - goes after --){meant}")
         if not flag.value:
             if value is not None:
                 raise UsageError(f"option {name} takes no value")

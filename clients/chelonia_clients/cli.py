@@ -74,7 +74,8 @@ def run(argv: Sequence[str], out: Output) -> int:
         return _dispatch(before, word, rest, out)
     except UsageError as error:
         out.tell(f"chelonia: {error.cause}")
-        out.tell("Try `chelonia help`.")
+        verb = find_verb(word) if word else None
+        out.tell(f"Try `chelonia help{f' {verb.name}' if verb else ''}`.")
         return _refused(error, word, out)
 
 

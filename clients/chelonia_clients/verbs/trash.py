@@ -66,6 +66,7 @@ async def _list(session: Session, text: str) -> None:
         rows.append((stamp(entry.deleted_ms), stamp(entry.until_ms), size, entry.guid, shown))
         session.out.result(**{**record_facts(entry), "name": name})
     if len(rows) == 1:
-        session.out.say("nothing that was deleted is kept")
+        all_of_it = "; `chelonia undelete --list` shows what is kept of other collections" if text else ""
+        session.out.say(f"nothing that was deleted {f'from {text} ' if text else ''}is kept{all_of_it}")
         return
     session.out.say(*table(rows, frozenset({2})))

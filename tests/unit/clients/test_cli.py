@@ -524,7 +524,7 @@ def test_what_was_deleted_is_listed_and_comes_back(chelonia: Command, fake: Fake
     taken = chelonia("undelete", "/z")
     assert (taken.code, taken.lines) == (5, ["Restoring '/z': LN exists"])
     assert fake.names() == ["/a", "/a/old", "/a/x", "/z"]
-    assert chelonia("undelete", "--list", "/a").lines == ["nothing that was deleted is kept"]
+    assert chelonia("undelete", "--list", "/a").lines[0].startswith("nothing that was deleted from /a is kept; ")
     assert chelonia("undelete", "--list", "/none").code == 3
     assert chelonia("undelete").code == 2
     document = json.loads(chelonia("--json", "undelete", "--list").out)
@@ -565,3 +565,10 @@ def test_how_a_verb_is_used_is_said_without_an_event_loop() -> None:
     ask = "import sys; from chelonia_clients.cli import main; main(('ls', '--help')); print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True)
     assert not {"asyncio", "logging", "msgspec", "ssl"} & set(ended.stdout.splitlines()[-1].split())
+
+
+def test_an_option_that_is_mistyped_is_told_the_near_one_and_where_the_others_stand(chelonia: Command) -> None:
+    told = chelonia("ls", "--lnog", "/")
+    assert told.code == 2
+    assert "did you mean --long?" in told.err
+    assert told.err.endswith("Try `chelonia help ls`.\n")
