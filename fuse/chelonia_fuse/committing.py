@@ -105,8 +105,8 @@ class FileCommitter:
             self.let_go(inode)  # it may have been removed while it was written to the journal
         if copy is None or inode.gone or not (copy.staged.changed or copy.queued):
             return
-        queued = copy.queued
         async with copy.lock:
+            queued = copy.queued
             await self._commit(inode, copy)
             self.let_go(inode)
         if queued:

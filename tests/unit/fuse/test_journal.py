@@ -22,7 +22,7 @@ from chelonia_fuse import behind, committing, journal
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import WHO, Trial, mounted
-from tests.unit.fuse.test_behind import NEW, held, many, young_as_the_clock_says
+from tests.unit.fuse.test_behind import NEW, held, many, slow_disk, young_as_the_clock_says
 
 RECORD = JournalRecord("6d4a", "/lab/f", "6d4a-0", 0, 5, 0, False, ((0, 5),), ((0, 5),), {"mode": 420}, "e1")
 TEXT = (
@@ -288,3 +288,27 @@ async def test_bytes_whose_record_cannot_be_read_stay(mount: Trial, twin: Memory
     for _ in range(2):
         await mounted(twin, tmp_path / "one")
         assert (tmp_path / "one" / "data" / "6d4a.bad").read_bytes() == b"bytes"
+
+
+@pytest.mark.expect_log("/g is committed now")
+async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_has_of_it(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, _ = Disk(monkeypatch), held(mount, monkeypatch)
+    one = await mount.open("f", NEW)
+    two = await mount.open("f")
+    await mount.write("g", b"to hold the file of the journal", flags=NEW)
+    await mount.system.write(one, 0, b"first")
+    keeping, go = slow_disk(mount, monkeypatch)
+    closing = asyncio.create_task(mount.system.flush(one))
+    await keeping.wait()
+    syncing = asyncio.create_task(mount.system.sync(two))
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(closing, syncing)
+    await mount.system.write(two, 0, b"later")
+    await mount.system.sync(two)
+    disk.cut()
+    again = await mounted(twin, tmp_path / "one")
+    await again.committer.work_off()
+    assert again.committer.conflicts == 0
