@@ -267,6 +267,9 @@ class FileCommitter:
                     return
                 self._lost(inode, error)
                 continue
+            except OSError as error:  # of this machine's disk: the others are not to wait for it
+                _LOG.warning("%s waits still: the cache directory: %s", path, error)
+                continue
             _LOG.warning("%s is committed now", path)
 
     # --- one commit ---

@@ -312,3 +312,28 @@ async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_
     again = await mounted(twin, tmp_path / "one")
     await again.committer.work_off()
     assert again.committer.conflicts == 0
+
+
+@pytest.mark.expect_log("waits still: the cache directory: .*the disk fails|is committed now")
+async def test_what_waits_is_committed_though_the_disk_does_not_give_another_file(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    for name in ("bad", "good"):
+        await mount.write(name, b"bytes")
+        mount.system._cluster.away_until_s = time.monotonic() + 60
+    bad, pread = await mount.find("bad"), os.pread
+    assert bad.copy is not None
+    fd_of_bad = bad.copy.file()
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        if fd == fd_of_bad:
+            raise OSError(errno.EIO, "the disk fails")
+        return pread(fd, size, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", failing)
+        await mount.committer.work_off()
+    assert list(mount.committer.waiting) == [bad.guid]
+    await mount.committer.work_off()
+    assert await (await mounted(twin, tmp_path / "two")).read("bad") == b"bytes"
