@@ -96,10 +96,10 @@ def in_background(argv: Sequence[str], log: str) -> str:
 def mounts() -> list[str]:
     """Where something of ours is mounted on this machine."""
     out = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]:
         words = line.split(" ")
         if TYPE in words[words.index("-") + 1 :]:
-            out.append(words[4].encode().decode("unicode_escape"))
+            out.append(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), words[4]))
     return out
 
 

@@ -214,7 +214,7 @@ def test_reads_go_on_when_shepherds_die(two: tuple[Mount, Mount], cluster: Clust
 
 
 def test_what_is_said_of_what_is_mounted_already_not_there_or_not_mounted(cluster: Cluster, tmp_path: Path) -> None:
-    mount = Mount(cluster, "/", tmp_path / "m", tmp_path / "cache")
+    mount = Mount(cluster, "/", tmp_path / "größer als\tm", tmp_path / "cache")
     mount.path.mkdir()
 
     def said(*words: str) -> tuple[int, str, str]:
