@@ -197,6 +197,8 @@ async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
         await apply(parts.plain, call, gone)
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
+        if newest:
+            await _given_on(parts, ask)
 
 
 async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version: str) -> KeyRemoved:
@@ -206,18 +208,33 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
         again, _ = await seen_to_change(parts, ask)
         if again.current != ask.current:  # it may have come back to its key meanwhile
             raise _busy(ask)
+        await _given_on(parts, ask)
         return KeyRemoved(ask.target.key, version)
-    if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
+    is_newest = at == 0 and known[0].removed
+    if there is None and is_newest and len(known) > 1 and not known[1].removed:
         await _brought_back(parts, ask, known[1], known[0])
     await _gone(parts, ask, known[at])
+    if is_newest:
+        await _given_on(parts, ask)
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
 
 
-async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion) -> None:
-    """Give a version its key again. Raises: CONFLICT, when the key has been removed anew meanwhile."""
+async def _given_on(parts: S3Parts, ask: Ask) -> None:
+    """Give the newest version its key, where nothing has it and no marker is newer: what had it, and a marker behind
+    that, were removed at the same time."""
+    here, there = await seen_to_change(parts, ask, writes=True)
+    newest = await kept(parts, in_own_name(parts, here), 1)
+    if there is None and newest and not newest[0].removed:
+        await _brought_back(parts, here, newest[0])
+
+
+async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
+    """Give a version its key again; `marker`: what is about to go. Raises: CONFLICT, when the key has been removed anew
+    meanwhile."""
     done = await apply(parts.plain, ask.exchange.call, Move(each.place, ask.place, parents=True))
-    newest = await kept(parts, in_own_name(parts, ask), 1)
-    if done.attributes is not None and [now.guid for now in newest] != [marker.guid]:
+    newest = next(iter(await kept(parts, in_own_name(parts, ask), 1)), None)
+    anew = newest is not None and newest.removed and newest.order <= each.order
+    if done.attributes is not None and anew and newest != marker:
         await apply(parts.plain, ask.exchange.call, Move(ask.place, each.place, when=_pinned(done.attributes)))
         raise _busy(ask)
 

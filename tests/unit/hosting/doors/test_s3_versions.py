@@ -18,7 +18,20 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Ms, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Listed, Listing, Look, Looked, Move, Set, Setting
+from chelonia.core.ports.files import (
+    Change,
+    Clone,
+    Done,
+    Failure,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Move,
+    Remove,
+    Set,
+    Setting,
+)
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
@@ -276,6 +289,22 @@ def test_a_marker_that_is_removed_while_another_is_made_brings_nothing_back(
     assert kept.ask("DELETE", f"/lab/k?versionId={before}").status == 204
     assert kept.ask("GET", "/lab/k").status == 404
     assert kept.history() == [("k", made[0], "marker*"), ("k", first, "")]
+
+
+def test_a_marker_and_the_version_behind_it_that_go_at_once_give_the_key_on(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, marker = kept.put("k", b"one"), kept.put("k", b"two"), kept.ask("DELETE", "/lab/k").version
+    apply, meanwhile = kept.files.apply, [second]
+
+    async def remove(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Remove) and meanwhile:
+            await kept._ask("DELETE", f"/lab/k?versionId={meanwhile.pop()}", b"", JOE, {})
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", remove)
+    assert kept.ask("DELETE", f"/lab/k?versionId={marker}").status == 204
+    assert (kept.ask("GET", "/lab/k").body, kept.history()) == (b"one", [("k", first, "*")])
 
 
 def test_a_version_is_copied_while_its_key_is_removed(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
