@@ -1,8 +1,9 @@
 """Small files on their way up or down, and other changes, in as few calls as they come together.
 
-The first goes at once. What comes while `CALLS_AT_ONCE` calls are on their way goes in the next one, so a single change
-waits for nobody, and thousands share their calls. Each has an answer of its own. A call of which some answers are of a
-passing trouble is made again under its key, so that what has applied is not done twice.
+The first goes at once. What comes while its call is on its way goes in the next one, for a call of many costs little
+more than one of one. Another is begun beside it when it would be full, and when something has waited for `WAIT_MS`, so
+that a slow call holds nothing up. Each has an answer of its own. A call of which some answers are of a passing trouble
+is made again under its key, so that what has applied is not done twice.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import RequestKey
-from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.clock import Clock, Timer
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.rpc_client import AGAIN
 
 CALLS_AT_ONCE: Final = 3
-"""Small calls on their way, so that there is always one at work."""
+"""Calls on their way, at most: so that there is always one at work."""
+WAIT_MS: Final = 50
+"""How long what could be sent waits for a call on its way: several times what one takes on a machine at rest."""
 CALL_FILES_MAX: Final = 16
 """Elements of one call: as many as a Bartender has in work at once. A call that takes long is asked of the next one
 beside it, and all its bytes are stored twice."""
@@ -52,18 +55,31 @@ class CallBatches(Generic[Q, A]):
         self._again_ms = again_ms
         self._waiting: _Batch[Q, A] = []
         self._sending = 0
+        self._overdue: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def send(self, call: Call, element: Q) -> A:
         """Send an element with what else waits; `call`: its context, if it is the first. Raises: as the operation."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((element, answer))
+        if not self._sending or len(self._waiting) >= CALL_FILES_MAX:
+            self._begin(call)
+        elif self._overdue is None:
+            self._overdue = self._clock.call_later(WAIT_MS, lambda: self._late(call))
+        return await answer
+
+    def _late(self, call: Call) -> None:
+        self._overdue = None
+        if self._waiting:
+            self._begin(call)
+
+    def _begin(self, call: Call) -> None:
+        """Begin a call beside those on their way, unless they are as many as may be."""
         if self._sending < CALLS_AT_ONCE:
             self._sending += 1
             task = asyncio.create_task(self._send_waiting(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await answer
 
     async def _send_waiting(self, call: Call) -> None:
         """Call by call until nothing waits."""
