@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -12,6 +13,8 @@ from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
 from chelonia.hosting.net.http_messages import Whole, nothing, read_whole
+
+log = logging.getLogger("chelonia.files")
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
 """A body up to this size is here as a whole before it is sent."""
@@ -60,6 +63,7 @@ async def _sent(
         except CheloniaError as error:
             if not left or body.is_gone or not error.meaning.retryable:
                 raise
+            log.info("upload is sent anew request=%s error=%s", exchange.request.request_id, error)
     raise AssertionError("the last try returns or raises")
 
 
