@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
-from chelonia.core.cluster.placement import NODE_ALIVE, Demand, shared
+from chelonia.core.cluster.placement import NODE_ALIVE, NODE_OFFLINE, Demand, shared
 from chelonia.core.cluster.replicas import Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
@@ -39,6 +39,8 @@ from chelonia.core.values import replace
 _log = logging.getLogger(__name__)
 Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]
 T = TypeVar("T")
+UNHEARD_MS, LOOK_MS = 500, 50
+"""For so long new bytes wait for Shepherds that are not heard of now, where too few are, and so often it is looked."""
 _RANK: Final = itemgetter(0, 1, 2)
 
 
@@ -114,11 +116,16 @@ class Shepherds:
         return f"{wanted} copies are wanted, and there {there}: more are made when there are more"
 
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
-        """Choose Shepherds for new bytes, best first. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
-        chosen = await self._chosen(call, demand)
-        if len(chosen) < at_least:
+        """Choose Shepherds for new bytes, best first: those that are not heard of now are waited for a little, as where
+        a Librarian has just started. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
+        chosen, give_up_ms = await self._chosen(call, demand), self._clock.monotonic_ms() + UNHEARD_MS
+        while len(chosen) < at_least:
             self._fetched_ms = -1  # one may have come up since
             chosen = await self._chosen(call, demand)
+            is_over = self._clock.monotonic_ms() >= give_up_ms or not any(map(_is_unheard, self._nodes))
+            if is_over or len(chosen) >= at_least:
+                break
+            await self._clock.sleep(LOOK_MS)
         if len(chosen) < at_least:
             cause = (
                 f"{len(chosen)} Shepherds can take it now, {at_least} are needed; start or approve more, or free space"
@@ -351,6 +358,11 @@ class Shepherds:
                     give_up_ms = self._clock.monotonic_ms() + self._settings.fallback_grace_ms
                 more = many(silent=ended is None, of_use=give_up_ms >= 0, at_once=width)
         return [answers[number] for number in sorted(answers)]
+
+
+def _is_unheard(node: NodeView) -> bool:
+    """Whether the Librarian has not heard of a Shepherd that is meant to be there: not yet, or not lately."""
+    return node.state == NODE_OFFLINE or (node.state == NODE_ALIVE and not node.boot)
 
 
 def taken(waiting: list[T], count: int) -> list[T]:

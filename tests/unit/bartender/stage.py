@@ -215,11 +215,16 @@ class Stage:
     async def add_shepherds(self, *names: str, free: int = GIB, accepting: bool = True) -> None:
         """Register, approve and hear of Shepherds; each in a domain of its name."""
         for name in names:
-            service, dn = ServiceId(f"https://{name}:1/Shepherd"), Dn(f"/O=Grid/CN={name}")
-            await self.librarian.approve(ADMIN, ServiceRecord(Role.SHEPHERD, dn, service, approved=True))
+            service = await self.approve_shepherd(name)
             beat = Heartbeat(service, 1, 0, free, 4 * GIB, 0, accepting, name, "key of " + name)
             await self.librarian.heartbeat(self.as_shepherd(name), beat)
-            self.shepherds[service] = StageShepherd(service, dn)
+
+    async def approve_shepherd(self, name: str) -> ServiceId:
+        """Register and approve a Shepherd that nobody has heard of yet."""
+        service, dn = ServiceId(f"https://{name}:1/Shepherd"), Dn(f"/O=Grid/CN={name}")
+        await self.librarian.approve(ADMIN, ServiceRecord(Role.SHEPHERD, dn, service, approved=True))
+        self.shepherds[service] = StageShepherd(service, dn)
+        return service
 
     def as_shepherd(self, name: str) -> Call:
         return Call(Dn(f"/O=Grid/CN={name}"), (Role.SHEPHERD,), ServiceId(f"https://{name}:1/Shepherd"))

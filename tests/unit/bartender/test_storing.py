@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chelonia.bartender.shepherds import LOOK_MS, UNHEARD_MS
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import Demand
@@ -75,6 +76,28 @@ async def test_who_refuses_or_does_not_answer_has_another_in_his_place(stage: St
     stage.named("s2").down = False
     assert isinstance(await write(stage, 2), Done)
     assert len((await stage.stat("/f", ADMIN))["locations"]) == 2
+
+
+@scene
+async def test_shepherds_that_are_not_heard_of_yet_are_waited_for_a_little(stage: Stage) -> None:
+    """A Librarian that has just started, or stood still, knows of none for a moment."""
+    for name in ("s1", "s2"):
+        await stage.approve_shepherd(name)
+    began_ms = stage.clock.monotonic_ms()
+    assert isinstance(await write(stage, 2), Failure)
+    assert UNHEARD_MS <= stage.clock.monotonic_ms() - began_ms < UNHEARD_MS + 2 * LOOK_MS
+    writing = asyncio.ensure_future(write(stage, 2))
+    await stage.clock.sleep(UNHEARD_MS // 2)
+    await stage.add_shepherds("s1", "s2")
+    assert isinstance(await writing, Done)
+
+
+@scene
+async def test_shepherds_that_can_take_nothing_are_not_waited_for(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", accepting=False)
+    began_ms = stage.clock.monotonic_ms()
+    assert isinstance(await write(stage, 2), Failure)
+    assert stage.clock.monotonic_ms() == began_ms
 
 
 @scene
