@@ -11,7 +11,9 @@ import re
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,7 @@ from chelonia_fuse.xattrs import STATUS
 
 TYPE: Final = "fuse.chelonia"
 READY: Final = "mounted"
+ANSWER_S: Final = 5.0
 END_S: Final = 60.0
 
 
@@ -43,10 +46,10 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
     """Mount, and return when it was unmounted. Raises: BAD_CONFIG, NOT_FOUND, DENIED, ..."""
     importlib.import_module("chelonia.hosting.net.quick_bodies")  # else the first large file waits for it
     options = mount_options.parse(request.options)
-    mountpoint = Path(request.mountpoint).resolve()
-    if str(mountpoint) in mounts():  # also where its process is gone
+    if _is_mounted(request.mountpoint):  # also where its process is gone
         cause = f"something is mounted there already; `chelonia umount {request.mountpoint}` ends it"
         raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause)
+    mountpoint = Path(request.mountpoint).resolve()
     if not mountpoint.is_dir():
         cause = "it is no directory here; make it first"
         raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause)
@@ -103,14 +106,31 @@ def mounts() -> list[str]:
     return out
 
 
+def _is_mounted(directory: str) -> bool:
+    """Whether something of ours is mounted there. Looks at the directory itself last: its process may hang."""
+    above, name = os.path.split(os.path.abspath(directory))
+    known = mounts()
+    return os.path.join(os.path.realpath(above), name) in known or os.path.realpath(directory) in known
+
+
 async def status(mountpoint: str) -> dict[str, object]:
     """What a mount tells of itself. Raises: TIMEOUT, NETWORK when it does not answer."""
+    asking = Future[bytes]()
+
+    def ask() -> None:
+        try:
+            asking.set_result(os.getxattr(mountpoint, STATUS))
+        except OSError as error:
+            asking.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()  # the end of this process does not wait for it
     try:
-        async with asyncio.timeout(5):
-            told = await asyncio.to_thread(os.getxattr, mountpoint, STATUS)
+        async with asyncio.timeout(ANSWER_S):
+            told = await asyncio.shield(asyncio.wrap_future(asking))
         return dict(json.loads(told))
     except TimeoutError as error:
-        raise CheloniaError(Kind.TIMEOUT, "mount", mountpoint, "its process does not answer") from error
+        cause = f"its process does not answer; `chelonia umount {mountpoint}` lets go of it all the same"
+        raise CheloniaError(Kind.TIMEOUT, "mount", mountpoint, cause) from error
     except OSError as error:
         cause = f"{error.strerror}: its process is gone; `chelonia umount {mountpoint}`, then mount it again"
         raise CheloniaError(Kind.NETWORK, "mount", mountpoint, cause) from error
@@ -118,7 +138,7 @@ async def status(mountpoint: str) -> dict[str, object]:
 
 async def umount(mountpoint: str, *, lazy: bool = False) -> None:
     """Unmount, and return when its process has ended: all that was closed is committed. Raises: BUSY, NOT_FOUND."""
-    if os.path.realpath(mountpoint) not in mounts():
+    if not _is_mounted(mountpoint):
         cause = "nothing of Chelonia is mounted there; `chelonia mount --status` shows what is"
         raise CheloniaError(Kind.NOT_FOUND, "umount", mountpoint, cause)
     process = -1

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -234,6 +235,20 @@ def test_what_is_said_of_what_is_mounted_already_not_there_or_not_mounted(cluste
     assert said("umount")[0] == 0
     code, _, trouble = said("umount")
     assert (code, "nothing of Chelonia is mounted there" in trouble) == (3, True)
+
+
+def test_a_mount_that_stands_still_is_told_and_ended(cluster: Cluster, tmp_path: Path) -> None:
+    mount = Mount(cluster, "/", tmp_path / "m", tmp_path / "cache").start()
+    assert mount.process is not None
+    mount.process.send_signal(signal.SIGSTOP)
+    try:
+        for words, code in ((("mount", "--status"), 7), (("umount",), 0)):
+            argv = mount.chelonia(*words, str(mount.path))
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+            assert done.returncode == code, done.stderr
+    finally:
+        mount.process.send_signal(signal.SIGCONT)
+        mount.abandon()
 
 
 def test_what_was_closed_or_synced_survives_the_death_of_the_mount(cluster: Cluster, tmp_path: Path) -> None:

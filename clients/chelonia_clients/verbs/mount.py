@@ -51,7 +51,8 @@ async def umount(session: Session, arguments: Arguments) -> None:
 
 async def _status(session: Session, commands: Any, arguments: Arguments) -> None:
     rows = [("mounted", "at", "files waiting", "cache", "process")]
-    for mountpoint in arguments.operands or commands.mounts():
+    mountpoints = arguments.operands or commands.mounts()
+    for mountpoint in mountpoints:
         try:
             told = await commands.status(mountpoint)
         except CheloniaError as error:
@@ -60,7 +61,7 @@ async def _status(session: Session, commands: Any, arguments: Arguments) -> None
         session.out.result(**told)
         cache = f"{human_size(told['cache_bytes'])} of {human_size(told['cache_bytes_max'])}"
         rows.append((told["place"], told["mountpoint"], str(told["waiting"]), cache, str(told["pid"])))
-    session.out.say(*(table(rows) if len(rows) > 1 else ["nothing is mounted"]))
+    session.out.say(*(table(rows) if len(rows) > 1 else [] if mountpoints else ["nothing is mounted"]))
 
 
 def _commands() -> Any:
