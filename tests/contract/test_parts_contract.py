@@ -159,6 +159,19 @@ def test_a_part_that_is_put_again_replaces_the_first_and_parts_not_named_go(play
     play(scenario)
 
 
+def test_what_is_sealed_is_not_sealed_of_other_parts(play: Play) -> None:
+    """Who came second was told that it was done, and had the file of the first."""
+
+    async def scenario(world: World) -> None:
+        upload = await opened(world, "/f")
+        one, two = await part(world, "/f", upload, 1, b"one"), await part(world, "/f", upload, 2, b"two")
+        assert isinstance(await sealed(world, "/f", upload, (1, one), (2, two)), Done)
+        assert await sealed(world, "/f", upload, (1, one)) is Kind.NOT_FOUND
+        assert (await there(world, "/f")).attributes.etag == etag_of(b"one", b"two")
+
+    play(scenario)
+
+
 def test_a_file_that_is_there_keeps_its_identity_and_gets_the_parts(play: Play) -> None:
     async def scenario(world: World) -> None:
         before = await write(world, "/f", b"0123456789", user={"old": "1"})

@@ -6,7 +6,8 @@ which they were opened; to callers this is opaque text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from typing import NewType
 
 import msgspec
@@ -45,6 +46,15 @@ def parse_mark(mark: str) -> tuple[str, UploadId]:
     """Key and upload of a place in a listing."""
     key, _, upload = mark.rpartition(_BETWEEN)
     return key, UploadId(upload)
+
+
+def etag_of(etags: Iterable[str]) -> str:
+    """The etag of a file of parts: the MD5 of their MD5s, and how many they are; "" of what are none."""
+    try:
+        digests = [bytes.fromhex(etag.strip('"')) for etag in etags]
+    except ValueError:
+        return ""
+    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
 
 
 class PartsUpload(msgspec.Struct, frozen=True):

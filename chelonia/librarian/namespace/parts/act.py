@@ -15,6 +15,7 @@ from chelonia.core.contents.parts import (
     PartsUpload,
     UploadId,
     UploadPage,
+    etag_of,
     parse_mark,
     parse_upload,
     upload_id,
@@ -120,12 +121,13 @@ class PartUploads:
         raise CheloniaError(Kind.CONFLICT, "seal", str(request.begin.ln), "its parts keep changing; try again")
 
     async def _already(self, call: Call, request: SealUpload, header: StoredObject) -> Guid:
-        """The file, when this upload was sealed for it before; "" otherwise."""
+        """The file, when this upload was sealed for it before, of these parts; "" otherwise."""
         file = Guid(header.value("content", "file"))
         if header.value("content", "state") != SEALED or request.begin.replaces != file:
             return Guid("")
-        stored = await self._records.one(call, entry_id(file), (Needed("content"),))
-        return file if content_object(content_of(stored)) == header.id else Guid("")
+        stored = await self._records.one(call, entry_id(file), (Needed("content"), Needed("states", "etag")))
+        is_same = stored.value("states", "etag").partition(" ")[0] == etag_of(etag for _, etag in request.order)
+        return file if is_same and content_object(content_of(stored)) == header.id else Guid("")
 
     async def _stored(self, call: Call, obj: ObjectId) -> dict[int, Stored]:
         out, after, more = dict[int, Stored](), "", True

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from chelonia.core import bounds
 from chelonia.core.combining import combined_adler32
 from chelonia.core.contents.extents import Extent
-from chelonia.core.contents.parts import UploadedPart, UploadId, listing_mark
+from chelonia.core.contents.parts import UploadedPart, UploadId, etag_of, listing_mark
 from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id
@@ -252,9 +252,8 @@ class Chosen:
 
     @property
     def etag(self) -> str:
-        """The file's: the MD5 of the parts' MD5s, and how many they are."""
-        joined = b"".join(bytes.fromhex(each.part.etag) for each in self.parts)
-        return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(self.parts)}"
+        """The file's."""
+        return etag_of(each.part.etag for each in self.parts)
 
     @property
     def adler32(self) -> str:
