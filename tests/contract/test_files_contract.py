@@ -9,7 +9,7 @@ from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT
+from chelonia.core.ids import ROOT, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     UNSET,
@@ -332,7 +332,9 @@ def test_conditions_of_a_write(play: Play) -> None:
         seen = (await there(world, "/f")).attributes
         assert await write(world, "/f", when=When(not_etags=(seen.etag,))) is Kind.PRECONDITION
         assert await write(world, "/f", when=When(version=seen.version + 7)) is Kind.PRECONDITION
-        assert isinstance(await write(world, "/f", when=When(etags=("x", seen.etag), version=seen.version)), Done)
+        assert await write(world, "/f", when=When(guid=Guid("0" * 36))) is Kind.PRECONDITION
+        known = When(etags=("x", seen.etag), version=seen.version, guid=seen.guid)
+        assert isinstance(await write(world, "/f", when=known), Done)
         assert await write(world, "/f", when=When(etags=(seen.etag,))) is Kind.PRECONDITION
 
     play(scenario)

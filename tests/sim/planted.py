@@ -94,9 +94,10 @@ def _first_owner_discards() -> Patches:
 
 
 def _over_the_version_before() -> Patches:
-    async def over(parts: Any, ask: Any, final: Any, when: Any) -> None:
-        del when
+    async def over(parts: Any, ask: Any, final: Any, when: Any, there: Any) -> Any:
+        del when, there
         await versions.apply(parts.plain, ask.exchange.call, Move(ask.place, final, Over.REPLACE, parents=True))
+        return ask
 
     return (patch.object(versions, "_exchanged", over),)
 

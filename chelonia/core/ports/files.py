@@ -99,6 +99,7 @@ class When(msgspec.Struct, frozen=True):
         version: `Attributes.version`; -1: any.
         unmodified_since_ns: it was last modified at this instant or before; -1: any.
         tokens: no lock covers what is changed but one of the caller's with one of these tokens; None: whatever does.
+        guid: it is this entry, "": any. Copies may have the etag and the version of what they are of.
     """
 
     absent: bool = False
@@ -108,14 +109,17 @@ class When(msgspec.Struct, frozen=True):
     version: int = -1
     unmodified_since_ns: int = -1
     tokens: tuple[str, ...] | None = None
+    guid: Guid = Guid("")
 
     def refusal(self, there: Attributes | None) -> str:
         """Why this does not hold of what is there (None: nothing), for people; "" when it holds."""
         if there is None:
-            asks = self.present or self.etags or self.version >= 0 or self.unmodified_since_ns >= 0
+            asks = self.present or self.etags or self.guid or self.version >= 0 or self.unmodified_since_ns >= 0
             return "there is no such entry" if asks else ""
         if self.absent:
             return "there is an entry of this name"
+        if self.guid not in ("", there.guid):
+            return "it is another entry"
         if self.etags and there.etag not in self.etags:
             return f"its etag is {there.etag}"
         if there.etag in self.not_etags:

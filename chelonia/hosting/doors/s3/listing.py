@@ -84,7 +84,7 @@ async def _versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[I
         if now == before:
             break
     went = [structs.replace(item, order="" if item.common else " ") for item in before]  # behind what came after it
-    whole = {(item.key, item.version): item for item in (*went, *kept, *now)}
+    whole = {(item.key, item.version): item for item in (*went, *reversed(kept), *now)}
     return sorted(whole.values(), key=lambda item: (item.key.encode(), item.order))[: asked.limit + 1]
 
 
@@ -286,7 +286,9 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     names, some = list(dict.fromkeys(each.key for each in doomed)), DELETED_AT_ONCE
     calls = [_deleted(parts, ask, names[start : start + some]) for start in range(0, len(names), some)]
     errors = {key: error for told in await asyncio.gather(*calls) for key, error in told.items()}
-    return xml_answer(answers.deleted([KeyRemoved(each.key, error=errors[each.key]) for each in doomed], quiet=quiet))
+    return xml_answer(
+        answers.deleted([KeyRemoved(each.key, each.version, errors[each.key]) for each in doomed], quiet=quiet)
+    )
 
 
 async def _version_deleted(parts: S3Parts, ask: Ask, doomed: requests.BulkDeletion) -> KeyRemoved:

@@ -6,7 +6,6 @@ the parts' MD5s and how many they are.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import re
 import zlib
@@ -17,7 +16,7 @@ from typing import Final
 from msgspec import structs
 
 from chelonia.core import bounds
-from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, listing_mark
+from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, etag_of, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import (
     ANY,
@@ -33,6 +32,7 @@ from chelonia.core.ports.files import (
     Uploads,
     UserValues,
     Want,
+    When,
 )
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
@@ -40,13 +40,22 @@ from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3 import versions
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, seen, seen_to_change, xml_answer
+from chelonia.hosting.doors.s3.parts import (
+    MOVES_MAX,
+    Ask,
+    S3Parts,
+    check_bucket,
+    found,
+    seen,
+    seen_to_change,
+    xml_answer,
+)
 from chelonia.hosting.doors.s3.parts import kept as kept_versions
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, apart, checksums, completion, facts, keys, requests
 from chelonia.wire.s3.checksums import PREFIX, InParts, Measured
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.versions import ENABLED, NULL
+from chelonia.wire.s3.versions import NULL
 from chelonia.wire.web.conditions import quoted
 
 PART_BYTES_MIN: Final = 5 * 1024 * 1024
@@ -129,7 +138,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploadId`: the parts are the object from now on, or nothing has changed."""
     said = requests.completion(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
     order = tuple((part.number, part.etag) for part in said)
-    etag = _etag(order)
+    etag = etag_of(etag for _, etag in order)
     now, there = await seen_to_change(parts, ask, writes=True)
     now = now.at(now.apart) if now.marks else now
     when, ask = await conditions(parts, now, there), _of_upload(ask)
@@ -141,33 +150,53 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         kept = structs.replace(completion.completed(fields, said, etag, arrived), version=final.version)
         seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept))
         await _applied(parts, final, seal)
-        version = await versions.settled(parts, final, when)
+        version = await _settled(parts, final, when, there)
     except CheloniaError as error:
         # A client that has not heard the answer asks again.
         lost = error.kind is Kind.NOT_FOUND and when == ANY
         again = await _sealed(parts, now, etag, _tag(ask)) if lost else None
         if again is None:
             raise _refusal(error, order) from error
-        kept = facts.facts_of(again[1])
-        version = await versions.settled(parts, again[0]) if again[0].final else version
+        kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0])
     checksum = kept.checksum if kept.etag == etag else ("", "")
     answer = xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum))
     return replace(answer, headers=(*answer.headers, *version))
 
 
+async def _settled(parts: S3Parts, final: Ask, when: When, there: Looked | None) -> versions.Headers:
+    """Give what was sealed its key. Raises: ConditionalRequestConflict: then the upload is gone, as Amazon has it."""
+    try:
+        return await versions.settled(parts, final, when, there)
+    except CheloniaError as error:
+        if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND):
+            raise
+        cause = "the key was changed while the upload was completed: begin another one"
+        raise S3Error("ConditionalRequestConflict", cause) from error
+
+
 async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, UserValues] | None:
-    """Where and what an upload became before: it has its key, or waits for it still."""
-    now, there = await seen(parts, ask, Want.USER)
-    if there is not None and there.attributes.etag == etag:
-        return now, there.user
-    for each in await kept_versions(parts, now) if now.versioning else ():
-        order = each.place.name.rpartition(" ")[2]
-        if order.endswith(tag) and each.version == (order if now.versioning == ENABLED else NULL):
-            (waits,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
-            if isinstance(waits, Looked) and waits.attributes.etag == etag:
-                version = facts.facts_of(waits.user).version
-                return replace(now.at(each.place), final=ask.place, version=version), waits.user
+    """Where and what an upload became before: it has its key, has had it, or waits for it still."""
+    for _ in range(MOVES_MAX):
+        now, there = await seen(parts, ask, Want.USER)
+        if there is not None and there.attributes.etag == etag and _is_of(now.current, tag):
+            return replace(now, version=facts.facts_of(there.user).version), there.user
+        kept = await kept_versions(parts, now) if now.versioning else []
+        for each in (each for each in kept if _is_of(each.version, tag)):
+            (known,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
+            if isinstance(known, Looked) and known.attributes.etag == etag:
+                order = each.place.name.rpartition(" ")[2]
+                waits = order.endswith(tag) and each.version in (order, NULL)
+                version = facts.facts_of(known.user).version
+                return replace(now.at(each.place), final=ask.place if waits else None, version=version), known.user
+        _, again = await seen(parts, ask)
+        if (there and there.attributes.guid) == (again and again.attributes.guid):
+            return None
     return None
+
+
+def _is_of(version: str, tag: str) -> bool:
+    """Whether this may be the version of an upload."""
+    return version == NULL or version.endswith(tag)
 
 
 async def abort(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -304,24 +333,25 @@ async def _page(parts: S3Parts, ask: Ask, after: int = 0, limit: int = 0) -> Par
         raise _refusal(error, ()) from error
 
 
+async def _is_open(parts: S3Parts, ask: Ask) -> bool:
+    try:
+        await _page(parts, _of_upload(ask), limit=1)
+    except S3Error:
+        return False
+    return True
+
+
 async def _applied(parts: S3Parts, ask: Ask, change: Part | Seal | Drop) -> Done:
     """Apply a change of an upload, again while others change the same name. Raises: NoSuchUpload; as it fails."""
     for left in range(AGAIN_MAX, -1, -1):
         try:
             return await apply(parts.plain, ask.exchange.call, change)
         except CheloniaError as error:
-            if error.kind not in RACES or not left:
+            # The file that it was to replace may have been removed meanwhile.
+            raced = isinstance(change, Seal) and error.kind is Kind.NOT_FOUND and await _is_open(parts, ask)
+            if not (raced or error.kind in RACES) or not left:
                 raise error if isinstance(change, Seal) else _refusal(error, ()) from error
     raise AssertionError("the last try returns or raises")
-
-
-def _etag(order: tuple[tuple[int, str], ...]) -> str:
-    """S3's etag of an object in parts."""
-    try:
-        digests = b"".join(bytes.fromhex(etag) for _, etag in order)
-    except ValueError:
-        return ""
-    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(order)}"
 
 
 def _refusal(error: CheloniaError, order: tuple[tuple[int, str], ...]) -> CheloniaError:

@@ -167,7 +167,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
         kept = structs.replace(kept, checksum=(measured.checksum, measured.told), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
     await applied(parts, ask, replace(write, when=ANY if ask.final else when))
-    version = await versions.settled(parts, ask, when)
+    version = await versions.settled(parts, ask, when, known.there)
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind, *version), b"", 0)
@@ -224,7 +224,9 @@ async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
         try:
             return await apply(parts.plain, ask.exchange.call, change)
         except CheloniaError as error:
-            if error.kind not in RACES or not left:
+            # What was to be overwritten may have been removed meanwhile: of a copy it may be the source.
+            races = (*RACES, Kind.NOT_FOUND) if isinstance(change, Write) and not change.when.etags else RACES
+            if error.kind not in races or not left:
                 raise await _raced(parts, ask, error) from error
     raise AssertionError("the last try returns or raises")
 
@@ -281,9 +283,9 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
             moved = error.kind is Kind.NOT_FOUND and "versionId" in source.query  # from its key, or back to it
             if not (moved or error.kind is Kind.PRECONDITION) or not left:
                 raise
-            etag = there.attributes.etag
+            before = source.place, there.attributes.etag
             source, there = await found(parts, source_of(parts, ask), Want.USER)
-            if there.attributes.etag == etag and not moved:
+            if (source.place, there.attributes.etag) == before and not moved:
                 raise  # it is the object's own condition that does not hold
     raise AssertionError("the last try returns or raises")
 
@@ -310,7 +312,7 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         user = facts.stored(structs.replace(kept, version=ask.version))
         clone = Clone(place, source.place, user=user, parents=True, when=ANY if ask.final else when)
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
-        version = await versions.settled(parts, ask, when)
+        version = await versions.settled(parts, ask, when, ready_to.there)
     answer = xml_answer(answers.copied(*_stamp(done, there)))
     return replace(answer, headers=(*answer.headers, *version, *versions.copied_fields(source, there)))
 

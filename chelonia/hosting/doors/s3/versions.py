@@ -10,6 +10,8 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
+from msgspec import structs
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
@@ -23,6 +25,7 @@ from chelonia.core.ports.files import (
     Over,
     Remove,
     Removing,
+    Set,
     Want,
     When,
 )
@@ -41,8 +44,9 @@ from chelonia.hosting.doors.s3.parts import (
     seen_to_change,
     version_of,
 )
-from chelonia.wire.s3 import versions
+from chelonia.wire.s3 import facts, versions
 from chelonia.wire.s3.answers import KeyRemoved
+from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
 
 TRIES: Final = 24
@@ -53,6 +57,8 @@ _REFUSED: Final = (Kind.DENIED, Kind.LOCKED)
 MS_NS: Final = 1_000_000
 _AHEAD_NS: Final = 86_400_000 * MS_NS
 """Further ahead of our clock no clock is: a time beyond was set by somebody, as a mount's users may, to anything."""
+TAG: Final = 8
+"""Characters that an order ends with, beside its instant."""
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -66,64 +72,112 @@ async def state_of(parts: S3Parts, ask: Ask) -> str:
 async def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:
     """The same request, about where its new version is stored first, if what has the key is to be kept; `tag`: how its
     order ends."""
-    if ask.versioning != ENABLED and not (ask.versioning == SUSPENDED and ask.current not in ("", NULL)):
+    if not ask.versioning:
         return ask
     order = await _order(parts, ask, there, tag)
     version = order if ask.versioning == ENABLED else ""
     return replace(ask.at(place_of(ask, order)), final=ask.place, version=version)
 
 
-async def settled(parts: S3Parts, ask: Ask, when: When = ANY) -> Headers:
-    """Give what was stored its key, if it waits for it. Returns: the header fields that tell its version.
+async def settled(parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | None = None) -> Headers:
+    """Give what was stored its key, if it waits for it; `there`: what had the key when it was stored. Returns: the
+    header fields that tell its version.
 
-    Raises: PRECONDITION, NoSuchKey: then what was stored is gone.
+    Raises: PRECONDITION, NoSuchKey: then what was stored is gone; ConditionalRequestConflict.
     """
     if ask.final is not None:
         try:
-            await _exchanged(parts, ask, ask.final, when)
+            ask = await _exchanged(parts, ask, ask.final, when, there)
         except CheloniaError as error:
-            of_key = error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED)
-            if not of_key or not await _was_named(parts, ask, when):
-                raise
-    if ask.versioning == SUSPENDED:
-        await _without_null(parts, ask)
+            if error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
+                await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
+            raise
+        if ask.versioning == SUSPENDED:
+            await _without_null(parts, ask, ask.place.name)
     return (("x-amz-version-id", ask.version),) if ask.version else ()
 
 
-async def _was_named(parts: S3Parts, ask: Ask, when: When) -> bool:
-    """Take away what was stored, or tell that it is there no more and as good as written: who removed the newest
-    version has given it its key, or a newer null version has followed it."""
-    (gone,) = await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
-    if not isinstance(gone, Failure) or gone.kind is not Kind.NOT_FOUND:
-        return False
-    return when == ANY or (await seen(parts, in_own_name(parts, ask), Want.USER))[0].current == ask.version
-
-
-async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When) -> None:
+async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, there: Looked | None) -> Ask:
+    """Exchange names with what had the key when the order of the new version was drawn: with something newer in its
+    place, that would come to stand behind older versions. Returns: the request, about the order it has in the end."""
+    is_newest = True
     for left in range(TRIES, -1, -1):
         try:
-            if not when.absent:
-                await apply(parts.plain, ask.exchange.call, Move(final, ask.place, Over.EXCHANGE, when=when))
-                return
+            ask = ask if is_newest else await _restaged(parts, ask, there)
+            await _named(parts, ask, final, there)
+            return ask
         except CheloniaError as error:
-            if error.kind is Kind.CONFLICT and left:
-                continue
-            if error.kind is not Kind.NOT_FOUND:
+            if error.kind not in (*_RACES, Kind.NO_PARENT) or not left:
                 raise
-            if when.present or when.etags:
-                raise no_key(ask.target.key) from error
-        try:
-            await apply(parts.plain, ask.exchange.call, Move(ask.place, final, parents=True))
-            if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
-                await _let_go(parts, ask, ask.place.parent)
-            return
-        except CheloniaError as error:
-            if error.kind is Kind.EXISTS and when.absent:
-                raise CheloniaError(
-                    Kind.PRECONDITION, subject=str(final), cause="there is an entry of this name"
-                ) from error
-            if error.kind not in (Kind.EXISTS, Kind.CONFLICT, Kind.NO_PARENT) or not left:
-                raise
+        there, is_newest = await _there(parts, ask, final), await _is_first(parts, ask, ask.place)
+        if await _waiting(parts, ask) is None:
+            ask, waits, is_there = await _elsewhere(parts, ask)
+            if not (waits or is_there or when == ANY):
+                cause = "the key was changed while this request was under way: send it again"
+                raise S3Error("ConditionalRequestConflict", cause)
+            if not waits:
+                return ask
+        if there is None and (when.present or when.etags):
+            raise no_key(ask.target.key)
+        when.require(final, there.attributes if there else None)
+    raise AssertionError("the last try returns or raises")
+
+
+async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
+    """What does not wait any more: who removes the newest version gives its key to the next, and who completes the same
+    upload may give that a newer order, so a newer version. Returns: the request, about that, whether it waits for its
+    key there, and whether it is there at all."""
+    own, tag = in_own_name(parts, ask), ask.place.name[-TAG:]
+    for each in await kept(parts, own) if ask.version else ():
+        if each.version.endswith(tag):
+            return replace(ask.at(each.place), version=each.version), each.place.name.endswith(tag), True
+    current = (await seen(parts, own, Want.USER))[0].current
+    is_there = current.endswith(tag)
+    return replace(ask, version=current if is_there else ask.version), False, is_there
+
+
+async def _named(parts: S3Parts, ask: Ask, final: LogicalName, there: Looked | None) -> None:
+    call = ask.exchange.call
+    if there is not None:
+        await apply(parts.plain, call, Move(final, ask.place, Over.EXCHANGE, when=_pinned(there.attributes)))
+        return
+    await apply(parts.plain, call, Move(ask.place, final, parents=True))
+    if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
+        await _let_go(parts, ask, ask.place.parent)
+
+
+async def _there(parts: S3Parts, ask: Ask, place: LogicalName) -> Looked | None:
+    """What is there now, whoever may see it."""
+    (there,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(place, Want.USER),))
+    if isinstance(there, Failure) and there.kind is not Kind.NOT_FOUND:
+        raise there.error(ask.operation)
+    return there if isinstance(there, Looked) else None
+
+
+async def _waiting(parts: S3Parts, ask: Ask) -> Looked | None:
+    """What was stored, if it waits still. None: an erasure has left it as the newest, so it has had its key; or it has
+    gone, as a null version, before one that came at the same time."""
+    there = await _there(parts, ask, ask.place)
+    return there if there is not None and version_of(there.user) == (ask.version or NULL) else None
+
+
+async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
+    """What waits for its key gets a newer order, and a version of that, where it waits still."""
+    order, waits = await _order(parts, ask, there, ask.place.name[-TAG:]), await _waiting(parts, ask)
+    if waits is None:
+        return ask
+    call, place = ask.exchange.call, place_of(ask, order)
+    await apply(parts.plain, call, Move(ask.place, place, when=When(guid=waits.attributes.guid)))
+    ask, user = ask.at(place), facts.stored(structs.replace(facts.facts_of(waits.user), version=order))
+    try:
+        if not ask.version:
+            return ask
+        await apply(parts.plain, call, Set(place, user=user, when=When(guid=waits.attributes.guid)))
+        return replace(ask, version=order)
+    except CheloniaError as error:
+        if error.kind not in _RACES:
+            raise
+        return ask
 
 
 async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
@@ -141,7 +195,8 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
             elif (await seen_to_change(parts, ask))[1] is not None:
                 raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
-                await _without_null(parts, ask, mark.place)
+                await _without_null(parts, here, f"{mark.place.name}-")
+                await _given_on(parts, here)  # the marker may have been erased by then
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
             if error.kind not in (*_RACES, *_REFUSED):
@@ -158,7 +213,7 @@ async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> Non
     if ask.marks or (ask.versioning == SUSPENDED and ask.current == NULL):
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
         return
-    await apply(parts.plain, call, Move(ask.place, place_of(ask, f"{order}-"), when=when))
+    await apply(parts.plain, call, Move(ask.place, place_of(ask, f"{order}-"), when=when, parents=True))
     await _let_go(parts, ask, ask.place.parent)
 
 
@@ -187,13 +242,13 @@ async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
 async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
     when, call = _pinned(there.attributes), ask.exchange.call
     newest = await kept(parts, in_own_name(parts, ask), 1)
+    if newest and ask.current == NULL:
+        newest = await _but_null(parts, ask, await kept(parts, in_own_name(parts, ask)))
     if ask.marks:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
     elif newest and not newest[0].removed:
-        done = await apply(parts.plain, call, Move(ask.place, newest[0].place, Over.EXCHANGE, when=when))
-        if done.attributes is None or done.attributes.guid != there.attributes.guid:
-            raise _busy(ask)
-        gone = Remove(newest[0].place, Removing.KEY, when=_pinned(done.attributes))
+        await apply(parts.plain, call, Move(ask.place, newest[0].place, Over.EXCHANGE, when=when))
+        gone = Remove(newest[0].place, Removing.KEY, when=When(guid=there.attributes.guid))
         await apply(parts.plain, call, gone)
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
@@ -210,6 +265,8 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
             raise _busy(ask)
         await _given_on(parts, ask)
         return KeyRemoved(ask.target.key, version)
+    if version == NULL:
+        known = [*known[: at + 1], *await _but_null(parts, ask, known[at + 1 :])]
     is_newest = at == 0 and known[0].removed
     if there is None and is_newest and len(known) > 1 and not known[1].removed:
         await _brought_back(parts, ask, known[1], known[0])
@@ -239,35 +296,45 @@ async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: Kep
         raise _busy(ask)
 
 
+async def _is_first(parts: S3Parts, ask: Ask, place: LogicalName) -> bool:
+    """Whether the newest of what is kept is at this place, whoever may see it."""
+    return [now.place for now in await kept(parts, in_own_name(parts, ask), 1)] == [place]
+
+
 def _busy(ask: Ask) -> CheloniaError:
     return CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
 
 
 async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
-    """Remove a version. Raises: CONFLICT when another has its place, NOT_FOUND when none has: it may have its key."""
-    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(each.place),))
-    if isinstance(there, Failure):
-        raise there.error(ask.operation)
-    if there.attributes.guid != each.guid:
-        raise _busy(ask)
-    gone = Remove(each.place, Removing.KEY, when=_pinned(there.attributes))
-    await apply(parts.plain, ask.exchange.call, gone)
+    """Remove a version. Raises: PRECONDITION when another has its place or none has: it may have its key."""
+    await apply(parts.plain, ask.exchange.call, Remove(each.place, Removing.KEY, when=When(guid=each.guid)))
 
 
-async def _without_null(parts: S3Parts, ask: Ask, but: LogicalName | None = None) -> None:
-    """The null version of a key is the newest one alone, but for those that the caller may not remove."""
-    for each in await kept(parts, in_own_name(parts, ask)):
-        if each.version == NULL and each.place != but:
-            try:
+async def _without_null(parts: S3Parts, ask: Ask, since: str) -> None:
+    """The null version of a key is the newest one alone: the others go, from a name among the versions on. What is
+    before waits for the key, or has come since."""
+    known = [each for each in await kept(parts, in_own_name(parts, ask)) if each.place.name >= since]
+    await _but_null(parts, ask, known, (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.DENIED))
+
+
+async def _but_null(
+    parts: S3Parts, ask: Ask, known: list[KeptVersion], stay: tuple[Kind, ...] = (Kind.DENIED,)
+) -> list[KeptVersion]:
+    """All but null versions, which go; what has broken off may have left several. `stay`: what those fail with that
+    stay: as a rule the caller may not remove them."""
+    for each in known:
+        try:
+            if each.version == NULL:
                 await _gone(parts, ask, each)
-            except CheloniaError as error:
-                if error.kind not in (Kind.NOT_FOUND, Kind.DENIED):
-                    raise
+        except CheloniaError as error:
+            if error.kind not in stay:
+                raise
+    return [each for each in known if each.version != NULL]
 
 
 def _pinned(known: Attributes) -> When:
-    """That a name still leads to what was seen there: numbers of versions are each file's own."""
-    return When(version=known.version, etags=(known.etag,))
+    """That a name still leads to what was seen there."""
+    return When(version=known.version, guid=known.guid)
 
 
 def told(outcome: KeyRemoved) -> Headers:

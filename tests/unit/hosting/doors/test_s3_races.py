@@ -1,0 +1,252 @@
+"""The S3 door on the memory twin of `Files`: requests about one key that cross. Most were found by `tests/sim`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from multidict import CIMultiDict
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Make, Move, Over, Seal, Write
+from chelonia.hosting.doors.s3 import multipart
+from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
+
+__all__ = ["door", "kept"]
+
+Meanwhile = Callable[..., list[Heard]]
+
+
+@pytest.fixture
+def suspended(kept: Door) -> Door:
+    """A bucket that has kept versions: of `k` one, below the null version."""
+    kept.put("k", b"kept")
+    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
+    assert kept.put("k", b"null") == ""
+    return kept
+
+
+@pytest.fixture
+def meanwhile(door: Door, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Has requests answered before, or (`after`) when, the first change of a kind is applied. Returns: the answers."""
+    apply = door.files.apply
+
+    def crossing(kind: type, *requests: tuple[str, ...], after: bool = False, **fields: str) -> list[Heard]:
+        told, due = list[Heard](), list(requests)
+        headers = {name.replace("_", "-"): value for name, value in fields.items()}
+
+        async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+            now = [due.pop(0) for _ in requests if due and isinstance(changes[0], kind)]
+            answers = await apply(call, changes) if after else ()
+            for method, target, *body in now:
+                told.append(await door._ask(method, target, "".join(body).encode(), JOE, headers))
+            return answers or await apply(call, changes)
+
+        monkeypatch.setattr(door.files, "apply", cross)
+        return told
+
+    return crossing
+
+
+def parted(door: Door, key: str = "k", data: bytes = b"part") -> tuple[str, str]:
+    """An upload in parts: where it is completed, and with what."""
+    upload = door.opened(key)
+    return f"/lab/{key}?uploadId={upload}", door.part(key, upload, data)
+
+
+@pytest.mark.parametrize("change", [Write, Seal])
+def test_what_overwrites_something_that_is_removed_meanwhile_is_done(
+    door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
+) -> None:
+    """It was told that there is no such key, or no such upload."""
+    target, whole = parted(door)
+    apply, refused = door.files.apply, list[Change]()
+
+    async def once(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], change) and not refused:
+            refused.append(changes[0])
+            return (Failure(Kind.NOT_FOUND, "/lab/k", "the file to write is not there any more"),)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", once)
+    answer = door.ask("PUT", "/lab/k", b"part") if change is Write else door.ask("POST", target, whole)
+    assert (answer.status, door.ask("GET", "/lab/k").body) == (200, b"part")
+
+
+def test_versions_of_puts_that_cross_stand_in_the_order_in_which_they_had_the_key(
+    kept: Door, meanwhile: Meanwhile
+) -> None:
+    """What was there before both stood above the one that was overwritten first, and came back before it."""
+    before = kept.put("k", b"before")
+    told = meanwhile(Move, ("PUT", "/lab/k", "first"))
+    last = kept.put("k", b"last")
+    assert [version for _, version, _ in kept.history()] == [last, told[0].version, before]
+    assert kept.ask("GET", f"/lab/k?versionId={last}").body == b"last"
+    kept.ask("DELETE", f"/lab/k?versionId={last}")
+    assert kept.ask("GET", "/lab/k").body == b"first"
+
+
+def test_a_put_whose_version_an_erasure_has_given_the_key_is_done(kept: Door, meanwhile: Meanwhile) -> None:
+    """It was told that there is no such key, which it had."""
+    first = kept.put("k", b"one")
+    meanwhile(Move, ("DELETE", f"/lab/k?versionId={first}"))
+    second = kept.ask("PUT", "/lab/k", b"two")
+    assert (second.status, kept.ask("GET", "/lab/k").body) == (200, b"two")
+    assert kept.history() == [("k", second.version, "*")]
+
+
+@pytest.mark.parametrize("change", [Write, Clone, Seal])
+def test_what_becomes_the_null_version_overwrites_no_other(
+    suspended: Door, meanwhile: Meanwhile, change: type[Change]
+) -> None:
+    """An erasure of the null version brings the one before back: that was overwritten in its place."""
+    [_, (_, before, _)] = suspended.history()
+    target, whole = parted(suspended)
+    suspended.put("z", b"copied")
+    meanwhile(change, ("DELETE", "/lab/k?versionId=null"))
+    match change:
+        case _ if change is Write:
+            suspended.put("k", b"new")
+        case _ if change is Clone:
+            assert suspended.ask("PUT", "/lab/k", x_amz_copy_source="lab/z").status == 200
+        case _:
+            assert suspended.ask("POST", target, whole).status == 200
+    assert suspended.history()[:2] == [("k", "null", "*"), ("k", before, "")]
+    assert suspended.ask("GET", f"/lab/k?versionId={before}").body == b"kept"
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_of_two_null_versions_at_once_one_is_there_and_neither_is_told_that_there_is_no_key(
+    suspended: Door, meanwhile: Meanwhile, *, conditional: bool
+) -> None:
+    fields = {"If_Match": suspended.ask("GET", "/lab/k").headers["ETag"]} if conditional else {}
+    told = meanwhile(Move, ("PUT", "/lab/k", "other"))
+    answer = suspended.ask("PUT", "/lab/k", b"new", **fields)
+    assert (told[0].status, answer.status) == (200, 409 if conditional else 200)
+    assert [version for _, version, _ in suspended.history()].count("null") == 1
+    assert suspended.ask("GET", "/lab/k").body == b"other"
+
+
+def test_who_waits_for_the_key_while_his_null_version_goes_is_told_of_the_conflict(
+    suspended: Door, meanwhile: Meanwhile
+) -> None:
+    etag = suspended.ask("GET", "/lab/k").headers["ETag"]
+    for fields, status in ({}, 200), ({"If_Match": etag}, 409):
+        meanwhile(Move, ("DELETE", "/lab/k?versionId=null"), ("DELETE", "/lab/k?versionId=null"))
+        assert suspended.ask("PUT", "/lab/k", b"new", **fields).status == status
+        suspended.ask("DELETE", "/lab/k?versionId=null")
+        suspended.put("k", b"null")
+
+
+def test_what_went_behind_a_null_marker_that_is_erased_meanwhile_has_its_key_again(
+    kept: Door, meanwhile: Meanwhile
+) -> None:
+    version = kept.put("k", b"kept")
+    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
+    meanwhile(Make, ("DELETE", "/lab/k?versionId=null"), after=True)
+    assert kept.ask("DELETE", "/lab/k").status == 204
+    assert kept.history() == [("k", version, "*")]
+    assert kept.ask("GET", "/lab/k").body == b"kept"
+
+
+def test_null_versions_that_broke_off_go_with_the_newest(suspended: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older one came back."""
+    assert suspended.ask("PUT", "/lab?versioning", ON).status == 200
+    newest = suspended.put("k", b"newest")
+    assert suspended.ask("PUT", "/lab?versioning", OFF).status == 200
+    apply = suspended.files.apply
+
+    async def broken(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Move) and changes[0].over is Over.EXCHANGE:
+            raise CheloniaError(Kind.UNAVAILABLE)
+        return await apply(call, changes)
+
+    with monkeypatch.context() as breaking:
+        breaking.setattr(suspended.files, "apply", broken)
+        assert suspended.ask("PUT", "/lab/k", b"waits for ever").status == 503
+    shown = [(version, what) for _, version, what in suspended.history()]
+    assert [version for version, _ in shown].count("null") == 1
+    assert suspended.ask("DELETE", "/lab/k?versionId=null").status == 204
+    assert suspended.ask("GET", "/lab/k?versionId=null").status == 404
+    assert suspended.history()[0] == ("k", newest, "*")
+    assert len(suspended.history()) == 2
+
+
+def test_a_null_version_is_copied_while_it_is_overwritten(suspended: Door, meanwhile: Meanwhile) -> None:
+    """It was told that its condition does not hold, and had none."""
+    assert suspended.ask("PUT", "/lab?versioning", ON).status == 200
+    told = meanwhile(Clone, ("PUT", "/lab/k", "new"))
+    assert suspended.ask("PUT", "/lab/to", x_amz_copy_source="lab/k?versionId=null").status == 200
+    assert told[0].status == 200
+    assert suspended.ask("GET", "/lab/to").body == b"null"
+
+
+def test_who_completes_again_is_told_the_version_though_it_was_overwritten(kept: Door, meanwhile: Meanwhile) -> None:
+    kept.put("k", b"one")
+    target, whole = parted(kept)
+    version = kept.ask("POST", target, whole).version
+    assert version != ""
+    for after in ("nothing", "PUT", "DELETE"):
+        if after != "nothing":
+            assert kept.ask(after, "/lab/k", b"newer").status in (200, 204)
+        again = kept.ask("POST", target, whole)
+        assert (again.status, again.version) == (200, version), after
+    erasing = kept.history()[1][1]
+    looked = meanwhile(Seal, ("DELETE", f"/lab/k?versionId={erasing}"))
+    assert kept.ask("POST", target, whole).version == version
+    assert looked == [] or looked[0].status == 204
+    kept.ask("DELETE", f"/lab/k?versionId={version}")
+    assert kept.ask("POST", target, whole).texts("Code") == ["NoSuchUpload"]
+
+
+def test_of_two_that_complete_an_upload_to_the_null_version_both_are_told_that_it_is_done(
+    suspended: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second looked before what it was to find had come, and the key had a null version before and after."""
+    target, whole = parted(suspended)
+    look, looks = suspended.files.look, list[Heard]()
+
+    async def crossing(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        answers = await look(call, asks)
+        if sealing and asks[0].place.parts == ("lab", "k") and not looks:
+            looks.append(Heard(0, CIMultiDict(), b""))
+            looks[0] = await suspended._ask("POST", target, whole.encode(), JOE, {})
+        return answers
+
+    apply, sealing = suspended.files.apply, list[bool]()
+
+    async def sealed(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Seal) and not sealing:
+            sealing.append(True)
+            return (Failure(Kind.NOT_FOUND, "upload", "it is being sealed"),)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(suspended.files, "look", crossing)
+    monkeypatch.setattr(suspended.files, "apply", sealed)
+    monkeypatch.setattr(multipart, "_is_open", not_so)
+    assert (suspended.ask("POST", target, whole).status, looks[0].status) == (200, 200)
+    assert suspended.ask("GET", "/lab/k").body == b"part"
+
+
+async def not_so(*_: object) -> bool:
+    return False
+
+
+def test_who_completes_while_his_condition_ceases_to_hold_is_told_of_the_conflict(
+    kept: Door, meanwhile: Meanwhile
+) -> None:
+    """As Amazon has it, he begins another upload. He was told that his condition did not hold, and went on with one
+    that was gone."""
+    target, whole = parted(kept)
+    meanwhile(Move, ("PUT", "/lab/k", "other"))
+    answer = kept.ask("POST", target, whole, If_None_Match="*")
+    assert (answer.status, answer.texts("Code")) == (409, ["ConditionalRequestConflict"])
+    assert kept.ask("GET", "/lab/k").body == b"other"
+    assert len(kept.history()) == 1
+
+
+def test_the_version_that_was_named_is_told_of_a_bucket_that_keeps_none(door: Door) -> None:
+    door.put("k", b"one")
+    told = door.ask("POST", "/lab?delete", "<Delete><Object><Key>k</Key><VersionId>null</VersionId></Object></Delete>")
+    assert (told.texts("Key"), told.texts("VersionId")) == (["k"], ["null"])
