@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from chelonia.core import bounds
 from chelonia.hosting.transfer.download import new_hash
 from chelonia_clients.client import DirectoryEntry
 
@@ -34,7 +35,7 @@ async def compare(path: Path, entry: DirectoryEntry, *, checksum: bool) -> Verdi
     found = await asyncio.to_thread(os.stat, path)
     if entry.type != "file" or not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
         return Verdict.OTHER
-    timed = entry.modified_s is not None and abs(entry.modified_s - found.st_mtime) < TIME_S
+    timed = entry.modified_s is not None and abs(entry.modified_s - kept_time(found)) < TIME_S
     if timed and not checksum:
         return Verdict.SAME
     states = entry.metadata.get("states", {})
@@ -42,6 +43,11 @@ async def compare(path: Path, entry: DirectoryEntry, *, checksum: bool) -> Verdi
     if not measured or measured != states.get("checksum"):
         return Verdict.OTHER
     return Verdict.SAME if timed else Verdict.RETIMED
+
+
+def kept_time(found: os.stat_result) -> float:
+    """A local file's modification time, Unix seconds, or the nearest to it that the cluster keeps."""
+    return min(max(0.0, found.st_mtime), float(bounds.TIME_S_MAX))
 
 
 def measure(path: Path, kind: str) -> str:

@@ -30,7 +30,7 @@ from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, stream_source, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
 from chelonia_clients.client import SHORT, Client, DirectoryEntry
-from chelonia_clients.comparing import Verdict, compare
+from chelonia_clients.comparing import Verdict, compare, kept_time
 from chelonia_clients.local_files import Sort, local_error, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import file_source
 from chelonia_clients.output import printable
@@ -77,7 +77,7 @@ async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) 
     """Upload one local file; failures are in the result."""
     try:
         found = await asyncio.to_thread(os.stat, source)
-        wish = UploadOptions(options.wanted, options.replace, found.st_mtime, progress=options.progress)
+        wish = UploadOptions(options.wanted, options.replace, kept_time(found), progress=options.progress)
         stored = await _stored(client, source, found, ln, wish)
         return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except (OSError, CheloniaError) as error:
@@ -273,7 +273,7 @@ async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry
         async with tree.place(size):
             return await put_file(client, path, ln, options)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
-        modified = f"{(await asyncio.to_thread(os.stat, path)).st_mtime:.3f}"
+        modified = f"{kept_time(await asyncio.to_thread(os.stat, path)):.3f}"
         try:
             await client.modify(ln, "set", Triple("timestamps", "modified", modified))
         except CheloniaError as error:

@@ -602,3 +602,22 @@ async def test_a_source_is_closed_though_a_sender_that_was_cut_off_is_still_read
         await upload(client_on(fake), stream_source(slow()), "/file")
     assert closed == ["source"]
     await asyncio.gather(*senders, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("mtime_s", "kept_s"), [(-3600, 0), (10**11, bounds.TIME_S_MAX)])
+async def test_a_file_of_a_time_that_is_not_kept_goes_up_with_the_nearest(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtime_s: int, kept_s: int
+) -> None:
+    path, stat = tmp_path / "d" / "f", os.stat
+    path.parent.mkdir()
+    path.write_bytes(DATA)
+
+    def timed(of: object, **how: bool) -> os.stat_result:  # whatever this disk can keep
+        found = stat(of, **how)  # type: ignore[call-overload]
+        return os.stat_result((*found[:8], mtime_s, found[9])) if of == path else found
+
+    monkeypatch.setattr(os, "stat", timed)
+    for again in (False, True):
+        done = [each async for each in put_tree(client_on(fake), tmp_path / "d", "/d", TreeOptions())]
+        assert [(each.error, each.same) for each in done if each.type == "file"] == [(None, again)]
+    assert fake.entries[("d", "f")].metadata["timestamps"] == {"modified": f"{kept_s:.3f}"}
