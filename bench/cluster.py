@@ -25,12 +25,13 @@ from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_barte
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Wish
 
 CHELONIAD = (sys.executable, "-m", "chelonia.hosting.cheloniad")
 STEADY = (sys.executable, str(Path(__file__).with_name("steady.py")))
-READY_S = 60.0
+READY_S, COPIED_S = 60.0, 120.0
 
 
 class Running:
@@ -61,6 +62,22 @@ class Running:
         urls, patience = settings.bartender_urls(), RetryLimits(retry_ms=0)
         files = remote_files(link, urls, patience)
         return Client(remote_bartender(link, urls, patience), link.client, retry_ms=0, files=files)
+
+    def administrator(self) -> Administrator:
+        """Who asks the services themselves."""
+        return connect.administrator_from_environment(Wish(cluster=self.description), {})
+
+
+async def all_copied(asking: Administrator) -> None:
+    """Wait until every blob has all its copies."""
+    give_up = time.monotonic() + COPIED_S
+    while True:
+        status = await asking.heal_status()
+        if not (sum(each.blobs for each in status.exposed) or status.copies_to_go or status.copying):
+            return
+        if time.monotonic() > give_up:
+            raise SystemExit(f"copies are still missing: {status.copies_to_go} to go")
+        await asyncio.sleep(0.25)
 
 
 @asynccontextmanager

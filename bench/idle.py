@@ -11,16 +11,13 @@ import asyncio
 import re
 import time
 from collections import Counter
-from pathlib import Path
 
 import cluster
 from experiment import Outcome, Setup
 from intervals import check, median_interval
 
 from chelonia.hosting.net.http_client import Sending
-from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
-from chelonia_clients.settings import Wish
 
 SETTLE_S, BLOCK_S = 10.0, 5.0
 TRANSACTS = re.compile(r'chelonia_transacts_total\{cause="([^"]*)"\} ([0-9.e+]+)')
@@ -29,7 +26,7 @@ COMMITS = re.compile(r"^chelonia_ahash_commits ([0-9.e+]+)", re.MULTILINE)
 
 async def run(setup: Setup) -> Outcome:
     """Measure."""
-    async with cluster.dev(setup.scratch, 3, replicas=3) as running, _administrator(running.description) as asking:
+    async with cluster.dev(setup.scratch, 3, replicas=3) as running, running.administrator() as asking:
         await asyncio.sleep(SETTLE_S)
         rates, causes = list[float](), Counter[str]()
         before, at = await _counted(asking), time.perf_counter()
@@ -44,10 +41,6 @@ async def run(setup: Setup) -> Outcome:
     setup.say(f"   idle: {median_interval(rates)} commits/s; transacts/s by cause: {told}")
     results = {"commits_per_s": rates, "transacts_per_s": told}
     return Outcome(results, [check("commits of an idle cluster, 1/s", "at most", 1.0, rates)])
-
-
-def _administrator(description: Path) -> Administrator:
-    return connect.administrator_from_environment(Wish(cluster=description), {})
 
 
 async def _counted(asking: Administrator) -> Counter[str]:

@@ -31,16 +31,13 @@ from chelonia.core.ports.shepherd import SmallReplica
 from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads
 from chelonia.shepherd.store.blobs_local import LocalBlobs
-from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import SHORT, Client
-from chelonia_clients.settings import Wish
 
 SIZE = 4096
 AT_ONCE = (1, 16, 64)
 BATCH, BATCHES = 16, 4
 BLOCKS_MAX = 5
-COPIED_S = 120.0
 Costs = dict[str, dict[str, list[Cost]]]
 """By how many are at once, then by operation."""
 
@@ -114,7 +111,7 @@ async def _measured(setup: Setup, blocks: int) -> Costs:
     async with (
         cluster.dev(setup.scratch, 3, steady=True) as running,
         running.client() as client,
-        _administrator(running) as asking,
+        running.administrator() as asking,
     ):
         await client.make_collection("/objects")
         await _block(running, client, asking, 4, "warm")
@@ -124,10 +121,6 @@ async def _measured(setup: Setup, blocks: int) -> Costs:
                 for name, cost in told.items():
                     costs.setdefault(str(at_once), {}).setdefault(name, []).append(cost)
     return costs
-
-
-def _administrator(running: Running) -> Administrator:
-    return connect.administrator_from_environment(Wish(cluster=running.description), {})
 
 
 async def _block(running: Running, client: Client, asking: Administrator, at_once: int, name: str) -> dict[str, Cost]:
@@ -148,7 +141,7 @@ async def _block(running: Running, client: Client, asking: Administrator, at_onc
     copied = meter(running.pids)
     stop = meter(running.pids)
     costs["put"] = stop(await side_by_side(lns, at_once, put))
-    await _all_copied(asking)
+    await cluster.all_copied(asking)
     costs["put_and_copies"] = copied(len(lns))
     for operation, act in (("get", get), ("stat", client.stat)):
         stop = meter(running.pids)
@@ -160,15 +153,3 @@ async def _block(running: Running, client: Client, asking: Administrator, at_onc
     stop = meter(running.pids)
     costs["delete"] = stop(await side_by_side(lns, at_once, client.del_file))
     return costs
-
-
-async def _all_copied(asking: Administrator) -> None:
-    """Wait until every blob has all its copies."""
-    give_up = time.monotonic() + COPIED_S
-    while True:
-        status = await asking.heal_status()
-        if not (sum(each.blobs for each in status.exposed) or status.copies_to_go or status.copying):
-            return
-        if time.monotonic() > give_up:
-            raise SystemExit(f"copies are still missing: {status.copies_to_go} to go")
-        await asyncio.sleep(0.25)

@@ -3,10 +3,10 @@
 Three Shepherds, three copies wanted, two of them durable before the answer, TLS, intervals as in production. Requests
 are signed (Version 4, payload unsigned) and go over connections that are kept. Blocks alternate between the servers.
 CHELONIA_BENCH_S3_PEER: `<name> <url> <key> <secret> <pid>...` of a server that runs already, its processes counted;
-without it only this cluster is measured, and that is said. CHELONIA_BENCH_OBJECTS: small objects a block (by default 20
-times as many as are at once, at least 200). CHELONIA_BENCH_S3_LISTED: keys that are listed (here made as records alone,
-in place of uploads). CHELONIA_BENCH_S3_MIB: the
-size of large objects.
+without it only this cluster is measured, and that is said. Copies that a put still owes when it is answered are waited
+for before the next operation; `PUT ..., with copies` counts their CPU too. CHELONIA_BENCH_OBJECTS: small objects a
+block (by default 20 times as many as are at once, at least 200). CHELONIA_BENCH_S3_LISTED: keys that are listed (here
+made as records alone, in place of uploads). CHELONIA_BENCH_S3_MIB: the size of large objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -55,6 +55,8 @@ class S3Server:
     secret: str
     pids: Callable[[], tuple[int, ...]]
     dn: str = ""
+    settled: Callable[[], Awaitable[None]] | None = None
+    """Returns when nothing is owed of what was put; None: nothing ever is."""
 
 
 @dataclass(slots=True)
@@ -105,8 +107,8 @@ async def run(setup: Setup) -> Outcome:
     blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
     costs: Costs = {}
     skipped = []
-    async with cluster.dev(setup.scratch, 3, steady=True) as running:
-        servers = [own(running)]
+    async with cluster.dev(setup.scratch, 3, steady=True) as running, running.administrator() as asking:
+        servers = [replace(own(running), settled=lambda: cluster.all_copied(asking))]
         if told := os.environ.get("CHELONIA_BENCH_S3_PEER", "").split():
             servers.append(S3Server(told[0], *told[1:4], lambda: tuple(map(int, told[4:]))))
         else:
@@ -135,7 +137,7 @@ async def run(setup: Setup) -> Outcome:
         setup.say(f"  {name}: {results['again'][name]} requests were sent once more")
         results[name] = {what: medians(seen) for what, seen in told_of.items()}
         for what, figures in results[name].items():
-            setup.say(f"  {name:10} {what:16} {figures['per_s']:9.1f}/s, CPU s per 1000: servers "
+            setup.say(f"  {name:10} {what:24} {figures['per_s']:9.1f}/s, CPU s per 1000: servers "
                       f"{figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
     setup.say(f"  load average {load()}")
     return Outcome(results, skipped=skipped)
@@ -178,12 +180,29 @@ async def _small(session: S3Session, seen: dict[str, list[Cost]], at_once: int, 
         ("DELETE", lambda key: session.ask("DELETE", key)),
     )  # fmt: skip
     for what, act in acts:
-        stop = meter(session.server.pids)
-        seen.setdefault(f"{what} at {at_once}", []).append(stop(await side_by_side(keys, at_once, act)))
+        await _measured(session, seen, f"{what} at {at_once}", len(keys), side_by_side(keys, at_once, act))
     await side_by_side(keys, at_once, put)
+    await _settled(session)
     stop = meter(session.server.pids)
     await _bulk(session, keys)
     seen.setdefault(f"bulk after {at_once}", []).append(stop(len(keys)))
+
+
+async def _measured(
+    session: S3Session, seen: dict[str, list[Cost]], what: str, count: int, work: Awaitable[Any]
+) -> None:
+    """Note what an operation cost, and what it still owed."""
+    stop, settled = meter(session.server.pids), meter(session.server.pids)
+    await work
+    seen.setdefault(what, []).append(stop(count))
+    if what.startswith("PUT"):
+        await _settled(session)
+        seen.setdefault(f"{what}, with copies", []).append(settled(count))
+
+
+async def _settled(session: S3Session) -> None:
+    if session.server.settled is not None:
+        await session.server.settled()
 
 
 async def _bulk(session: S3Session, keys: Sequence[str]) -> None:
@@ -211,9 +230,7 @@ async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) ->
         ("PUT MiB", lambda key: session.ask("PUT", key, body=data)), ("GET MiB", get),
     )  # fmt: skip
     for what, act in acts:
-        stop = meter(session.server.pids)
-        await side_by_side(keys, LARGE_AT_ONCE, act)
-        seen.setdefault(what, []).append(stop(total))
+        await _measured(session, seen, what, total, side_by_side(keys, LARGE_AT_ONCE, act))
     for key in keys:
         await session.ask("DELETE", key)
 
