@@ -108,11 +108,13 @@ class StagingJournal:
             _LOG.error("journal %s: %s: after a power cut what is committed may be tried again", self._directory, error)
 
     def records(self) -> list[JournalRecord]:
-        """All that is kept. One that cannot be read is set aside, and told."""
+        """All that is kept. One that cannot be read, or whose bytes are gone, is set aside, and told."""
         out = []
         for path in sorted(self._directory.glob("*.json")):
             try:
-                out.append(msgspec.json.decode(path.read_bytes(), type=JournalRecord))
+                record = msgspec.json.decode(path.read_bytes(), type=JournalRecord)
+                self._directory.with_name("data").joinpath(record.guid).stat()  # else zeros would be committed
+                out.append(record)
             except (OSError, msgspec.DecodeError) as error:
                 _LOG.error("journal %s: it cannot be read (%s); it stays there as .bad with its bytes", path, error)
                 path.replace(path.with_suffix(".bad"))

@@ -72,6 +72,8 @@ class Disk:
 
 async def test_the_bytes_of_the_journal_are_those_of_its_format(tmp_path: Path) -> None:
     kept = StagingJournal(tmp_path / "journal")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "6d4a").touch()
     kept.write(RECORD)
     await kept.packed.keep(RECORD, b"bytes")
     assert (tmp_path / "journal" / "6d4a.json").read_bytes() == TEXT
@@ -337,3 +339,16 @@ async def test_what_waits_is_committed_though_the_disk_does_not_give_another_fil
     assert list(mount.committer.waiting) == [bad.guid]
     await mount.committer.work_off()
     assert await (await mounted(twin, tmp_path / "two")).read("bad") == b"bytes"
+
+
+@pytest.mark.expect_log("it cannot be read .*No such file")
+async def test_of_bytes_that_are_gone_no_zeros_are_committed(mount: Trial, twin: MemoryFiles, tmp_path: Path) -> None:
+    await mount.write("f", b"bytes")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"BYTES")
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.close(handle)
+    (tmp_path / "one" / "data" / handle.inode.guid).unlink()
+    again = await mounted(twin, tmp_path / "one")
+    await again.committer.work_off()
+    assert await again.read("f") == b"bytes"
