@@ -221,7 +221,9 @@ class Trial:
             self.cluster.signal(name, signal.SIGCONT)
         await asyncio.to_thread(self.more)
         stalls, failed = self.tally.stalls(since), sum(self.tally.failed.values()) - failed
-        print(json.dumps({"fault": f"{how} {whom} ({name})", "failed": failed, "longest_s": stalls}), flush=True)
+        load = round(os.getloadavg()[0], 1)
+        told = {"fault": f"{how} {whom} ({name})", "load": load, "failed": failed, "longest_s": stalls}
+        print(json.dumps(told), flush=True)
         return not failed
 
     def judge(self) -> list[str]:
