@@ -261,7 +261,8 @@ PEER_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 # --- bytes ---
 UPLOADS_OPEN_MAX: Final = 20_000
-"""Uploads of one Shepherd that have a ticket and are not stored: each may become a file of its own, none is free."""
+"""Uploads of one Shepherd that have a ticket and are not stored: those that have begun or have space kept, and as many
+that wait, of which the earliest are forgotten: each may become a file of its own, none is free."""
 UPLOADS_OPEN_PER_OWNER_MAX: Final = 2_000
 """Of them one owner's: ten must work together to shut others out."""
 PROMISED_SHARE_PER_OWNER: Final = 0.5

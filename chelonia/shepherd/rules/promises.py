@@ -1,4 +1,4 @@
-"""Who gets the space of a disk that more uploads want than fit, and how many one owner may have open.
+"""Who gets the space of a disk that more uploads want than fit.
 
 Decides from what was promised so far; never looks at the disk itself. Space is promised for the asking, without a byte:
 so what an owner has asked for and not begun to use gives way to another who has asked for less, the largest first. What
@@ -37,12 +37,9 @@ def make_room(wanted: Promise, free: int, promises: Sequence[Promise]) -> tuple[
         free: bytes of the disk that are not used.
         promises: of all other uploads.
     Returns: the uploads whose promises end for it.
-    Raises: NO_SPACE; UNAVAILABLE when the owner has too many open.
+    Raises: NO_SPACE.
     """
     assert wanted.bytes >= 0, "a size is known, or nothing is promised"
-    own = [promise for promise in promises if promise.owner == wanted.owner and not promise.claimed]
-    if not wanted.claimed and len(own) >= bounds.UPLOADS_OPEN_PER_OWNER_MAX:
-        raise CheloniaError(Kind.UNAVAILABLE, "put", wanted.reference, "too many uploads of this owner are open")
     missing = max(wanted.bytes, 1) - (free - sum(promise.bytes for promise in promises))
     ended: list[ReferenceId] = []
     for promise in _giving_way(wanted, free, promises):

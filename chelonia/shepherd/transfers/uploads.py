@@ -29,6 +29,7 @@ from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, Tur
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode
+from chelonia.shepherd.rules.open_uploads import NOBODY, Crowd, OpenUploads, TicketedUpload
 from chelonia.shepherd.rules.promises import Promise, make_room
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Hasher, hash_stream
@@ -41,6 +42,10 @@ from chelonia.wire.tickets import Ticket
 
 log = logging.getLogger(__name__)
 
+_CROWDED = {
+    Crowd.OF_OWNER: "too many uploads of this owner are open",
+    Crowd.OF_ALL: "too many uploads are open",
+}
 _OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.READ_ONLY, Kind.CANCELLED)
 """Failures of a commit after which it is repeated with the same request key."""
 
@@ -95,9 +100,7 @@ class ShepherdUploads:
     def __init__(self, node: ShepherdNode) -> None:
         self._node = node
         self._pending: dict[ReferenceId, ShepherdUpload] = {}
-        self._unfinished: dict[ReferenceId, ShepherdUpload] = {}
-        """Those whose bytes are not stored yet, and some that are: of all that a busy hour leaves, the few that count
-        for a new one."""
+        self._open = OpenUploads()
         self._stored: dict[ReferenceId, None] = {}
         """Those whose bytes are stored, the earliest first; some may be forgotten already."""
         self._taking: dict[ReferenceId, tuple[ShepherdUpload, Intake]] = {}
@@ -126,7 +129,7 @@ class ShepherdUploads:
         for request in requests:
             refusal = self.refusal(request, free)
             if refusal is None:
-                outcomes.append(self._open(request))
+                outcomes.append(self._ticket(request))
             else:
                 error, kind = refusal
                 outcomes.append(TurlOutcome(request.request_id, error=error, kind=kind.value))
@@ -152,6 +155,7 @@ class ShepherdUploads:
         if len(self._withdrawn) > bounds.UPLOADS_REMEMBERED_MAX:
             del self._withdrawn[next(iter(self._withdrawn))]
         pending = self._pending.pop(reference, None)
+        self._open.end(reference)
         if pending is not None:
             pending.withdrawn = True
 
@@ -162,6 +166,7 @@ class ShepherdUploads:
         late = [p for p in self._pending.values() if p.ends_ms <= now_ms and p.phase not in busy]
         for pending in late:
             del self._pending[pending.reference]
+            self._open.end(pending.reference)
             self._stored.pop(pending.reference, None)
         return tuple(p.reference for p in late if p.phase is Phase.KEPT)
 
@@ -176,16 +181,19 @@ class ShepherdUploads:
         busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)
         if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
             return "already have this file", Kind.EXISTS
-        promises = self._promises(old, request.facts.blob)
-        if len(self._unfinished) >= bounds.UPLOADS_OPEN_MAX and old is None:
-            self._node.ports.limits.hit("uploads_open")
-            return "too many uploads are open", Kind.UNAVAILABLE
+        if (crowd := self._crowded(request)) is not None:
+            self._node.ports.limits.hit(crowd.value)
+            return _CROWDED[crowd], Kind.UNAVAILABLE
         if not self._node.settings.accepting:
             return "not enough space", Kind.NO_SPACE
+        size = max(request.facts.size, 0)
+        if max(size, 1) <= free - self._open.bytes_max:
+            return None  # enough, were all to use what they have asked for
         try:
-            ended = make_room(_promise(request, request.reference, max(request.facts.size, 0), False), free, promises)
+            wanted = _promise(request, request.reference, size, False)
+            ended = make_room(wanted, free, self._promises(old, request.facts.blob))
         except CheloniaError as error:
-            self._node.ports.limits.hit("space_promised" if error.kind is Kind.NO_SPACE else "uploads_open_per_owner")
+            self._node.ports.limits.hit("space_promised")
             return error.cause, error.kind
         for reference in ended:
             self._node.ports.limits.hit("promises_ended")
@@ -193,20 +201,23 @@ class ShepherdUploads:
             self._pending[reference].gave_way = True
         return None
 
+    def _crowded(self, request: PutRequest) -> Crowd | None:
+        crowd = self._open.crowded(_owner(request), self._node.ports.clock.monotonic_ms())
+        for reference in self._open.forgotten():
+            del self._pending[reference]
+        return crowd
+
     def _promises(self, but: ShepherdUpload | None, blob: BlobId) -> list[Promise]:
         """What is promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
-        one copy is kept here. Forgets on the way which of them count no more."""
-        for reference, pending in list(self._unfinished.items()):
-            if pending.phase in (Phase.STORED, Phase.DONE) or self._pending.get(reference) is not pending:
-                del self._unfinished[reference]
+        one copy is kept here."""
         now_ms = self._node.ports.clock.monotonic_ms()
         return [
             pending.promise(now_ms)
-            for pending in self._unfinished.values()
+            for pending in map(self._pending.__getitem__, self._open)
             if pending is not but and not (pending.phase is Phase.OPEN and pending.request.facts.blob == blob)
         ]
 
-    def _open(self, request: PutRequest) -> TurlOutcome:
+    def _ticket(self, request: PutRequest) -> TurlOutcome:
         node = self._node
         reference = request.reference or ReferenceId(node.ports.ids.uuid())
         lifetime_ms = gate.lifetime_ms(node, request.lifetime_ms)
@@ -219,7 +230,8 @@ class ShepherdUploads:
         old = self._pending.get(reference)
         if old is not None:
             pending.phase, pending.written, pending.hasher = old.phase, old.written, old.hasher
-        self._pending[reference] = self._unfinished[reference] = pending
+        self._pending[reference] = pending
+        self._open.add(TicketedUpload(reference, _owner(request), max(request.facts.size, 0), reserved_until_ms))
         sums = request.facts.checksums
         ticket = Ticket(
             method=gate.PUT,
@@ -280,10 +292,12 @@ class ShepherdUploads:
         resumed = pending.phase is Phase.KEPT and upload.offset > 0
         earlier = pending.phase
         pending.phase = Phase.RECEIVING
+        self._open.begin(pending.reference)
         try:
             intake = await self._intake(pending, upload, resumed)
         except BaseException:
             pending.phase = earlier
+            self._broke_off(pending)
             raise
         pending.sender, pending.announced = call.dn, upload.announced
         self._taking[pending.reference] = pending, intake
@@ -361,8 +375,13 @@ class ShepherdUploads:
             pending.written = await intake.keep()
             pending.hasher = intake.hasher
         pending.phase = Phase.KEPT if pending.written else Phase.OPEN
+        self._broke_off(pending)
         if error is not None:
             log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
+
+    def _broke_off(self, pending: ShepherdUpload) -> None:
+        if pending.phase is Phase.OPEN:
+            self._open.broke_off(pending.reference)
 
     # --- after the last byte --------------------------------------------------------------------------------------
 
@@ -372,6 +391,7 @@ class ShepherdUploads:
         except BaseException:
             await intake.give_up()
             pending.phase, pending.written = Phase.OPEN, 0
+            self._broke_off(pending)
             raise
         return await self._fulfil(call, pending, held, intake.fanout)
 
@@ -422,6 +442,7 @@ class ShepherdUploads:
 
     def _remember(self, pending: ShepherdUpload) -> None:
         """Forget the earliest of those whose bytes are stored, if they are too many."""
+        self._open.end(pending.reference)
         self._stored.pop(pending.reference, None)
         self._stored[pending.reference] = None
         while len(self._stored) > bounds.UPLOADS_REMEMBERED_MAX:
@@ -499,6 +520,10 @@ class ShepherdUploads:
             if hasher.size > held.size:
                 return False
         return hasher.size == held.size and hasher.checksums().agrees(held.checksums)
+
+
+def _owner(request: PutRequest) -> Dn:
+    return NOBODY if request.reference else request.facts.owner
 
 
 def _promise(request: PutRequest, reference: ReferenceId, size: int, begun: bool) -> Promise:

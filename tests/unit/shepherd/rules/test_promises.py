@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ReferenceId
 from chelonia.shepherd.rules.promises import Promise, make_room
@@ -73,12 +72,3 @@ def test_what_is_given_fits_and_costs_no_claimed_copy_and_nobody_who_asked_for_l
     own = 0 if wanted.claimed else totals[wanted.owner] + wanted.bytes
     assert all(totals[each.owner] > own for each in gone)
     assert all(wanted.claimed or each.owner != wanted.owner for each in gone)
-
-
-def test_healing_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "UPLOADS_OPEN_PER_OWNER_MAX", 2)
-    claimed = [promise(f"a{n}!") for n in range(1, 5)]
-    assert make_room(promise("a1"), 100, [*claimed, promise("a1")]) == ()
-    with pytest.raises(CheloniaError) as caught:
-        make_room(promise("a1"), 100, [*claimed, promise("a1"), promise("a2")])
-    assert caught.value.kind is Kind.UNAVAILABLE

@@ -1,0 +1,136 @@
+"""Uploads of one Shepherd that are not stored yet: whose they are, and what has come of them.
+
+Space is kept for an upload until it begins or its time is over; then it is idle. Most that never begin are places that
+another upload had in reserve and its sender did not need: one for each, so they are many, and each costs constant work.
+Decides who is refused, who waits without space, and which are forgotten, so that their owner asks for a new ticket.
+Invariants: what has begun is neither idle nor forgotten; an owner has room while one of his own has not begun; none is
+forgotten for an owner who has more.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.ids import Dn, ReferenceId
+
+NOBODY = Dn("")
+"""The owner of copies that the metadata have claimed: they count for no user, and are waited for."""
+
+
+class Crowd(enum.Enum):
+    """Too many uploads that have begun, by the name of the limit."""
+
+    OF_OWNER = "uploads_open_per_owner"
+    OF_ALL = "uploads_open"
+
+
+class _State(enum.Enum):
+    RESERVED = enum.auto()
+    BEGUN = enum.auto()
+    IDLE = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TicketedUpload:
+    """`bytes`: announced, 0 when not; `reserved_until_ms`: monotonic."""
+
+    reference: ReferenceId
+    owner: Dn
+    bytes: int
+    reserved_until_ms: int
+
+
+class OpenUploads:
+    """The table. Each upload is in one state; in each state, of all and of each owner, the earliest come first."""
+
+    def __init__(self) -> None:
+        self._states: dict[ReferenceId, _State] = {}
+        self._all: dict[_State, dict[ReferenceId, TicketedUpload]] = {state: {} for state in _State}
+        self._own: defaultdict[Dn, dict[_State, dict[ReferenceId, TicketedUpload]]]
+        self._own = defaultdict(lambda: {state: {} for state in _State})
+        self.bytes_max = 0
+        """Bytes announced by those that have begun or have space: what they have yet to use is no more."""
+        self._forgotten: list[ReferenceId] = []
+
+    def __iter__(self) -> Iterator[ReferenceId]:
+        """Those that have begun or have space."""
+        yield from self._all[_State.RESERVED]
+        yield from self._all[_State.BEGUN]
+
+    def crowded(self, owner: Dn, now_ms: int) -> Crowd | None:
+        """Find a place for one more: too many that have not begun lose their space, the earliest first."""
+        reserved, begun = self._all[_State.RESERVED], self._all[_State.BEGUN]
+        while reserved and (first := next(iter(reserved.values()))).reserved_until_ms <= now_ms:
+            self._set_idle(first)
+        own = self._own.get(owner, {}) if owner != NOBODY else {}
+        waiting = own.get(_State.RESERVED, {})
+        if len(waiting) + len(own.get(_State.BEGUN, ())) >= bounds.UPLOADS_OPEN_PER_OWNER_MAX:
+            if not waiting:
+                return Crowd.OF_OWNER
+            self._set_idle(next(iter(waiting.values())))
+        if len(reserved) + len(begun) >= bounds.UPLOADS_OPEN_MAX:
+            if not reserved:
+                return Crowd.OF_ALL
+            self._set_idle(next(iter(reserved.values())))
+        return None
+
+    def add(self, upload: TicketedUpload) -> None:
+        """One more has a ticket; later ones have their space for longer. A claimed copy counts as begun."""
+        self.end(upload.reference)
+        self._put(upload, _State.BEGUN if upload.owner == NOBODY else _State.RESERVED)
+
+    def begin(self, reference: ReferenceId) -> None:
+        """Its bytes are coming."""
+        self._put(self._take(reference), _State.BEGUN)
+
+    def broke_off(self, reference: ReferenceId) -> None:
+        """Nothing that came is kept: it may begin anew. Without effect for what was withdrawn meanwhile."""
+        if reference in self._states:
+            upload = self._take(reference)
+            self._put(upload, _State.BEGUN if upload.owner == NOBODY else _State.IDLE)
+
+    def end(self, reference: ReferenceId) -> None:
+        """It is stored, withdrawn, or its ticket is over. Without effect for what is not here."""
+        if reference in self._states:
+            self._take(reference)
+
+    def forgotten(self) -> list[ReferenceId]:
+        """Those whose tickets are worth nothing any more, since this was last asked."""
+        told, self._forgotten = self._forgotten, []
+        return told
+
+    def _set_idle(self, upload: TicketedUpload) -> None:
+        self._put(self._take(upload.reference), _State.IDLE)
+        while (most := self._most_idle(upload.owner)) is not None:
+            earliest = next(iter(self._own[most][_State.IDLE]))
+            self._take(earliest)
+            self._forgotten.append(earliest)
+
+    def _most_idle(self, owner: Dn) -> Dn | None:
+        """Of whom one is to be forgotten."""
+        if len(self._own[owner][_State.IDLE]) > bounds.UPLOADS_OPEN_PER_OWNER_MAX:
+            return owner
+        if len(self._all[_State.IDLE]) > bounds.UPLOADS_OPEN_MAX:
+            return max(self._own, key=lambda dn: len(self._own[dn][_State.IDLE]))
+        return None
+
+    def _put(self, upload: TicketedUpload, state: _State) -> None:
+        assert upload.reference not in self._states, "an upload is in one state"
+        self._states[upload.reference] = state
+        self._all[state][upload.reference] = self._own[upload.owner][state][upload.reference] = upload
+        self.bytes_max += 0 if state is _State.IDLE else upload.bytes
+
+    def _take(self, reference: ReferenceId) -> TicketedUpload:
+        state = self._states.pop(reference)
+        upload = self._all[state].pop(reference)
+        own = self._own[upload.owner]
+        del own[state][reference]
+        if not any(own.values()):
+            del self._own[upload.owner]
+        self.bytes_max -= 0 if state is _State.IDLE else upload.bytes
+        assert self.bytes_max >= 0, "no more is given back than was promised"
+        return upload
