@@ -17,7 +17,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Trashed
 from chelonia.librarian.metadata.blobs import blob_of, leave_blob
-from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
+from chelonia.librarian.metadata.contents import DISCARDED, LEFT, SEALED, content_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, put, version
 
 NAMES_FOUND: Final = 100
@@ -116,8 +116,9 @@ def discard_content(file: StoredObject, now: Ms) -> list[Element]:
         return []
     obj = content_object(content)
     given_up = put(obj, "content", "state", DISCARDED, is_("content", "state", SEALED))
-    since = put(obj, "content", "due_ms", str(now))
-    return [given_up, since, put(PENDING_OBJECT, "due", due_key(now, obj), file.id)]
+    since, left = put(obj, "content", "due_ms", str(now)), file.value("content", LEFT)
+    before = [drop(PENDING_OBJECT, "due", due_key(int(left), obj))] if left not in ("", str(now)) else []
+    return [given_up, since, *before, put(PENDING_OBJECT, "due", due_key(now, obj), file.id)]
 
 
 def let_go(content: ObjectId, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:

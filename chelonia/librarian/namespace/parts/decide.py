@@ -24,7 +24,7 @@ from chelonia.core.metadata import Sections, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
 from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, leave_blob
-from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, extent_record
+from chelonia.librarian.metadata.contents import DISCARDED, LEFT, OPEN, SEALED, extent_record
 from chelonia.librarian.metadata.elements import (
     add,
     as_read,
@@ -342,7 +342,7 @@ def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot,
     elements.append(put(slot.parent.id, "entries", slot.name, guid))
     entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, _for_file(upload, begin))
     sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
-    elements += [check(obj, version(0)), *put_all(obj, {**sections, **_file(upload, chosen)})]
+    elements += [check(obj, version(0)), *put_all(obj, {**sections, **_file(upload, chosen, now)})]
     return elements + _sealed(upload, chosen, guid, now)
 
 
@@ -361,7 +361,7 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
         stored = file.sections.get(section, {})
         elements += [drop(file.id, section, name) for name in sorted(stored) if name in names or not names]
     times = {"modified": seconds(now), **kept.get("timestamps", {})}
-    elements += put_all(file.id, {**kept, "timestamps": times, **_file(upload, chosen)})
+    elements += put_all(file.id, {**kept, "timestamps": times, **_file(upload, chosen, now)})
     return elements + _sealed(upload, chosen, Guid(file.id), now)
 
 
@@ -376,13 +376,13 @@ def _for_file(upload: Opened, begin: BeginPut) -> dict[str, Mapping[str, str]]:
     return kept | {section: {**kept.get(section, {}), **given} for section, given in begin.sections.items()}
 
 
-def _file(upload: Opened, chosen: Chosen) -> Sections:
+def _file(upload: Opened, chosen: Chosen, now: Ms) -> Sections:
     """What the file says of its bytes."""
     states = {"size": str(chosen.size), "neededReplicas": str(upload.wanted)}
     if adler32 := chosen.adler32:
         states |= {"checksum": adler32, "checksumType": "adler32"}
     states["etag"] = f"{chosen.etag} {upload.id}-1"
-    return {"states": states, "content": {"id": upload.id, "splices": "1"}}
+    return {"states": states, "content": {"id": upload.id, "splices": "1", LEFT: str(now)}}
 
 
 def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element]:

@@ -130,6 +130,15 @@ async def test_uploads_go_with_the_collection_that_lists_them() -> None:
         await sound(b)
 
 
+async def test_what_is_overwritten_before_the_sweep_has_met_it_breaks_nothing() -> None:
+    async with bench() as b:
+        file = await seal(b, *await filled(b, 1))
+        b.clock.advance(5)
+        upload, order = await filled(b, 2)
+        assert await seal(b, upload, order, replaces=file) == file
+        await sound(b)
+
+
 class Losing(Failing):
     """An A-Hash whose master is lost under each transact from now on: what has a key is asked of the next master."""
 
