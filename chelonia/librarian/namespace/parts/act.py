@@ -141,17 +141,21 @@ class PartUploads:
 
     async def _lay(self, call: Call, upload: Opened, chosen: Chosen, stored: Mapping[int, Stored]) -> bool:
         """Lay the extents of the parts chosen, page by page; whether nothing got in between."""
-        obj = upload.content.id
+        obj, order = upload.content.id, upload.fact("order")
 
         async def applied(elements: list[Element]) -> bool:
             return (await self._records.attempt(self._world.step(call), PlannedTransact(elements))).applied
 
-        if upload.fact("order") != chosen.digest:
-            if not await applied(decide.begin_order(upload, chosen)):
+        if order != chosen.digest:
+            # Cleared is only while no order is there: else it would be what somebody lays at the same time.
+            if order:
+                await applied(decide.no_order(obj, order))
                 return False
             while (page := await self._records.scan(call, obj, "extents", "", bounds.DELETE_WIDE_MAX)).items:
-                if not await applied(decide.clear_extents(obj, chosen.digest, [key for key, _ in page.items])):
+                if not await applied(decide.clear_extents(obj, [key for key, _ in page.items])):
                     return False
+            if not await applied(decide.begin_order(upload, chosen)):
+                return False
         parts, extents = list(stored.values()), chosen.extents
         for start in range(0, len(parts), bounds.PARTS_PAGE):
             if not await applied(decide.lay_page(obj, chosen, extents, parts[start : start + bounds.PARTS_PAGE])):

@@ -30,11 +30,13 @@ from chelonia.librarian.metadata.elements import (
     as_read,
     check,
     drop,
+    empty,
     expectations,
     is_,
     put,
     put_all,
     seconds,
+    unset,
     version,
 )
 from chelonia.librarian.namespace import trash
@@ -310,14 +312,20 @@ def choose(request: SealUpload, stored: Mapping[int, Stored]) -> Chosen:
     return chosen
 
 
+def no_order(obj: ObjectId, order: str) -> list[Element]:
+    """From now on extents are laid for no order."""
+    return [drop(obj, "content", "order", *_is_open(order))]
+
+
+def clear_extents(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
+    """Take away extents that were laid for an order that is not there any more."""
+    return [check(obj, *_is_open(), unset("content", "order")), *(drop(obj, "extents", key) for key in keys)]
+
+
 def begin_order(upload: Opened, chosen: Chosen) -> list[Element]:
-    """From now on extents are laid for this order."""
-    return [put(upload.content.id, "content", "order", chosen.digest, *_is_open(), version(upload.content.version))]
-
-
-def clear_extents(obj: ObjectId, order: str, keys: Iterable[str]) -> list[Element]:
-    """Take away extents that were laid for another order."""
-    return [check(obj, *_is_open(order)), *(drop(obj, "extents", key) for key in keys)]
+    """From now on extents are laid for this order, where none are."""
+    free = (*_is_open(), unset("content", "order"), empty("extents"), version(upload.content.version))
+    return [put(upload.content.id, "content", "order", chosen.digest, *free)]
 
 
 def lay_page(obj: ObjectId, chosen: Chosen, extents: Mapping[BlobId, Extent], page: Sequence[Stored]) -> list[Element]:

@@ -20,7 +20,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import Delete, SetWanted, Unmake
 from chelonia.core.values import replace
-from chelonia.librarian.metadata.contents import DISCARDED, content_of
+from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.virtual_loop import run_virtual
@@ -128,6 +128,48 @@ async def test_uploads_go_with_the_collection_that_lists_them() -> None:
         assert await b.names() == {}
         assert (await b.stored(content)).value("content", "state") == DISCARDED
         await sound(b)
+
+
+class Crossing(Failing):
+    """An A-Hash in front of which the first looks for extents to clear once the second has laid its own, and the second
+    seals once those are cleared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seals: Any = None
+        self.second: asyncio.Task[Guid] | None = None
+        self.laid, self.cleared = asyncio.Event(), asyncio.Event()
+
+    async def scan(self, call: Call, obj: ObjectId, section: str, *args: Any) -> Any:
+        if section == "extents" and self.second is None:
+            self.second = asyncio.create_task(self.seals())
+            await self.laid.wait()
+        return await self._ahash.scan(call, obj, section, *args)
+
+    async def transact(self, call: Call, key: str, elements: Any, *args: Any) -> Any:
+        said = {(each.section, each.property, each.value) for each in elements}
+        if asyncio.current_task() is self.second and ("content", "state", SEALED) in said:
+            self.laid.set()
+            await self.cleared.wait()
+        answer = await self._ahash.transact(call, key, elements, *args)
+        if "extents" in {each.section for each in elements} and asyncio.current_task() is not self.second:
+            self.cleared.set()
+            await asyncio.gather(*filter(None, (self.second,)), return_exceptions=True)
+        return answer
+
+
+async def test_of_two_that_seal_an_upload_of_the_same_parts_neither_clears_what_the_other_lays() -> None:
+    """The second had sealed a file of no bytes."""
+    crossing = Crossing()
+    async with bench(wrap=crossing.over) as b:
+        upload, order = await filled(b, 1, 2)
+        crossing.seals = lambda: seal(b, upload, order)
+        answers = await asyncio.gather(seal(b, upload, order), return_exceptions=True)
+        crossing.cleared.set()
+        assert crossing.second is not None
+        answers += await asyncio.gather(crossing.second, return_exceptions=True)
+        [file] = [each for each in answers if isinstance(each, str)]
+        assert ends(await sound(b), Guid(file)) == [7, 14]
 
 
 async def test_what_is_overwritten_before_the_sweep_has_met_it_breaks_nothing() -> None:
