@@ -25,6 +25,7 @@ from tests.sim import large_pages
 from tests.sim.replication_scenario import replication
 from tests.sim.scenario import crashes_and_loss
 from tests.sim.scenario_churn import churn
+from tests.sim.scenario_objects import objects_storm
 from tests.sim.scenario_slow import slow_copy
 from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import run_virtual
@@ -39,6 +40,7 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
     "swarm": swarm,
     "copies": copying_swarm,
     "versions": versioned_swarm,
+    "objects": objects_storm,
     "slow": slow_copy,
     "replication": replication,
 }

@@ -27,11 +27,11 @@ from chelonia.core.cluster import placement
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element
-from chelonia.core.ports.files import Move, Over
+from chelonia.core.ports.files import ANY, Move, Over
 from chelonia.core.ports.librarian import Delete, Report
 from chelonia.core.ports.shepherd import Authority
 from chelonia.core.values import replace
-from chelonia.hosting.doors.s3 import versions
+from chelonia.hosting.doors.s3 import multipart, versions
 from chelonia.hosting.doors.s3.parts import kept
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.metadata import blobs
@@ -56,6 +56,7 @@ from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.transfers.forwarding import Fanout
 from chelonia.shepherd.transfers.uploads import ShepherdUploads
 from tests.sim.disk import SimDisk
+from tests.sim.scenario_objects import objects_storm
 from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import run_virtual
 
@@ -108,6 +109,35 @@ def _bring_back_the_oldest() -> Patches:
         return found[-limit:] if limit else found
 
     return (patch.object(versions, "kept", oldest),)
+
+
+def _condition_of_the_first_look() -> Patches:
+    exchanged = versions._exchanged
+
+    async def whatever(parts: Any, ask: Any, final: Any, when: Any, there: Any) -> Any:
+        del when
+        return await exchanged(parts, ask, final, ANY, there)
+
+    return (patch.object(versions, "_exchanged", whatever),)
+
+
+def _forget_what_was_completed() -> Patches:
+    async def none(parts: Any, ask: Any, etag: str, tag: str) -> None:
+        del parts, ask, etag, tag
+
+    return (patch.object(multipart, "_sealed", none),)
+
+
+def _seal_what_has_the_number() -> Patches:
+    choose = parts.choose
+
+    def any_part(request: Any, stored: Any) -> Any:
+        order = tuple(
+            (number, stored[number].part.etag if number in stored else etag) for number, etag in request.order
+        )
+        return choose(replace(request, order=order), stored)
+
+    return (patch.object(parts, "choose", any_part),)
 
 
 def _name_what_a_repeat_stored() -> Patches:
@@ -343,6 +373,9 @@ BUGS: dict[str, Bug] = {
     "first-owner": Bug("a shared blob goes with the first file that has it", _first_owner_discards, copying_swarm),
     "over-version": Bug("a new version goes over the one before", _over_the_version_before, versioned_swarm),
     "oldest-back": Bug("the oldest version follows the newest", _bring_back_the_oldest, versioned_swarm),
+    "first-look": Bug("a condition is not held when its version is named", _condition_of_the_first_look, objects_storm),
+    "forgets-upload": Bug("an upload is completed once", _forget_what_was_completed, objects_storm),
+    "any-part": Bug("an upload is sealed of parts that were sent anew", _seal_what_has_the_number, objects_storm),
     "named-again": Bug("a repeat calls its own copies named", _name_what_a_repeat_stored, versioned_swarm),
     "one-voice": Bug("one Librarian alone calls a Shepherd away", _one_voice),
     "empty-early": Bug("a drained Shepherd may go while it has copies", _empty_too_early),

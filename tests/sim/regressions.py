@@ -203,5 +203,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "metadata of a backup knew a copy that went with a store; a report told of its loss and of a newer one, which "
         "was refused as one too many and never told again: nobody knew of it, and nobody removed it",
     ),
+    (
+        "versions",
+        93,
+        "of two that completed an upload at once with the same parts, one cleared the extents that the other had laid, "
+        "and that one sealed a file of no bytes",
+    ),
 )
 """(scenario, seed, what it found)."""

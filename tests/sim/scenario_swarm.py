@@ -19,12 +19,14 @@ from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_bad_disks, with_echo, with_group, with_loss, with_more
+from tests.sim.front_ends import front_ends
 from tests.sim.model import Op, Story, Violation
+from tests.sim.objects import Objects
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
 from tests.sim.rebuilt import story_of
 from tests.sim.scenario import Outcome
 from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues
-from tests.sim.versioned import Versioned, front_ends
+from tests.sim.versioned import Versioned
 from tests.sim.watch import Watch
 from tests.sim.world import (
     ADMIN,
@@ -105,7 +107,8 @@ async def copying_swarm(seed: int) -> Outcome:
 
 
 async def versioned_swarm(seed: int) -> Outcome:
-    """The same, with users who also work in a bucket that keeps versions. Raises: Violation."""
+    """The same, with users who also work in a bucket that keeps versions, and in one that does so at times. Raises:
+    Violation."""
     return await swarm(seed, versions=True)
 
 
@@ -113,7 +116,11 @@ async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> O
     """Run the scenario. Raises: Violation."""
     run = Swarm(seed)
     run.users.copying = random.Random(f"copies {seed}") if copies else None
-    run.versioned = Versioned(run.world, run.users, random.Random(f"versions {seed}")) if versions else None
+    if versions:
+        run.buckets = [
+            Versioned(run.world, run.users, random.Random(f"versions {seed}")),
+            Objects(run.world, run.users, random.Random(f"objects {seed}")),
+        ]
     run.users.contents.large = None if versions else run.users.contents.large
     try:
         with slower(), front_ends(random.Random(f"front ends {seed}")) if versions else nullcontext():
@@ -180,7 +187,7 @@ class Swarm:
             mix = with_loss(mix, self._burning)
         mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY)
         self.chaos = Chaos(self.world, breaking, mix)
-        self.versioned: Versioned | None = None
+        self.buckets: list[Versioned | Objects] = []
         self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
         if self.rebuilds or self.loses_all:
             self.world.librarian_settings = replace(
@@ -205,8 +212,8 @@ class Swarm:
         self.world.network.faults = CALM
         await self.world.start()
         await self.users.make_collections(self.groups, self.people[0])
-        if self.versioned is not None:
-            await self.versioned.prepare(self.people[0])
+        for bucket in self.buckets:
+            await bucket.prepare(self.people[0])
         if self.drills:
             await self._drill()
         if self.detects:
@@ -317,8 +324,8 @@ class Swarm:
             asyncio.ensure_future(self.users.work(self.groups[number // 2], self.people[number], colleague, ROUNDS))
             for number, colleague in colleagues(USERS)
         ]
-        if self.versioned is not None:
-            working += [asyncio.ensure_future(self.versioned.work(each, VERSION_ROUNDS)) for each in self.people]
+        for bucket in self.buckets:
+            working += [asyncio.ensure_future(bucket.work(each, VERSION_ROUNDS)) for each in self.people]
         looks = 0
         while not all(task.done() for task in working):
             await asyncio.wait(working, timeout=LOOK_MS / 1000)
@@ -342,8 +349,8 @@ class Swarm:
 
     def _unjudged(self) -> None:
         """Of versions nobody knows what older or rebuilt metadata say."""
-        if self.versioned is not None:
-            self.versioned.unjudged()
+        for bucket in self.buckets:
+            bucket.unjudged()
 
     async def _lose_all_yet(self, working: list[asyncio.Task[None]]) -> None:
         """The same when users are through, as soon as there is a snapshot."""
@@ -451,6 +458,8 @@ class Swarm:
         await self.chaos.calm()
         since_ms = self.world.clock.monotonic_ms()
         await self.users.settled()
+        for bucket in self.buckets:
+            await bucket.rest(self.people[0])
         if self._lost is not None:
             await self._lost
         if self.acts is not None:
@@ -459,10 +468,9 @@ class Swarm:
         healed_ms = self.world.clock.monotonic_ms() - since_ms
         for group in self.groups:
             await self._read_all(group)
-        if self.versioned is not None:
-            await self.versioned.rest()
+        for bucket in self.buckets:
             if not self.watch.lost():
-                await self.versioned.check(self.people[0])
+                await bucket.check(self.people[0])
         if self.rebuilds and not self.watch.lost():
             await self._rebuild()
         for user in self.people if self.undeletes else ():

@@ -22,6 +22,7 @@ from tests.sim.model import Violation
 from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import FILES, crashes_and_loss
 from tests.sim.scenario_churn import churn
+from tests.sim.scenario_objects import objects_storm
 from tests.sim.scenario_slow import AT_FIRST_BYTES_PER_S, SIZE, slow_copy
 from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import ENDLESS_S, Deadlock, Endless, run_virtual, this_loop
@@ -61,6 +62,12 @@ def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
 def test_no_version_is_lost_or_comes_back_wrongly(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=versions`."""
     run_virtual(versioned_swarm(seed))
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_nobody_is_told_what_amazon_does_not_allow(seed: int) -> None:
+    """Replay one seed: `make sim SEEDS=<seed> ARGS=objects`."""
+    run_virtual(objects_storm(seed))
 
 
 @pytest.mark.parametrize("seed", range(1, 3))

@@ -10,36 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-from unittest.mock import patch
-from urllib.parse import unquote
 
-from multidict import CIMultiDict
-
-from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import ROOT, Dn
-from chelonia.core.names import LogicalName
-from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Arrived, Placed
-from chelonia.core.ports.shepherd import ByteRange
-from chelonia.core.values import replace
-from chelonia.hosting.doors.plain import parts as plain_parts
-from chelonia.hosting.doors.plain.parts import DoorParts
-from chelonia.hosting.doors.s3 import door as s3_door
-from chelonia.hosting.doors.s3 import versions
-from chelonia.hosting.doors.s3.door import S3Door
-from chelonia.hosting.doors.s3.parts import S3Parts
-from chelonia.hosting.doors.s3.signing import Verified, verified
-from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
-from chelonia.hosting.net.rpc_client import AGAIN
-from chelonia.wire.s3.sigv4 import Signable
+from chelonia.hosting.net.http_messages import HttpResponse
+from tests.sim.front_ends import DIES, DIES_WITHIN_MS, FrontEnd, tag, whole
 from tests.sim.model import NOTHING, Violation
-from tests.sim.users import OPEN_MAX, UNKNOWN, User, Users, dn_of
+from tests.sim.users import OPEN_MAX, UNKNOWN, User, Users
 from tests.sim.version_story import MARKER, VERSION, KeyOp, VersionStory
 from tests.sim.world import World
 
@@ -47,10 +24,6 @@ BUCKET = "/versions"
 KEYS = ("a", "b/c")
 KINDS = {"put": 30, "remove": 16, "erase": 22, "restore": 8, "read": 12, "see": 12}
 """What users do, and how often."""
-DIES = 0.08
-"""The share of requests in whose middle their front end dies."""
-DIES_WITHIN_MS = 400
-TRIES = 5
 ON = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 
 
@@ -155,15 +128,16 @@ class Versioned:
         if answer.status != 200:
             return UNKNOWN
         try:
-            data = await _whole(answer)
+            data = await whole(answer)
         except CheloniaError:
             return UNKNOWN
         return f"{op.kind} {self._users.contents.number_of(data)}"
 
     # --- at the end -------------------------------------------------------------------------------------------------
 
-    async def rest(self) -> None:
+    async def rest(self, user: User) -> None:
         """Wait until nothing is under way any more."""
+        del user
         for task in list(self._settling):
             await task
         self._settling.clear()
@@ -180,9 +154,9 @@ class Versioned:
                 continue
             answer = await self._ask(user, 0, "GET", f"{BUCKET}?versions&prefix={key.name}")
             shown = [
-                (VERSION if kind == "Version" else MARKER, _tag(text, "VersionId"))
-                for kind, text in re.findall(r"<(Version|DeleteMarker)>(.*?)</\1>", (await _whole(answer)).decode())
-                if _tag(text, "Key") == key.name
+                (VERSION if kind == "Version" else MARKER, tag(text, "VersionId"))
+                for kind, text in re.findall(r"<(Version|DeleteMarker)>(.*?)</\1>", (await whole(answer)).decode())
+                if tag(text, "Key") == key.name
             ]
             found = [(await self._made_by(user, key, version, kind), kind) for kind, version in shown]
             has_key = await self._ask(user, 0, "GET", f"{BUCKET}/{key.name}")
@@ -201,7 +175,7 @@ class Versioned:
         if answer.status != 200:
             raise Violation(f"{key.name}: version {version} is listed, and answers {answer.status}")
         op = int(dict(answer.headers)["x-amz-meta-op"])
-        if self._users.contents.number_of(await _whole(answer)) != self._contents[op]:
+        if self._users.contents.number_of(await whole(answer)) != self._contents[op]:
             raise Violation(f"{key.name}: version {version} has other bytes than were put")
         if told.get(version, op) != op:
             raise Violation(f"{key.name}: version {version} is that of another request")
@@ -212,109 +186,4 @@ class Versioned:
     async def _ask(
         self, user: User, op: int, method: str, target: str, body: bytes = b"", fields: dict[str, str] | None = None
     ) -> HttpResponse:
-        async def chunks() -> AsyncIterator[bytes]:
-            if body:
-                yield body
-
-        world = self._world
-        call = Call(dn=dn_of(user.number), request_id=f"op{op}")
-        plain = DoorParts(FilesFrom(world, user), BytesFrom(world, user, call), dn_of(user.number), 2)
-        clock = world.clock
-        door = S3Door(S3Parts(plain, NoKeys(), clock, LogicalName(ROOT, ())), Metrics())
-        path, headers = unquote(target.partition("?")[0]), CIMultiDict({"Host": "se:1", **(fields or {})})
-        request = HttpRequest(
-            method, path, {}, headers, Peer(dn_of(user.number)), chunks(), len(body), f"op{op}", target=target
-        )
-        return await door.serve(request)
-
-
-class FilesFrom:
-    """The port `Files` as a front end reaches it: by any Bartender, each call repeated under its request key."""
-
-    def __init__(self, world: World, user: User) -> None:
-        self._world, self._user = world, user
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        async def repeated(call: Call, *args: Any) -> Any:
-            for left in range(TRIES - 1, -1, -1):
-                try:
-                    port = self._world.bartender_port(self._user.node, self._user.dn_call, "files")
-                    return await getattr(port, method)(call, *args)
-                except CheloniaError as error:
-                    if error.kind not in AGAIN or not left:
-                        raise
-                await self._world.clock.sleep(300)
-            raise AssertionError
-
-        return repeated
-
-
-class BytesFrom:
-    """The port `Bytes`, through the simulated network."""
-
-    def __init__(self, world: World, user: User, call: Call) -> None:
-        self._world, self._user, self._call = world, user, call
-
-    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = 0) -> Arrived:
-        """Nothing is as large."""
-        raise AssertionError(f"{size} bytes go in the message")
-
-    async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
-        """From the first source that answers."""
-        failed: CheloniaError | None = None
-        for source in sources:
-            try:
-                data = await self._world.get(source, self._user.node, self._call)
-            except CheloniaError as error:
-                failed = error
-                continue
-            for span in spans:
-                yield data[span.offset : span.offset + span.length]
-            return
-        assert failed is not None
-        raise failed
-
-
-class NoKeys:
-    """Whoever asks is taken for who he is."""
-
-    async def find(self, key_id: str) -> IssuedKey | None:
-        """There is no key."""
-        del key_id
-
-
-class Drawn:
-    """`secrets` from the run's own source."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def token_hex(self, count: int) -> str:
-        """See `secrets.token_hex`."""
-        return self._rng.randbytes(count).hex()
-
-
-@contextmanager
-def front_ends(rng: random.Random) -> Iterator[None]:
-    """The door takes callers for who their machines are, and draws from the run's own source."""
-
-    async def trusting(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
-        known = await verified(parts, request, signable)
-        return replace(known, call=Call(dn=Dn(request.peer.dn), request_id=request.request_id))
-
-    drawn = Drawn(rng)
-    patches = [patch.object(s3_door, "verified", trusting)]
-    patches += [patch.object(module, "secrets", drawn) for module in (versions, plain_parts)]
-    with ExitStack() as stack:
-        for each in patches:
-            stack.enter_context(each)
-        yield
-
-
-def _tag(text: str, name: str) -> str:
-    return re.findall(f"<{name}>(.*?)</{name}>", text)[0]
-
-
-async def _whole(answer: HttpResponse) -> bytes:
-    body = answer.body
-    return body if isinstance(body, bytes) else b"".join([piece async for piece in body])
+        return await FrontEnd(self._world, user, self._rng).ask(op, method, target, body, fields)
