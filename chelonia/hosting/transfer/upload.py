@@ -245,7 +245,8 @@ class FileAim:
         request = (CommitPutRequest("0", begun.put, tuple(words), metadata),)
         done = await self._client.settled(lambda call: self._client.bartender.commit_put(call, request))
         if done.kind:
-            raise CheloniaError(kind_from_wire(done.kind), "commitPut", self._ln, done.cause or done.status)
+            error = CheloniaError(kind_from_wire(done.kind), "commitPut", self._ln, done.cause or done.status)
+            raise _Again(error) if error.kind is Kind.EXISTS and self._wish.replace else error  # made meanwhile
 
 
 async def _put(client: Requester, ln: str, sending: Sending, watch: StallWatch | None) -> list[str]:

@@ -19,9 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
+from chelonia.core.ports.bartender import CommitPutRequest, Outcome
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.download import download, read
@@ -305,6 +307,23 @@ async def test_an_upload_that_fails_leaves_the_old_file(fake: FakeBartender) -> 
         await upload(client_on(fake), bytes_source(DATA), "/f", UploadOptions(replace=True))
     assert caught.value.kind is Kind.NETWORK
     assert fake.data("/f") == b"old"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_an_upload_that_may_replace_does_so_with_what_was_made_meanwhile(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+
+    def raced(call: Call, request: CommitPutRequest) -> Outcome:
+        """The name was free when the bytes were asked for."""
+        monkeypatch.undo()
+        fake.add_file("/f", b"other")
+        return Outcome(request.request_id, "failed", Kind.EXISTS.value, "the name is taken")
+
+    monkeypatch.setattr(fake, "_commit", raced)
+    with contextlib.nullcontext() if wanted else pytest.raises(CheloniaError, match="taken"):
+        await upload(client_on(fake), bytes_source(DATA), "/f", UploadOptions(replace=wanted))
+    assert fake.data("/f") == (DATA if wanted else b"other")
 
 
 async def test_receipts_for_other_bytes_are_a_checksum_error_and_name_nothing(fake: FakeBartender) -> None:
