@@ -19,7 +19,9 @@ from chelonia.core.ports.files import (
     Drop,
     Listing,
     Make,
+    Move,
     Open,
+    Over,
     Part,
     Placed,
     Placing,
@@ -39,6 +41,7 @@ from tests.contract.test_contents_contract import lay, shape
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import (
     Play,
+    ServiceWorld,
     World,
     all_sums,
     applied,
@@ -421,3 +424,22 @@ def test_a_token_reaches_uploads_below_its_path_and_no_others(on: Callable[..., 
         assert await listed(world) == [("g", outside)]
 
     run_virtual(on(scenario))  # type: ignore[arg-type]
+
+
+def test_who_looks_at_a_file_that_is_replaced_meanwhile_sees_the_other() -> None:
+    """He was told that there was none, though its name led to a file all the time."""
+
+    async def scenario(world: World) -> None:
+        assert isinstance(world, ServiceWorld)
+        upload = await opened(world, "/f")
+        order = [(n, await part(world, "/f", upload, n, b"part")) for n in (1, 2)]
+        await done(world, Seal(at("/f"), upload, tuple(order)))
+        await write(world, "/g", b"other")
+
+        async def replaced() -> None:
+            await done(world, Move(at("/g"), at("/f"), Over.REPLACE))
+
+        world.stage.between.before["extents"] = replaced
+        assert (await there(world, "/f", Want.EXTENTS | Want.SOURCES)).attributes.size == len(b"other")
+
+    run_virtual(on_service(scenario))  # type: ignore[arg-type]

@@ -209,5 +209,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "of two that completed an upload at once with the same parts, one cleared the extents that the other had laid, "
         "and that one sealed a file of no bytes",
     ),
+    (
+        "objects",
+        199,
+        "a file that was replaced under its name while somebody looked at it was told not to be there",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -78,16 +78,16 @@ def all_sums(data: bytes) -> Checksums:
 
 class ServiceWorld:
     def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+        self.stage = stage
         self.files: Files = stage.bartender.files
 
     async def arrive(self, placed: Placed, data: bytes) -> Arrived:
-        _, request = self._stage.put_request(placed.turl)
+        _, request = self.stage.put_request(placed.turl)
         md5 = hashlib.md5(data).hexdigest() if request.measure_md5 else ""
         sums = Checksums(hashlib.sha256(data).hexdigest(), md5)
-        held = await self._stage.upload(placed.turl, size=len(data), checksums=sums)
+        held = await self.stage.upload(placed.turl, size=len(data), checksums=sums)
         for receipt in held:
-            shepherd = self._stage.shepherds[receipt.location.shepherd]
+            shepherd = self.stage.shepherds[receipt.location.shepherd]
             shepherd.measured[receipt.location.reference] = MeasuredOutcome(len(data), all_sums(data))
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in held))
 

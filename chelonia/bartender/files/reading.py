@@ -57,8 +57,18 @@ class _LookPlan:
 
 async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     """Look at one entry. Raises: NOT_FOUND, IN_MOUNTPOINT, DENIED; with SOURCES also NO_REPLICA."""
-    want = _asked(ask.want)
     walked = turn.walked.get(ask.place)
+    try:
+        return await _looked(ports, turn, ask, walked)
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_FOUND or error.subject == str(ask.place):
+            raise
+    # The file has gone since, and its name may lead to another: that was there all the time.
+    return await _looked(ports, turn, ask, None)
+
+
+async def _looked(ports: Ports, turn: ElementCall, ask: Look, walked: Traversal | None) -> Looked:
+    want = _asked(ask.want)
     if walked is None:
         (walked,) = await ports.librarian.traverse(_reading(turn.service, want), (ask.place,), want.needed)
     found = existing(ask.place, walked)
