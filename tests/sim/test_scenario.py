@@ -58,7 +58,7 @@ def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
     run_virtual(swarm(seed))
 
 
-@pytest.mark.parametrize("seed", [8, 22])
+@pytest.mark.parametrize("seed", [13, 22])
 def test_no_version_is_lost_or_comes_back_wrongly(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=versions`."""
     run_virtual(versioned_swarm(seed))
