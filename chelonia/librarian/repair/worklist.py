@@ -158,6 +158,7 @@ class Worklist:
             self._leave(worst[1].what)
         self._queued[blob] = danger
         insort(self._queue, (danger, waiting), key=itemgetter(0))
+        assert len(self._queued) == len(self._queue) <= max(self._queue_max, STUCK_MAX), "each waits once, in bounds"
 
     def unpark(self, limit: int, fits: Callable[[QueuedBlob], bool]) -> None:
         """Let the most endangered be planned again for which a copy can begin now, at most `limit` of them.
@@ -188,7 +189,8 @@ class Worklist:
     def _unqueue(self, blob: BlobId) -> None:
         danger = self._queued.pop(blob, None)
         if danger is not None:
-            del self._queue[bisect_left(self._queue, danger, key=itemgetter(0))]
+            _, waiting = self._queue.pop(bisect_left(self._queue, danger, key=itemgetter(0)))
+            assert waiting.what.blob == blob, "the queue is in order: no other blob is lost in its place"
 
     def _leave(self, what: Endangered) -> None:
         self._unqueue(what.blob)
@@ -278,6 +280,7 @@ class Worklist:
         if self._set.get((what, key), due + 1) > due:
             self._set[(what, key)] = due
             heapq.heappush(self._timers, (due, what, key))
+        assert len(self._set) <= len(self._timers), "whatever is set has a timer that will ring"
 
     def ring(self, now: Ms) -> tuple[ServiceId, ...]:
         """Mark the blobs that are due. Returns the Shepherds that are to be gone through now."""
@@ -290,4 +293,5 @@ class Worklist:
                 self.mark((BlobId(key),))
             else:
                 due_nodes[ServiceId(key)] = None
+        assert len(self._set) <= len(self._timers), "what is still set has not lost its timer"
         return tuple(due_nodes)
