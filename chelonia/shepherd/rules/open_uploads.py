@@ -88,10 +88,11 @@ class OpenUploads:
         self._put(self._take(reference), _State.BEGUN)
 
     def broke_off(self, reference: ReferenceId) -> None:
-        """Nothing that came is kept: it may begin anew. Without effect for what was withdrawn meanwhile."""
-        if reference in self._states:
-            upload = self._take(reference)
-            self._put(upload, _State.BEGUN if upload.owner == NOBODY else _State.IDLE)
+        """Nothing that came is kept: it may begin anew. Without effect for what was withdrawn meanwhile, and for a
+        claimed copy."""
+        upload = self._all[self._states[reference]][reference] if reference in self._states else None
+        if upload is not None and upload.owner != NOBODY:
+            self._set_idle(upload)
 
     def end(self, reference: ReferenceId) -> None:
         """It is stored, withdrawn, or its ticket is over. Without effect for what is not here."""

@@ -181,7 +181,7 @@ class ShepherdUploads:
         busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)
         if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
             return "already have this file", Kind.EXISTS
-        if (crowd := self._crowded(request)) is not None:
+        if old is None and (crowd := self._crowded(request)) is not None:
             self._node.ports.limits.hit(crowd.value)
             return _CROWDED[crowd], Kind.UNAVAILABLE
         if not self._node.settings.accepting:
@@ -203,9 +203,12 @@ class ShepherdUploads:
 
     def _crowded(self, request: PutRequest) -> Crowd | None:
         crowd = self._open.crowded(_owner(request), self._node.ports.clock.monotonic_ms())
+        self._forget()
+        return crowd
+
+    def _forget(self) -> None:
         for reference in self._open.forgotten():
             del self._pending[reference]
-        return crowd
 
     def _promises(self, but: ShepherdUpload | None, blob: BlobId) -> list[Promise]:
         """What is promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
@@ -290,13 +293,11 @@ class ShepherdUploads:
 
     async def _received(self, call: Call, pending: ShepherdUpload, upload: Upload) -> Uploaded:
         resumed = pending.phase is Phase.KEPT and upload.offset > 0
-        earlier = pending.phase
         pending.phase = Phase.RECEIVING
         self._open.begin(pending.reference)
         try:
             intake = await self._intake(pending, upload, resumed)
         except BaseException:
-            pending.phase = earlier
             self._broke_off(pending)
             raise
         pending.sender, pending.announced = call.dn, upload.announced
@@ -325,7 +326,7 @@ class ShepherdUploads:
         pending.written = writer.offset
         if writer.offset != upload.offset or hasher.size != upload.offset:
             await writer.abort()
-            pending.phase, pending.written = Phase.OPEN, 0
+            pending.written = 0
             raise CheloniaError(Kind.BAD_RANGE, gate.PUT, pending.reference, "nothing is kept; start at byte 0")
         straight = request.forward if not resumed else ()
         pending.untried = tuple((turl, False) for turl in request.spare)
@@ -374,14 +375,15 @@ class ShepherdUploads:
         else:
             pending.written = await intake.keep()
             pending.hasher = intake.hasher
-        pending.phase = Phase.KEPT if pending.written else Phase.OPEN
         self._broke_off(pending)
         if error is not None:
             log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
 
     def _broke_off(self, pending: ShepherdUpload) -> None:
+        pending.phase = Phase.KEPT if pending.written else Phase.OPEN
         if pending.phase is Phase.OPEN:
             self._open.broke_off(pending.reference)
+            self._forget()
 
     # --- after the last byte --------------------------------------------------------------------------------------
 
@@ -390,7 +392,7 @@ class ShepherdUploads:
             held = await self._store(pending, intake)
         except BaseException:
             await intake.give_up()
-            pending.phase, pending.written = Phase.OPEN, 0
+            pending.written = 0
             self._broke_off(pending)
             raise
         return await self._fulfil(call, pending, held, intake.fanout)

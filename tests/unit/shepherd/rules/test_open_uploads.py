@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -73,6 +75,15 @@ def test_of_all_that_are_idle_those_of_whoever_has_most_are_forgotten() -> None:
     assert uploads.forgotten() == ["b1"]
 
 
+def test_uploads_that_begin_and_break_off_are_forgotten_as_others_that_wait() -> None:
+    uploads = OpenUploads()
+    for n in range(1, 8):
+        asked(uploads, f"a{n}")
+        uploads.begin(ReferenceId(f"a{n}"))
+        uploads.broke_off(ReferenceId(f"a{n}"))
+    assert uploads.forgotten() == ["a1", "a2", "a3", "a4"]
+
+
 class Histories(RuleBasedStateMachine):
     """Any order of calls: the table is what a list of all that happened says."""
 
@@ -87,9 +98,7 @@ class Histories(RuleBasedStateMachine):
     def ask(self, owner: Dn, size: int, passed: int) -> None:
         self.now_ms += passed
         crowd = self.uploads.crowded(owner, self.now_ms)
-        for reference in self.uploads.forgotten():
-            assert reference not in self.begun
-            del self.open[reference]
+        self.forget()
         own = [reference for reference in self.begun if self.open[reference][0] == owner]
         if crowd is Crowd.OF_OWNER:
             assert owner != NOBODY
@@ -115,10 +124,19 @@ class Histories(RuleBasedStateMachine):
                 self.begun.add(reference)
             elif what == "end" or owner != NOBODY:
                 self.begun.discard(reference)
+            self.forget()
+
+    def forget(self) -> None:
+        for reference in self.uploads.forgotten():
+            assert reference not in self.begun
+            del self.open[reference]
 
     @invariant()
     def counts(self) -> None:
         counted = list(self.uploads)
+        idle = Counter(owner for reference, (owner, _) in self.open.items() if reference not in counted)
+        assert max(idle.values(), default=0) <= OF_OWNER
+        assert idle.total() <= OF_ALL
         assert self.begun <= set(counted) <= set(self.open)
         assert self.uploads.bytes_max == sum(self.open[reference][1] for reference in counted)
 

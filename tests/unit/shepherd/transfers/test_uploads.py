@@ -159,6 +159,42 @@ async def test_uploads_that_nobody_begins_shut_their_owner_out_of_nothing(monkey
 
 
 @virtual
+async def test_uploads_whose_bytes_are_wrong_are_forgotten_as_those_that_nobody_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "UPLOADS_OPEN_PER_OWNER_MAX", 3)
+    world = await World().start()
+    tickets = [await world.ticket(request(DATA, number)) for number in range(3)]
+    for number in range(3, 10):
+        tickets.append(await world.ticket(request(DATA, number)))
+        assert await kind_of(world.send(tickets[-1], DATA[:-1] + b"!")) is Kind.CHECKSUM
+    with pytest.raises(CheloniaError, match="ask for a new TURL"):
+        await world.send(tickets[4], DATA)
+    assert (await world.send(tickets[-1], DATA)).complete
+
+
+@virtual
+async def test_a_claimed_copy_that_is_asked_for_again_needs_no_further_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "UPLOADS_OPEN_MAX", 1)
+    world = await World().start()
+    assert (await world.put(request(DATA, reference=CLAIMED))).error == ""
+    assert (await world.put(request(DATA, 2))).error == "too many uploads are open"
+    assert (await world.put(request(DATA, reference=CLAIMED))).error == ""
+
+
+@virtual
+async def test_an_upload_of_which_nothing_is_left_begins_anew_and_waits_as_one_that_has_not_begun() -> None:
+    world = await World().start()
+    world.blobs.capacity = 1000
+    ticket = await world.ticket(request(b"x" * 900, 1))
+    await kind_of(world.service.receive(JOE, Upload(ticket, broken_body(b"x" * 10), 900)))
+    await world.blobs.erase(ticket.reference)
+    assert await kind_of(world.send(ticket, b"x" * 890, offset=10, total=900)) is Kind.BAD_RANGE
+    assert (await world.put(request(b"x" * 600, 2))).error == "", "no space is kept for it"
+    assert await world.service.offset(JOE, ticket) == 0
+
+
+@virtual
 async def test_reserved_space_is_free_again_when_the_ticket_expires() -> None:
     world = await World().start()
     world.blobs.capacity = 1000
