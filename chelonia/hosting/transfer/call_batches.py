@@ -70,8 +70,7 @@ class CallBatches(Generic[Q, A]):
 
     def _late(self, call: Call) -> None:
         self._overdue = None
-        if self._waiting:
-            self._begin(call)
+        self._begin(call)
 
     def _begin(self, call: Call) -> None:
         """Begin a call beside those on their way, unless they are as many as may be."""
@@ -109,6 +108,9 @@ class CallBatches(Generic[Q, A]):
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        if self._overdue is not None and not self._waiting:
+            self._overdue.cancel()
+            self._overdue = None
         return batch
 
     async def _settle(self, call: Call, batch: _Batch[Q, A]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn, RequestKey
@@ -13,9 +14,10 @@ CALL_MS = 1_000
 
 
 class Slow:
-    """An operation whose calls take `CALL_MS`. `begun`: how many elements each call had, and when it began."""
+    """An operation whose calls take so long. `begun`: how many elements each call had, and when it began."""
 
-    def __init__(self) -> None:
+    def __init__(self, call_ms: int = CALL_MS) -> None:
+        self.call_ms = call_ms
         self.begun: list[tuple[int, int]] = []
         self.keys: set[RequestKey] = set()
 
@@ -23,7 +25,7 @@ class Slow:
         clock = VirtualClock()
         self.begun.append((len(elements), clock.monotonic_ms()))
         self.keys.add(call.request_key)
-        await clock.sleep(CALL_MS)
+        await clock.sleep(self.call_ms)
         return tuple(2 * each for each in elements)
 
 
@@ -57,6 +59,18 @@ async def test_a_slow_call_holds_nothing_up_for_long() -> None:
     began = VirtualClock().monotonic_ms()
     await asyncio.gather(*await _send(batches, 3))
     assert [at - began for _, at in slow.begun] == [0, WAIT_MS]
+
+
+@virtual
+async def test_what_goes_with_each_call_in_time_begins_none_beside_it() -> None:
+    slow, clock, tasks = Slow(WAIT_MS // 2), VirtualClock(), list[asyncio.Task[int]]()
+    batches = CallBatches(slow.ask, clock)
+    for _ in range(100):
+        tasks += await _send(batches, 1)
+        await clock.sleep(WAIT_MS // 10)
+    await asyncio.gather(*tasks)
+    starts = [at for _, at in slow.begun]
+    assert all(later - earlier >= slow.call_ms for earlier, later in pairwise(starts))
 
 
 @virtual
