@@ -54,14 +54,13 @@ async def kept_sent(parts: DoorParts, exchange: Exchange, placing: Placing, body
 async def _sent(
     parts: DoorParts, exchange: Exchange, placing: Placing, body: PassingBody, size: int
 ) -> tuple[Placed, Arrived]:
-    for left in range(TRIES - 1, -1, -1):
+    for tried in range(TRIES):
         (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
         first = good(placed, "PUT")
         try:
-            start = TRIES - 1 - left if body.is_kept else PATIENT
-            return first, await parts.bytes.put(first, body.chunks(), size, start)
+            return first, await parts.bytes.put(first, body.chunks(), size, tried if body.is_kept else PATIENT)
         except CheloniaError as error:
-            if not left or body.is_gone or not error.meaning.retryable:
+            if tried == TRIES - 1 or body.is_gone or not error.meaning.retryable:
                 raise
             log.info("upload is sent anew request=%s error=%s", exchange.request.request_id, error)
     raise AssertionError("the last try returns or raises")
