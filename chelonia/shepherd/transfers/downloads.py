@@ -5,8 +5,8 @@ A replica found truncated or unreadable while it is read is checked at once.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -16,14 +16,35 @@ from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store.lifecycle import KeptReplica
 from chelonia.shepherd.transfers import ticket_gate as gate
+from chelonia.wire.tickets import Ticket
 
 
-@dataclass(slots=True)
-class _Use:
-    """A single-use ticket that was presented: being read, or used up; forgotten when it would have expired."""
+class _SingleUses:
+    """Single-use tickets that were presented, by their nonces: being read, or used up and not expired."""
 
-    expires_ms: Ms
-    done: bool = False
+    def __init__(self) -> None:
+        self._presented: set[str] = set()
+        self._used_up: list[tuple[Ms, str]] = []
+        """Those that were read, as a heap by their expiry: a busy hour leaves very many, and few end at a time."""
+
+    def begin(self, ticket: Ticket) -> None:
+        """It is being read. Raises: ALREADY_DONE when it is or was before."""
+        if ticket.nonce in self._presented:
+            cause = "this TURL is for one download and was used; ask for a new TURL"
+            raise CheloniaError(Kind.ALREADY_DONE, gate.GET, ticket.reference, cause)
+        self._presented.add(ticket.nonce)
+
+    def end(self, ticket: Ticket, *, complete: bool) -> None:
+        """It is not read any more; `complete` False gives it back."""
+        if complete:
+            heapq.heappush(self._used_up, (ticket.expires_ms, ticket.nonce))
+        else:
+            self._presented.discard(ticket.nonce)
+
+    def expire(self, now_ms: Ms) -> None:
+        """Forget those used up that are worth nothing any more."""
+        while self._used_up and self._used_up[0][0] <= now_ms:
+            self._presented.discard(heapq.heappop(self._used_up)[1])
 
 
 class Downloads:
@@ -31,7 +52,7 @@ class Downloads:
 
     def __init__(self, node: ShepherdNode) -> None:
         self._node = node
-        self._uses: dict[str, _Use] = {}
+        self._uses = _SingleUses()
 
     def offer(self, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Issue a TURL per request, or say in the original's words why not."""
@@ -45,17 +66,13 @@ class Downloads:
             cause = "this replica is not alive (any more); ask for a TURL of another"
             raise CheloniaError(Kind.NOT_ALIVE, gate.GET, ticket.reference, cause)
         if ticket.single_use:
-            if ticket.nonce in self._uses:
-                cause = "this TURL is for one download and was used; ask for a new TURL"
-                raise CheloniaError(Kind.ALREADY_DONE, gate.GET, ticket.reference, cause)
-            self._uses[ticket.nonce] = _Use(ticket.expires_ms)
-        reader = ReplicaReader(self._node, held, self._uses, ticket.nonce if ticket.single_use else "")
+            self._uses.begin(ticket)
+        reader = ReplicaReader(self._node, held, self._uses, ticket if ticket.single_use else None)
         return Download(held.size, held.checksums, held.created_ms, held.blob, reader, ticket.single_use)
 
     def expire(self) -> None:
         """Forget single-use tickets that have expired."""
-        now_ms = self._node.ports.clock.now_ms()
-        self._uses = {nonce: use for nonce, use in self._uses.items() if use.expires_ms > now_ms or not use.done}
+        self._uses.expire(self._node.ports.clock.now_ms())
 
     def _offer_one(self, request: GetRequest) -> TurlOutcome:
         if PROTOCOL_HTTP not in request.protocols:
@@ -76,13 +93,13 @@ class Downloads:
 
 
 class ReplicaReader:
-    """Reads ranges of one open replica. `nonce`: of its single-use ticket, else ""."""
+    """Reads ranges of one open replica. `ticket`: when it is for a single use, until that has ended."""
 
-    def __init__(self, node: ShepherdNode, held: KeptReplica, uses: dict[str, _Use], nonce: str) -> None:
+    def __init__(self, node: ShepherdNode, held: KeptReplica, uses: _SingleUses, ticket: Ticket | None) -> None:
         self._node = node
         self._held = held
         self._uses = uses
-        self._nonce = nonce
+        self._ticket = ticket
 
     async def read(self, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`. Raises: NOT_ALIVE when they are not all there, BAD_RANGE beyond the end."""
@@ -99,13 +116,9 @@ class ReplicaReader:
 
     async def close(self, *, complete: bool) -> None:
         """Release the replica; `complete` False gives a single-use ticket back."""
-        use = self._uses.get(self._nonce)
-        if use is None:
-            return
-        if complete:
-            use.done = True
-        elif not use.done:
-            del self._uses[self._nonce]
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._uses.end(ticket, complete=complete)
 
 
 def checksum_of(held: KeptReplica) -> tuple[str, str]:
