@@ -44,9 +44,9 @@ class HttpBytes:
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = PATIENT) -> Arrived:
         """Send a body to where it was placed.
 
-        Its sender cannot be asked for it again: a Shepherd that has all of it and finds nobody for the other copies, as
-        all are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises; TIMEOUT
-        when it takes nothing and says nothing.
+        Its sender may not have it any more: a Shepherd that has all of it and finds nobody for the other copies, as all
+        are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises; TIMEOUT when
+        it takes nothing and says nothing.
         """
         taken = _TakenBody(body)
         watch = StallWatch(self._client, self._clock, start, lambda: taken.size, lambda: taken.waits)

@@ -44,8 +44,10 @@ async def test_a_body_that_is_kept_is_had_again_from_its_first_byte() -> None:
 async def test_who_is_cut_off_while_the_client_is_slow_takes_no_byte_along() -> None:
     slow = client(b"one")
     body = PassingBody(of(slow), is_kept=True)
-    cut_off = asyncio.create_task(whole(body))
-    await asyncio.sleep(0.01)
+    first = body.chunks()
+    assert await anext(first) == b"one"
+    cut_off = asyncio.ensure_future(anext(first))
+    await asyncio.sleep(0)
     cut_off.cancel()
     await asyncio.wait((cut_off,))
     again = asyncio.create_task(whole(body))
