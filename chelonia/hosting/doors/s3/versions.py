@@ -86,12 +86,7 @@ async def settled(parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | No
     Raises: PRECONDITION, NoSuchKey: then what was stored is gone; ConditionalRequestConflict.
     """
     if ask.final is not None:
-        try:
-            ask = await _exchanged(parts, ask, ask.final, when, there)
-        except CheloniaError as error:
-            if error.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
-                await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
-            raise
+        ask = await _exchanged(parts, ask, ask.final, when, there)
         if ask.versioning == SUSPENDED:
             await _without_null(parts, ask, ask.place.name)
     return (("x-amz-version-id", ask.version),) if ask.version else ()
@@ -108,6 +103,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, t
             return ask
         except CheloniaError as error:
             if error.kind not in (*_RACES, Kind.NO_PARENT) or not left:
+                await _dropped(parts, ask, error)
                 raise
         there, is_newest = await _there(parts, ask, final), await _is_first(parts, ask, ask.place)
         if await _waiting(parts, ask) is None:
@@ -117,10 +113,20 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, t
                 raise S3Error("ConditionalRequestConflict", cause)
             if not waits:
                 return ask
-        if there is None and (when.present or when.etags):
-            raise no_key(ask.target.key)
-        when.require(final, there.attributes if there else None)
+        try:
+            if there is None and (when.present or when.etags):
+                raise no_key(ask.target.key)
+            when.require(final, there.attributes if there else None)
+        except CheloniaError as error:
+            await _dropped(parts, ask, error)
+            raise
     raise AssertionError("the last try returns or raises")
+
+
+async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
+    """What is refused its key goes, from where its order has it by now."""
+    if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
+        await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
 
 
 async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:

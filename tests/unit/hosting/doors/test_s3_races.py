@@ -9,7 +9,7 @@ from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Make, Move, Over, Seal, Write
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Make, Move, Over, Seal, Set, Write
 from chelonia.hosting.doors.s3 import multipart
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
 
@@ -30,10 +30,9 @@ def suspended(kept: Door) -> Door:
 @pytest.fixture
 def meanwhile(door: Door, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Has requests answered before, or (`after`) when, the first change of a kind is applied. Returns: the answers."""
-    apply = door.files.apply
 
     def crossing(kind: type, *requests: tuple[str, ...], after: bool = False, **fields: str) -> list[Heard]:
-        told, due = list[Heard](), list(requests)
+        apply, told, due = door.files.apply, list[Heard](), list(requests)
         headers = {name.replace("_", "-"): value for name, value in fields.items()}
 
         async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
@@ -250,3 +249,12 @@ def test_the_version_that_was_named_is_told_of_a_bucket_that_keeps_none(door: Do
     door.put("k", b"one")
     told = door.ask("POST", "/lab?delete", "<Delete><Object><Key>k</Key><VersionId>null</VersionId></Object></Delete>")
     assert (told.texts("Key"), told.texts("VersionId")) == (["k"], ["null"])
+
+
+def test_what_got_a_newer_order_and_is_refused_then_leaves_no_version(kept: Door, meanwhile: Meanwhile) -> None:
+    kept.put("k", b"x")
+    etag = kept.ask("GET", "/lab/k").headers["ETag"]
+    told = meanwhile(Move, ("PUT", "/lab/k", "x")), meanwhile(Set, ("PUT", "/lab/k", "y"))
+    answer = kept.ask("PUT", "/lab/k", b"z", If_Match=etag)
+    assert ([each.status for (each,) in told], answer.status) == ([200, 200], 412)
+    assert len(kept.history()) == 3
