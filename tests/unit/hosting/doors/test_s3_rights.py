@@ -10,19 +10,9 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Change, Done, Failure, Set
-from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, ON, Door
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, ON, Door, door, kept
 
-
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch) -> Door:
-    return Door(monkeypatch)
-
-
-@pytest.fixture
-def kept(door: Door) -> Door:
-    """The same, once the bucket keeps versions."""
-    assert door.ask("PUT", "/lab?versioning", ON).status == 200
-    return door
+__all__ = ["door", "kept"]
 
 
 def test_who_may_not_read_a_bucket_is_told_no_version_by_what_others_have_asked(kept: Door) -> None:
