@@ -266,10 +266,8 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     known = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(known) if each.version == version), -1)
     if at < 0:
-        again, _ = await seen_to_change(parts, ask)
-        if again.current != ask.current:  # it may have come back to its key meanwhile
+        if await _given_on(parts, ask) != ask.current:  # it may have come back to its key meanwhile
             raise _busy(ask)
-        await _given_on(parts, ask)
         return KeyRemoved(ask.target.key, version)
     if version == NULL:
         known = [*known[: at + 1], *await _but_null(parts, ask, known[at + 1 :])]
@@ -282,13 +280,14 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
 
 
-async def _given_on(parts: S3Parts, ask: Ask) -> None:
+async def _given_on(parts: S3Parts, ask: Ask) -> str:
     """Give the newest version its key, where nothing has it and no marker is newer: what had it, and a marker behind
-    that, were removed at the same time."""
+    that, were removed at the same time. Returns: the version that had the key before, "" for none."""
     here, there = await seen_to_change(parts, ask, writes=True)
     newest = await kept(parts, in_own_name(parts, here), 1)
     if there is None and newest and not newest[0].removed:
         await _brought_back(parts, here, newest[0])
+    return here.current
 
 
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
