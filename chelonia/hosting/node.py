@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from importlib import import_module
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
@@ -32,6 +33,8 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 GUARDED: Final = {"turl", *DOORS}
 """What listeners serve whose connections are cut when this process stands still."""
+SERVICES: Final = ("ahash", "librarian", "bartender", "shepherd")
+"""In the order in which they begin: each may use those before it."""
 GOODBYE_MS: Final = 1_000
 """What telling the Librarians that a Shepherd ends may take."""
 STORES_CLOSE_MS: Final = 20_000
@@ -107,24 +110,13 @@ class Node:
             self._servers.append(server)
 
     async def _host(self) -> None:
-        """Start the services. Each is imported where it is hosted: a Shepherd's process does not hold the others."""
-        node, config = self._node, self._node.config
-        if config.ahash is not None:
-            from chelonia.hosting.services import ahash
-
-            await ahash.host(node, config.ahash)
-        if config.librarian is not None and not node.stop.is_set():
-            from chelonia.hosting.services import librarian
-
-            await librarian.host(node, config.librarian)
-        if config.bartender is not None and not node.stop.is_set():
-            from chelonia.hosting.services import bartender
-
-            await bartender.host(node, config.bartender)
-        if config.shepherd is not None and not node.stop.is_set():
-            from chelonia.hosting.services import shepherd
-
-            await shepherd.host(node, config.shepherd)
+        """Start the services. What is not hosted is not imported: a Shepherd's process does not hold the others."""
+        sections = {name: section for name in SERVICES if (section := getattr(self._node.config, name)) is not None}
+        # All before any begins: an import holds the event loop up, and who follows a master must not be late.
+        services = {name: import_module(f"chelonia.hosting.services.{name}") for name in sections}
+        for name, section in sections.items():
+            if not self._node.stop.is_set():
+                await services[name].host(self._node, section)
 
     def _limits(self, section: ListenSection) -> HttpLimits:
         """S3 clients show no certificate; one of them holds as many connections as a user elsewhere."""

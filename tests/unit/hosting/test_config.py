@@ -260,3 +260,28 @@ def test_who_reads_a_configuration_loads_no_service() -> None:
         name for name in loaded if name.startswith(("chelonia.ahash", "chelonia.bartender", "chelonia.librarian"))
     ]
     assert all(name.count(".") == 1 or name.endswith(".settings") for name in services), services
+
+
+def test_all_services_are_loaded_before_one_begins() -> None:
+    """A replica of the A-Hash that follows a master has to be on time; who imports holds the event loop up."""
+    program = """
+import asyncio, sys
+from types import SimpleNamespace
+from chelonia.hosting import node
+from chelonia.hosting.services import ahash
+
+async def host(hosting, section):
+    print(*sys.modules)
+    hosting.stop.set()
+
+async def start():
+    names = ("ahash", "librarian", "bartender", "shepherd")
+    started, config = node.Node.__new__(node.Node), dict.fromkeys(names, True)
+    started._node = SimpleNamespace(config=SimpleNamespace(**config), stop=asyncio.Event())
+    await started._host()
+
+ahash.host = host
+asyncio.run(start())
+"""
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert {f"chelonia.hosting.services.{name}" for name in SECTIONS} <= {*loaded}
