@@ -79,14 +79,19 @@ def check_extents(extents: Sequence[Extent], size: int) -> None:
         end = extent.end
 
 
+def are_apart(extents: Iterable[Extent]) -> bool:
+    """Whether extents are ordered and do not overlap."""
+    return all(one.end <= other.at for one, other in pairwise(extents))
+
+
 def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Extent, ...]:
     """The extents of a content of `size` bytes after `over` was laid on what was `there`."""
-    assert all(one.end <= other.at for one, other in pairwise(over)), "`check_extents` has seen them"
+    assert are_apart(over), "`check_extents` has seen them"
     left = [extent.part(0, size) for extent in there if extent.at < size]
     for new in over:
         left = [piece for old in left for piece in _around(old, new)]
     out = tuple(sorted([*left, *over]))
-    assert all(one.end <= other.at for one, other in pairwise(out)), "extents do not overlap"
+    assert are_apart(out), "extents do not overlap"
     assert not out or out[-1].end <= size, "extents end before the size"
     return out
 

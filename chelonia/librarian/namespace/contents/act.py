@@ -63,7 +63,7 @@ class Contents:
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
                 return await self._names.draft(call, made, guid, fresh(guid))
-            held = await self._held(call, request, await self._records.one(call, entry_id(guid)))
+            held = await self._held(call, request, guid)
             new = self._new(request, guid, decide.wanted_of(held.file, begin))
             spliced = decide.splice(request, held, new, content, self._world.clock.now_ms())
             return await self._names.draft(call, spliced, guid, held.file)
@@ -76,8 +76,19 @@ class Contents:
     def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:
         return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]
 
-    async def _held(self, call: Call, request: SpliceFile, file: StoredObject) -> FileContent:
-        """A file as far as a splice may change it."""
+    async def _held(self, call: Call, request: SpliceFile, guid: Guid) -> FileContent:
+        """A file as far as a splice may change it, of one state. Raises: NO_REPLICA, CONFLICT, TOO_LARGE."""
+        for _ in range(TRIES):
+            file = await self._records.one(call, entry_id(guid))
+            held = await self._read(call, request, file)
+            if not content_of(file) or decide.is_of_one_state(held):
+                return held
+            if (await self._records.one(call, entry_id(guid), tree.ENTRY)).version == file.version:
+                cause = "records of its extents are damaged: `chelonia admin fsck` says more; write it anew"
+                raise CheloniaError(Kind.NO_REPLICA, "splice", str(request.begin.ln), cause)
+        raise CheloniaError(Kind.CONFLICT, "splice", str(request.begin.ln), "the file keeps changing; try again")
+
+    async def _read(self, call: Call, request: SpliceFile, file: StoredObject) -> FileContent:
         content = content_of(file)
         if not content:
             blobs = await self._names.blobs(call, file)

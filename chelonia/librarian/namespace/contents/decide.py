@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.contents.extents import Extent, check_extents, laid
+from chelonia.core.contents.extents import Extent, are_apart, check_extents, laid
 from chelonia.core.contents.uploads import BeginPut, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
@@ -104,6 +104,13 @@ def check_pieces(request: SpliceFile, new: Sequence[NewBlob]) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, subject=unused[0] if unused else "blobs", cause=cause)
 
 
+def is_of_one_state(held: FileContent) -> bool:
+    """Whether what was read of a content is of one state of it: no splice came in between, and no record is damaged."""
+    named = held.content.sections.get("named", {})
+    told = all(count <= int(named.get(blob, "0")) for blob, count in _bytes_named(held.there).items())
+    return told and are_apart(held.there)
+
+
 def lay(held: FileContent, request: SpliceFile, span: Span, *, first: bool) -> Laid:
     """The change of a content's records. `first`: the content is new, so nothing of it is stored yet."""
     after = laid(held.there, request.extents, span.size)
@@ -112,7 +119,7 @@ def lay(held: FileContent, request: SpliceFile, span: Span, *, first: bool) -> L
     old, new = _bytes_named(held.there), _bytes_named(after)
     stored = old if first else {blob: int(held.content.value("named", blob, "0")) for blob in old}
     named = {blob: stored.get(blob, 0) - old.get(blob, 0) + new.get(blob, 0) for blob in sorted({*old, *new})}
-    assert all(count >= 0 for count in named.values()), "no blob is named less than not at all"
+    assert all(count >= 0 for count in named.values()), "`is_of_one_state` has seen them"
     counted = 0 if first else int(held.content.value("content", "extents", "0"))
     return Laid(
         gone=tuple(key for key in sorted(before) if key not in records),

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.contents.extents import Extent, laid
 from chelonia.core.contents.uploads import BeginPut, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, ContentId, Dn, Guid, Ms, ObjectId, content_object
-from chelonia.core.metadata import StoredObject
+from chelonia.core.ids import (
+    PENDING_OBJECT,
+    ROOT,
+    BlobId,
+    ContentId,
+    Dn,
+    Guid,
+    Ms,
+    ObjectId,
+    RequestKey,
+    content_object,
+)
+from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ports.ahash import AHash, ChangeType, Element
 from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob
 from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
+from chelonia.librarian.metadata.elements import drop
 from chelonia.librarian.namespace import view
 from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent
@@ -29,7 +45,7 @@ from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import ADMIN, BARTENDER, HOUR, bench, everything, pieced, sound, spliced
+from tests.support.librarian import ADMIN, BARTENDER, HOUR, LIBRARIAN, Bench, bench, everything, pieced, sound, spliced
 from tests.support.paper import paper
 
 GUID = Guid("00000000-0000-4000-8000-00000000000f")
@@ -255,6 +271,56 @@ async def test_a_race_of_splices_leaves_one_order() -> None:
         seen = await sound(b)
         content = seen.objects[content_object(content_of(await b.stored(file)))]
         assert content.value("content", "splices") == "5"
+
+
+class _Between:
+    """An A-Hash before whose answer to what a content names of some blobs, once, something happens."""
+
+    def __init__(self, inner: AHash) -> None:
+        self.inner = inner
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        if self.meanwhile is not None and any(need.section == "named" for need in needed):
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return await self.inner.get(call, ids, needed)
+
+
+@asynccontextmanager
+async def between() -> AsyncIterator[tuple[Bench, _Between]]:
+    made: list[_Between] = []
+
+    def wrap(inner: AHash) -> AHash:
+        made.append(_Between(inner))
+        return made[-1]  # type: ignore[return-value]
+
+    async with bench(wrap=wrap) as b:
+        yield b, made[-1]
+
+
+async def test_a_splice_between_the_reads_of_another_is_only_another() -> None:
+    async with between() as (b, ahash):
+        file = await spliced(b, "f", Guid(""), 0, 7, 20)
+        ahash.meanwhile = lambda: spliced(b, "f", file, 0)
+        await spliced(b, "f", file, 0)
+        seen = await sound(b)
+        assert seen.objects[content_object(content_of(await b.stored(file)))].value("content", "splices") == "3"
+
+
+async def test_a_content_of_damaged_records_is_not_written_into_and_says_the_cure() -> None:
+    async with bench() as b:
+        file = await spliced(b, "f", Guid(""), 0, 7, 20)
+        obj = content_object(content_of(await b.stored(file)))
+        named = (await b.ahash.scan(LIBRARIAN, obj, "named")).items
+        lost = tuple(drop(obj, "named", blob) for blob, _ in named)
+        assert (await b.ahash.transact(LIBRARIAN, RequestKey(""), lost)).applied
+        with pytest.raises(CheloniaError) as refused:
+            await spliced(b, "f", file, 0)
+        assert "fsck" in refused.value.cause
 
 
 async def test_a_piece_is_no_file_and_another_name_no_excuse() -> None:
