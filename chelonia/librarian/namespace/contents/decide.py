@@ -66,7 +66,10 @@ def span_of(request: SpliceFile, size: int) -> Span:
     after = request.size if request.size >= 0 else max([0 if request.whole else size, *ends])
     if after < size:
         starts, ends = [*starts, after], [*ends, size]
-    return Span(min(starts, default=0), max(ends, default=0), after)
+    span = Span(min(starts, default=0), max(ends, default=0), after)
+    assert 0 <= span.at <= span.end, "what changes has a beginning, and ends behind it"
+    assert not request.extents or request.extents[-1].end <= after, "what is laid is within the size that comes of it"
+    return span
 
 
 def begins_anew(request: SpliceFile, span: Span) -> bool:
@@ -113,6 +116,7 @@ def is_of_one_state(held: FileContent) -> bool:
 
 def lay(held: FileContent, request: SpliceFile, span: Span, *, first: bool) -> Laid:
     """The change of a content's records. `first`: the content is new, so nothing of it is stored yet."""
+    assert first or all(e.at < span.end and span.at < e.end for e in held.there), "nothing is read but what changes"
     after = laid(held.there, request.extents, span.size)
     before = {} if first else dict(map(extent_record, held.there))
     records = dict(map(extent_record, after))
@@ -161,7 +165,7 @@ def splice(
     elements += _content(change, id_, _facts(file.id, span.size, splices), first=first)
     for blob in held.blobs:
         elements += _kept_or_gone(blob, change, id_, now, once=Guid(file.id) if first else None)
-    elements += _pieces(new, id_)
+    elements += _pieces(new, id_, Guid(file.id))
     own = {"id": id_, "splices": str(splices)}
     return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
 
@@ -183,11 +187,12 @@ def make(
     sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
     sections["states"] = {"size": str(span.size), "neededReplicas": str(begin.wanted)}
     if not span.size:
+        assert not new, "`check_pieces` has seen them: each has bytes, and a place"
         return [*elements, check(obj, version(0)), *put_all(obj, sections)]
     sections["content"] = {"id": content, "splices": "1"}
     elements += [check(obj, version(0)), *put_all(obj, sections)]
     elements += _content(change, content, _facts(guid, span.size, 1), first=True)
-    return _bounded(elements + _pieces(new, content), span)
+    return _bounded(elements + _pieces(new, content, guid), span)
 
 
 def _facts(file: str, size: int, splices: int) -> dict[str, str]:
@@ -200,6 +205,7 @@ def _content(change: Laid, content: ContentId, facts: Mapping[str, str], *, firs
     if change.extents > bounds.CONTENT_EXTENTS_MAX:
         cause = f"a file has at most {bounds.CONTENT_EXTENTS_MAX} extents; write it anew in one piece"
         raise CheloniaError(Kind.TOO_LARGE, subject=facts["file"], cause=cause)
+    assert not (first and change.gone), "of a new content nothing is taken away"
     obj = content_object(content)
     elements = [check(obj, version(0)) if first else check(obj, is_("content", "state", SEALED))]
     elements += put_all(obj, {"content": {**facts, "extents": str(change.extents)}, "extents": change.made})
@@ -219,7 +225,8 @@ def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms,
     return hand_over(blob, once, content) if once else []
 
 
-def _pieces(new: Sequence[NewBlob], content: ContentId) -> list[Element]:
+def _pieces(new: Sequence[NewBlob], content: ContentId, file: Guid) -> list[Element]:
+    assert all(each.facts.guid == file for each in new), "a piece is sealed for the file that it comes to"
     elements: list[Element] = []
     for each in new:
         elements += [*taken_blob(each), put(each.object, "blob", "content", content)]

@@ -12,14 +12,15 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from chelonia.core import bounds
 from chelonia.core.combining import combined_adler32
 from chelonia.core.contents.extents import Extent
-from chelonia.core.contents.parts import UploadedPart, UploadId, etag_of, listing_mark
+from chelonia.core.contents.parts import UploadedPart, UploadId, etag_of, listing_mark, parse_upload
 from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id
+from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id, content_object
 from chelonia.core.metadata import Sections, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
@@ -69,6 +70,7 @@ class Stored:
     def record(self) -> tuple[str, str]:
         """Property and value."""
         part = self.part
+        assert 1 <= part.number <= bounds.PARTS_MAX < 10**5, "5 digits keep parts in order"
         words = (self.blob, part.size, part.arrived_ms, part.etag, self.adler32 or "-", part.checksum)
         return part_key(part.number), " ".join(map(str, words if part.checksum else words[:-1]))
 
@@ -92,6 +94,10 @@ class Opened:
 
     content: StoredObject
 
+    def __post_init__(self) -> None:
+        """`opened` refuses any other; nothing here is said of one."""
+        assert self.fact("state") == OPEN, "an upload is open"
+
     def fact(self, name: str) -> str:
         """One fact of the header."""
         return self.content.value("content", name)
@@ -114,11 +120,11 @@ class Opened:
 
 def opened(content: StoredObject, begin: BeginPut | None = None, *, any_name: bool = False) -> Opened:
     """The upload, if it is open, and `begin`'s: of that owner, for that name, unless `any_name`. Raises: NOT_FOUND."""
-    found = Opened(content)
-    mine = begin is None or found.fact("owner") == begin.owner
-    if found.fact("state") != OPEN or not mine or (begin and not any_name and found.fact("ln") != str(begin.ln)):
+    owner, ln = content.value("content", "owner"), content.value("content", "ln")
+    mine = begin is None or (owner == begin.owner and (any_name or ln == str(begin.ln)))
+    if content.value("content", "state") != OPEN or not mine:
         raise CheloniaError(Kind.NOT_FOUND, subject="upload", cause=NO_UPLOAD)
-    return found
+    return Opened(content)
 
 
 # --- opening and giving up ------------------------------------------------------------------------------------------
@@ -129,6 +135,7 @@ def open_upload(
 ) -> list[Element]:
     """Open an upload. Raises: NO_PARENT, NOT_A_COLLECTION, BAD_REQUEST, TOO_LARGE."""
     begin = request.begin
+    assert content_object(parse_upload(upload)[1]) == obj, "an upload is called by the content that it will be"
     check_collection(within, request.key)
     sections = given_sections(begin.sections)
     if sum(len(props) for props in sections.values()) > bounds.UPLOAD_USER_METADATA_MAX:
@@ -195,6 +202,10 @@ class Before:
 
     record: str = ""
     blob: StoredObject | None = None
+
+    def __post_init__(self) -> None:
+        """Whoever leaves a record leaves its blob."""
+        assert bool(self.record) is (self.blob is not None), "a record and its blob come together"
 
 
 def check_checksum(number: int, checksum: str) -> None:
@@ -270,6 +281,7 @@ class Chosen:
             if each.part.size:
                 out[each.blob] = Extent(at, each.part.size, each.blob)
                 at += each.part.size
+        assert sum(extent.length for extent in out.values()) == self.size, "every part has its place, and one only"
         return out
 
 
@@ -304,6 +316,7 @@ def choose(request: SealUpload, stored: Mapping[int, Stored]) -> Chosen:
             cause = f"part {number} has {found.part.size} bytes; all but the last have at least {request.least}"
             raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
         parts.append(found)
+    assert all(one.part.number < other.part.number for one, other in pairwise(parts)), "`check_order` has seen them"
     text = " ".join(f"{each.part.number} {each.blob}" for each in parts)
     chosen = Chosen(tuple(parts), hashlib.sha256(text.encode()).hexdigest())
     if chosen.size > bounds.FILE_BYTES_MAX:
@@ -324,6 +337,7 @@ def clear_extents(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
 
 def begin_order(upload: Opened, chosen: Chosen) -> list[Element]:
     """From now on extents are laid for this order, where none are."""
+    assert not upload.fact("order"), "what was laid for another order is taken away first"
     free = (*_is_open(), unset("content", "order"), empty("extents"), version(upload.content.version))
     return [put(upload.content.id, "content", "order", chosen.digest, *free)]
 
@@ -346,6 +360,7 @@ def _is_open(order: str = "") -> tuple[Condition, ...]:
 def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot, guid: Guid, now: Ms) -> list[Element]:
     """Make a file of an upload whose extents are laid. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME."""
     begin, obj = request.begin, ObjectId(guid)
+    assert not begin.replaces, "what replaces a file makes no other"
     elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
     elements.append(put(slot.parent.id, "entries", slot.name, guid))
     entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, _for_file(upload, begin))
@@ -358,6 +373,7 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
     """Give a file the parts in place of what it has; it keeps its GUID, names and policy. Raises: NOT_FOUND,
     NOT_A_FILE."""
     file, kept = over.file, _for_file(upload, request.begin)
+    assert file.id == ObjectId(request.begin.replaces), "no other file is overwritten than the one that was read"
     if type_of(file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "seal", str(request.begin.ln), "the file to write is not there any more")
@@ -396,6 +412,7 @@ def _file(upload: Opened, chosen: Chosen, now: Ms) -> Sections:
 def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element]:
     """The content is the file's; its parts, and the blobs that no extent names, are left to the sweep."""
     obj = upload.content.id
+    assert upload.fact("order") == chosen.digest, "what is sealed is what was laid"
     facts = {
         "state": SEALED,
         "file": guid,

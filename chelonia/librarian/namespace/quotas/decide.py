@@ -54,11 +54,14 @@ class QuotaAccount:
     @property
     def record(self) -> str:
         """The value in the table."""
-        return f"{self.counter or _NONE} {self.counting or _NONE} {self.quota.bytes} {self.quota.files}"
+        value = f"{self.counter or _NONE} {self.counting or _NONE} {self.quota.bytes} {self.quota.files}"
+        assert parse_account(self.key, value) == self, "a quota is read as it was written"
+        return value
 
 
 def account_key(quota: Quota) -> str:
     """The property of a quota in the table."""
+    assert bool(quota.user) is not bool(quota.tree), "a quota is of a user or of a tree, never of both"
     return _USER + quota.user if quota.user else _TREE + quota.tree
 
 
@@ -68,7 +71,7 @@ def parse_account(key: str, value: str) -> QuotaAccount:
     kind, _, of = key.partition(" ")
     user, tree = (of, "") if kind + " " == _USER else ("", of)
     quota = Quota(Dn(user), Guid(tree), int(size), int(files))
-    if account_key(quota) != key or not of:
+    if not of or account_key(quota) != key:
         raise ValueError(f"no quota: {key} {value}")
     return QuotaAccount(quota, *("" if each == _NONE else each for each in (counter, counting)))
 
@@ -175,7 +178,9 @@ def accounts_of(table: Table, side: Held | None, trees: Trees) -> list[QuotaAcco
     keys = {_USER + side.owner}
     for parent in side.parents:
         keys |= {_TREE + tree for tree in trees.get(parent, ())}
-    return [table.accounts[key] for key in sorted(keys) if key in table.accounts]
+    found = [table.accounts[key] for key in sorted(keys) if key in table.accounts]
+    assert all(account.key in keys for account in found), "the table has each quota under its own key"
+    return found
 
 
 def resting(table: Table) -> list[Element]:
@@ -188,6 +193,7 @@ def resting(table: Table) -> list[Element]:
 
 def counted(table: Table, changes: Sequence[Change], trees: Trees) -> list[Element]:
     """What the changes add to the counters, on condition that there is room for it."""
+    assert len({change.file for change in changes}) == len(changes), "a file is as it was once, and once as it will be"
     size, files = dict[str, int](), dict[str, int]()
     for change in changes:
         for side, sign in ((change.before, -1), (change.after, 1)):
@@ -195,6 +201,7 @@ def counted(table: Table, changes: Sequence[Change], trees: Trees) -> list[Eleme
                 assert side is not None, "what is not there counts for no quota"
                 size[account.key] = size.get(account.key, 0) + sign * side.bytes
                 files[account.key] = files.get(account.key, 0) + sign * side.files
+    assert all(abs(more) <= len(changes) for more in files.values()), "a file counts once for a quota, or not at all"
     elements: list[Element] = []
     for key in sorted(size):
         account = table.accounts[key]

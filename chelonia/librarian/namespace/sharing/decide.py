@@ -46,6 +46,7 @@ def is_full(blob: StoredObject) -> bool:
 
 def shared(blobs: Sequence[StoredObject], owner: Owner, other: Owner, kind: str) -> list[Element]:
     """Have blobs be another's, too. Raises: NO_REPLICA, TOO_LARGE."""
+    assert owner != other, "nobody shares with himself"
     elements: list[Element] = []
     for blob in blobs:
         if not blob.exists:
@@ -82,6 +83,7 @@ def new_file(
 def over_file(request: CopyFile, source: StoredObject, content: ContentId, over: Overwritten, now: Ms) -> list[Element]:
     """Give a file the bytes in place of what it has; it keeps its GUID, names and policy. Raises: CONFLICT."""
     file = over.file
+    assert file.id != source.id, "`check_source` has seen it"
     if type_of(file) != TYPE_FILE:
         cause = "the file to write is not there any more; try again"
         raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
@@ -148,6 +150,10 @@ def copy_page(
     Args:
         named: bytes of each blob that the copy names with this page.
     """
+    assert {extent.blob for extent in extents} == {*map(blob_of, blobs)}, (
+        "what a page names is shared, and nothing else"
+    )
+    assert all(extent.length <= named[extent.blob] for extent in extents), "what is named sums up the extents"
     theirs, obj = content_of(source), content_object(content)
     elements = [check(source.id, version(source.version), change_id=EXPECT)]
     elements += [check(obj, is_("content", "state", COPYING))]

@@ -154,15 +154,21 @@ class Overwritten:
 
 def check_pending(pending: PendingUpload, slot: Slot) -> None:
     """Refuse to commit an upload that has lost its name. Raises: NOT_FOUND."""
-    holds = slot.reservation.partition(" ")[0] == pending.entry.id
-    if type_of(pending.entry) != TYPE_PENDING or not holds:
+    if type_of(pending.entry) != TYPE_PENDING or not _has_name(pending, slot):
         cause = "the upload's name was given up, superseded or has expired; begin again"
         raise CheloniaError(Kind.NOT_FOUND, "commitPut", pending.entry.id, cause)
+
+
+def _has_name(pending: PendingUpload, slot: Slot) -> bool:
+    """Whether a name is reserved for an upload still."""
+    return slot.reservation.partition(" ")[0] == pending.entry.id
 
 
 def commit_new(pending: PendingUpload, slot: Slot, new: NewBlob, now: Ms) -> list[Element]:
     """Turn a pending entry into a file under its reserved name."""
     entry = pending.entry
+    assert _has_name(pending, slot), "`check_pending` has seen it"
+    assert not pending.replaces, "what was begun over a file makes no other"
     elements = [check(entry.id, version(entry.version), is_("entry", "type", TYPE_PENDING))]
     elements += [drop(entry.id, "put", prop) for prop in sorted(entry.sections.get("put", {}))]
     given = entry.sections.get("timestamps", {})
@@ -198,6 +204,8 @@ def countable(new: NewBlob) -> list[Element]:
 def commit_over(pending: PendingUpload, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
     """Give the file that a pending entry replaces its new blob, and remove the pending entry."""
     entry = pending.entry
+    assert _has_name(pending, slot), "`check_pending` has seen it"
+    assert over.file.id == ObjectId(pending.replaces), "no other file is overwritten than the one it was begun over"
     elements = [erase(entry.id, version(entry.version)), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]
     return elements + overwrite(over, new, entry.sections, now)
 
@@ -206,6 +214,7 @@ def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, 
     """Swap a file's bytes in place; its states, modification time, and given `metadata` and `posix` follow.
 
     Raises: NOT_FOUND, NOT_A_FILE, CHECKSUM."""
+    assert ObjectId(new.facts.guid) == over.file.id, "a blob is the file's that names it"
     if type_of(over.file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
@@ -222,6 +231,7 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, CHECKSUM.
     """
     begin, guid = request.begin, new.facts.guid
+    assert not begin.replaces, "what replaces a file makes no other"
     elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
     elements.append(put(slot.parent.id, "entries", slot.name, guid))
     obj = ObjectId(guid)
