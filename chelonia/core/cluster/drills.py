@@ -115,17 +115,20 @@ def looked(drill: Drill, exposed: Mapping[int, int], now: Ms) -> str:
         return drill.looks
     if len(looks) >= bounds.DRILL_LOOKS_MAX:
         looks = looks[1::2]
-    return " ".join([*looks, f"{now - drill.began_ms}:{left}"])
+    look = f"{now - drill.began_ms}:{left}"
+    assert _look_in(look)[1] == {live: files for live, files in exposed.items() if files}, "a look is read as it was"
+    return " ".join([*looks, look])
 
 
 def looks_at(drill: Drill) -> tuple[tuple[int, dict[int, int]], ...]:
     """Milliseconds since it began, and files by copies left, of each look."""
-    found = []
-    for look in drill.looks.split():
-        ms, _, left = look.partition(":")
-        pairs = [each.split("=") for each in left.split(",") if each]
-        found.append((int(ms), {int(live): int(files) for live, files in pairs}))
-    return tuple(found)
+    return tuple(_look_in(look) for look in drill.looks.split())
+
+
+def _look_in(look: str) -> tuple[int, dict[int, int]]:
+    ms, _, left = look.partition(":")
+    pairs = [each.split("=") for each in left.split(",") if each]
+    return int(ms), {int(live): int(files) for live, files in pairs}
 
 
 class DrillStatus(msgspec.Struct, frozen=True):

@@ -94,10 +94,21 @@ TRANSITIONS: dict[tuple[ReplicaState, Cause], ReplicaState] = {
 }
 """Every legal change of a stored state. `offline` is a view and `deleted` is final, so neither has a row."""
 
+assert not {_S.OFFLINE, _S.DELETED} & {state for state, _ in TRANSITIONS}, "a view is not stored, and an end is one"
+assert _S.OFFLINE not in TRANSITIONS.values(), "a view is not stored"
+assert all(after in PROVEN for (_, cause), after in TRANSITIONS.items() if cause is _E.VERIFIED), "verified is proven"
+assert all(after not in PROVEN for (_, cause), after in TRANSITIONS.items() if cause is _E.DAMAGED), "damaged is not"
+_CHANGES: Final = frozenset((state, after) for (state, _), after in TRANSITIONS.items())
+
 
 def next_state(state: ReplicaState, cause: Cause) -> ReplicaState | None:
     """The state after `cause`, or None when that cannot happen to a replica in `state`."""
     return TRANSITIONS.get((state, cause))
+
+
+def may_become(state: ReplicaState, after: ReplicaState) -> bool:
+    """Whether anything can happen to a replica in `state` that leaves it in `after`."""
+    return (state, after) in _CHANGES
 
 
 class Checksums(msgspec.Struct, frozen=True):

@@ -160,7 +160,10 @@ def unsafe(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding], scen
             "many as it should have, and room for another on a Shepherd that has none: name another Shepherd, or store "
             "such a file (chelonia put --replicas 3)"
         ]
-    return [*_too_exposed(order, shepherd, held), *_too_small(shepherd, held, scene)]
+    found = [*_too_exposed(order, shepherd, held), *_too_small(shepherd, held, scene)]
+    assert found or all(item.elsewhere for item in held), "no file is left without a verified copy elsewhere"
+    assert found or len(held) <= order.files_max, "no more is exposed than was allowed"
+    return found
 
 
 def _too_exposed(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding]) -> list[str]:
@@ -267,15 +270,34 @@ class DrillView:
 def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettings) -> Drill:
     """The drill that begins at `made.began_ms`, after the `last` one."""
     until = Ms(made.began_ms + duration_ms(order, settings))
+    deadline = Ms(until + order.within_ms)
+    assert order.action is not DrillAction.STOP, "a stop begins nothing"
+    assert made.began_ms <= until < deadline, "`check_order` has seen it: the harm ends by itself, and is healed then"
     return replace(
         made, number=last.number + 1, action=order.action, stage=DrillStage.RUNNING, by=order.by,
-        until_ms=until, deadline_ms=Ms(until + order.within_ms),
+        until_ms=until, deadline_ms=deadline,
     )  # fmt: skip
 
 
 def progressed(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     """The drill after a look at it. Where `recalled_ms` is newly set its Shepherd is to be told to answer."""
     assert drill.running, "a drill that has ended does not go on"
+    after = _looked_at(drill, seen, now)
+    _check_progress(drill, after)
+    return after
+
+
+def _check_progress(before: Drill, after: Drill) -> None:
+    """What a look at a drill never does, whatever is seen and whichever way the clock goes."""
+    for was, now in zip((before.noticed_ms, before.recalled_ms), (after.noticed_ms, after.recalled_ms), strict=True):
+        assert was in (0, now), "what has been seen stays seen, when it was"
+    assert after.touched >= before.touched, "what was found exposed was exposed"
+    assert after.running or after.ended_ms, "what has ended has done so at a time"
+    assert after.stage is not DrillStage.HEALED or not after.why, "who called it off is told so"
+    assert after.stage is not DrillStage.LATE or after.why, "what is late is told why"
+
+
+def _looked_at(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     looks = looked(drill, seen.exposed, now)
     drill = replace(drill, touched=max(drill.touched, seen.touched), looks=looks)
     drill = _silence(drill, seen, now) if drill.action is DrillAction.SILENCE else _corruption(drill, seen, now)
@@ -346,10 +368,15 @@ def stored_drill(record: StoredObject) -> Drill:
 
 def storing(drill: Drill) -> list[Element]:
     """The change that stores a drill in the place of the one before."""
-    elements = []
-    for name in Drill.__struct_fields__:
-        value = getattr(drill, name)
-        text = str(value.value if isinstance(value, DrillAction | DrillStage) else value)
-        kept = text not in ("", "0")
-        elements.append(put(REPAIR_OBJECT, DRILL, name, text) if kept else drop(REPAIR_OBJECT, DRILL, name))
-    return elements
+    texts = {name: _text(getattr(drill, name)) for name in Drill.__struct_fields__}
+    kept = {name: text for name, text in texts.items() if text}
+    assert stored_drill(StoredObject(REPAIR_OBJECT, 1, {DRILL: kept})) == drill, "a drill is read as it was written"
+    return [
+        put(REPAIR_OBJECT, DRILL, name, text) if text else drop(REPAIR_OBJECT, DRILL, name)
+        for name, text in texts.items()
+    ]
+
+
+def _text(value: object) -> str:
+    """What is stored of one fact of a drill, "" for nothing: no number is."""
+    return str(value.value if isinstance(value, DrillAction | DrillStage) else value or "")

@@ -239,13 +239,26 @@ def judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVe
     what it does not know of that has been deleted. The date is somebody's clock, so it decides only where nothing tells
     what has been deleted: of all that a transact has named that is known one by one, but for snapshots."""
     verdict = _judge(record, known, basis)
-    if basis.rebuilt_ms is None or verdict not in TAKEN_IN:
+    _check_verdict(verdict, record, known, basis)
+    if basis.rebuilt_ms is None or verdict not in TAKEN_IN or record.facts is None:
         return verdict
-    assert record.facts is not None
     told = record.committed and basis.sure and verdict is not RecordVerdict.SNAPSHOT
     if (record.facts.created_ms >= basis.rebuilt_ms and not told) or type_of(known.file) == TYPE_TRASHED:
         return RecordVerdict.DELETED
     return verdict if basis.sure or verdict is RecordVerdict.SNAPSHOT else RecordVerdict.SHELTERED
+
+
+def _check_verdict(verdict: RecordVerdict, record: ReplicaRecord, known: RecordContext, basis: Basis) -> None:
+    """What no record ever comes to, whatever it says."""
+    facts = record.facts
+    if facts is None or verdict not in TAKEN_IN:
+        assert verdict not in TAKEN_IN, "what cannot be read becomes nothing"
+        return
+    assert not known.blob.exists, "a blob is taken in once"
+    assert not known.deleted or of_snapshot(facts), "what was deleted stays so"
+    assert record.committed or verdict is not RecordVerdict.VERSION, "what nobody committed displaces nothing"
+    named = verdict is not RecordVerdict.SHELTERED
+    assert not named or genuine(facts, basis.record_key), "what the cluster has not sealed names nothing"
 
 
 def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVerdict:
@@ -354,6 +367,8 @@ def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -
     """A file of the snapshot has other bytes since. The old blob stays, as one that no file names: a copy by reference
     may have it, known to the snapshot or not."""
     file, new = known.file, NewBlob(facts, (location,))
+    assert type_of(file) == TYPE_FILE, "`judge` has seen it"
+    assert not content_of(file), "which bytes of a file a piece is cannot be told"
     elements = [check(file.id, version(file.version)), *make_blob(new), *dropped(file)]
     elements += [drop(file.id, "blobs", ordinal) for ordinal in file.sections.get("blobs", {})]
     elements.append(put(file.id, "blobs", FIRST_ORDINAL, facts.blob))
@@ -362,6 +377,7 @@ def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -
     for blob in known.current:
         if len(owners_of(blob)) > 1:
             elements += leave_blob(blob, Guid(file.id), "replaced", facts.created_ms)
+    assert all(element.section != "erase" for element in elements), "a rebuild orders nothing to be erased"
     return elements
 
 

@@ -55,6 +55,10 @@ class Balance:
     even_out: bool
     relieved: Mapping[ServiceId, int]
 
+    def __post_init__(self) -> None:
+        """What is even is left alone, whoever is asked first."""
+        assert self.hysteresis >= 0, "disks that are equally full are even"
+
     def fullness(self, node: NodeHealth) -> float:
         """The used share of a node's space once all that was moved is off it."""
         total = node.view.total_bytes
@@ -94,6 +98,8 @@ def move(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, balance: Bala
     for target in nodes.fleet.choose(demand, Chance(blob).uniform):
         assert target not in held, "two copies on one Shepherd are one"
         if own.draining or _better(worst.shepherd, target, others, nodes, balance):
+            back = not own.draining and _better(target, worst.shepherd, others, nodes, balance)
+            assert not back, "a move and its reverse are never both wanted"
             return BalanceMove(Copy(plan.homes, target), worst.shepherd)
     return None
 

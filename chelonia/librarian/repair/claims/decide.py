@@ -78,6 +78,7 @@ class Arrivals:
         if mark is None:
             return _Mark(here, now)
         grown, passed_ms = here - mark.counted, now - mark.since_ms
+        assert passed_ms >= 0, "time here never goes back"
         soon = RENEWALS * passed_ms < self._claim_ms
         return mark if soon or grown <= 0 or grown * 1000 < rate * passed_ms else _Mark(here, now, due=True)
 

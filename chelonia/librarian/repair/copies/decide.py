@@ -106,6 +106,7 @@ class Copies:
 
     def start(self, job: CopyJob) -> None:
         """Let a claimed copy run."""
+        assert job.target.reference not in self._running, "a copy begins once"
         self._running[job.target.reference] = job, asyncio.create_task(self._run(job))
 
     def drop(self, job: CopyJob) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
-from chelonia.core.cluster.replicas import PROVEN, Location, Readable, ReplicaState, readable
+from chelonia.core.cluster.replicas import PROVEN, Location, Readable, ReplicaState, may_become, readable
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import NodeView
@@ -122,6 +122,11 @@ class Copy:
     sources: tuple[Location, ...]
     target: ServiceId
 
+    def __post_init__(self) -> None:
+        """Whoever copies goes by it, whatever it was made for."""
+        assert self.sources, "a copy is made of a verified one"
+        assert all(source.shepherd != self.target for source in self.sources), "no copy where there is one"
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -205,6 +210,7 @@ def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
     sure = {location.shepherd for location in plan.witnesses if location in answered}
     enough = len(sure) >= max(plan.wanted, 1)
     stand = tuple(r for r in plan.removals if enough or (sure and r.reason == EXPIRED))
+    assert sure or not stand, "nothing goes for copies of which none has answered"
     return replace(plan, copies=(), marks=(), removals=stand)
 
 
@@ -273,11 +279,16 @@ def _check_plan(planned: BlobPlan, blob: BlobView) -> None:
     leaving = {removal.location for removal in planned.removals}
     assert len({*targets}) == len(targets), "one copy on a Shepherd"
     assert held.isdisjoint(targets), "no copy where there is one"
-    assert all(copy.sources for copy in planned.copies), "a copy is made of a verified one"
     assert planned.short >= 0, "no more copies are made than lack"
     assert not leaving or planned.witnesses, "what is removed rests on a verified copy"
     assert leaving.isdisjoint(planned.witnesses), "what a removal rests on stays"
+    if leaving - {removal.location for removal in planned.removals if removal.reason == EXPIRED}:
+        assert len(nodes_of(planned.witnesses)) >= max(planned.wanted, 1), "what has come goes only while enough stay"
     assert sum(mark.state is _S.THIRDWHEEL for mark in planned.marks) <= 1, "one surplus copy at a time"
+    if planned.marks:
+        states = {replica.location: replica.state for replica in blob.replicas}
+        assert all(may_become(states[mark.location], mark.state) for mark in planned.marks), "along the one table"
+        assert leaving.isdisjoint(mark.location for mark in planned.marks), "what is marked stays for now"
 
 
 @dataclass(slots=True)

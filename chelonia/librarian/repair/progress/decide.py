@@ -53,6 +53,8 @@ class RepairRound:
 
     def took(self, last: str) -> None:
         """The page after `after` was read, up to `last` ("": it was the last one)."""
+        assert not self.read, "what was read is not read again, unless it was left"
+        assert not last or last > self.after, "a page goes on behind the one before"
         if self.after in self._pages:
             self._pages[self.after].upto = max(self._pages[self.after].upto, last or END)
         self.after = last or END
@@ -96,6 +98,7 @@ class RepairRound:
             return False
         _, self.after = heappop(self._left)
         page = self._pages[self.after]
+        assert page.upto, "a page that was left was read to its end"
         self.read, self._until, page.left = False, page.upto, None
         if not page.open:
             del self._pages[self.after]

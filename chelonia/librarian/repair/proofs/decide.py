@@ -23,7 +23,9 @@ def needed(plan: BlobPlan) -> bool:
 
 def asked(plan: BlobPlan) -> tuple[Location, ...]:
     """The copies that answer for each other: those that stay, and the good ones that go."""
-    return (*plan.witnesses, *(removal.location for removal in plan.removals if removal.reason == SURPLUS))
+    out = (*plan.witnesses, *(removal.location for removal in plan.removals if removal.reason == SURPLUS))
+    assert len({*out}) == len(out), "nobody answers twice: what goes does not vouch for itself"
+    return out
 
 
 def spans(size: int, draw: Callable[[], float]) -> tuple[ByteRange, ...]:
