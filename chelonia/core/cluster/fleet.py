@@ -196,6 +196,7 @@ class _Taken:
         while True:
             at, mark = _locate(domain.upto, self._off(domain), mark)
             under = domain.below[at]
+            assert 0 <= mark < under.weight, "who takes nothing is not drawn"
             if isinstance(under, _Leaf):
                 return under
             domain = under

@@ -89,5 +89,6 @@ def common_prefix(path: str, prefix: str, delimiter: str) -> str:
 
 def beyond(text: str) -> bytes:
     """The lowest bytes above every text that begins with `text`, which is not empty: no byte of UTF-8 is 255."""
+    assert text, "everything begins with nothing"
     data = text.encode()
     return data[:-1] + bytes((data[-1] + 1,))

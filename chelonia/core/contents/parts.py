@@ -26,7 +26,9 @@ _BETWEEN = "\x01"
 def upload_id(opened: Ms, content: ContentId) -> UploadId:
     """The name of an upload."""
     assert 0 <= opened < 10**13, "13 digits keep the order of opening"
-    return UploadId(f"{opened:013d}.{content}")
+    upload = UploadId(f"{opened:013d}.{content}")
+    assert parse_upload(upload) == (opened, content), "an upload is found by its name"
+    return upload
 
 
 def parse_upload(upload: str) -> tuple[Ms, ContentId]:

@@ -25,6 +25,7 @@ SECTION: Final = "summaries"
 NAMES_MAX: Final = 16
 """A file with more names has no summaries: each change of it would write all of them."""
 GUID_WORD: Final = 0
+WORDS: Final = 14
 COMMON_WORD: Final = 7
 """Mode, uid, gid, links, wanted and rights, with their blanks: mostly the same of all files of a page."""
 MARK_USER: Final = "u"
@@ -52,7 +53,9 @@ def summary_of(file: StoredObject) -> str:
         known.mode, known.uid, known.gid, known.links, known.wanted,
     )  # fmt: skip
     rights = rights_of(known.owner, file.sections.get("policy", {}))
-    return f"{file.id} {marks} {' '.join(map(str, numbers))} {rights} {known.etag}"
+    summary = f"{file.id} {marks} {' '.join(map(str, numbers))} {rights} {known.etag}"
+    assert summary.count(" ") == WORDS - 1, "a summary is read word by word"
+    return summary
 
 
 def rights_of(owner: str, policy: Mapping[str, str]) -> str:

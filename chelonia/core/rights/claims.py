@@ -83,7 +83,15 @@ def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: i
     if not scopes:
         known = ", ".join(f"{name}:/path" for name in (_WLCG if is_wlcg else _SCITOKENS))
         raise _refused("scope", f"it names no path of this storage; it takes {known}")
+    _check_scopes(scopes, organisation)
     return Claimed(subject, groups, scopes)
+
+
+def _check_scopes(scopes: Scopes, organisation: Organisation) -> None:
+    """What no token ever comes to, whatever its issuer says."""
+    base = parse_ln(organisation.base_path).parts
+    assert all(scope.path[: len(base)] == base for scope in scopes), "nothing is reached but what is its issuer's"
+    assert {action for scope in scopes for action in scope.actions} <= {*_EVERYTHING}, "no rights are given by one"
 
 
 def _check_times(claims: Mapping[str, Any], now_s: int) -> None:

@@ -55,6 +55,7 @@ class FreezeDetector:
         assert limit_ms > 0, "no sign comes in no time"
         self.heard_ms, self._limit_ms, self._worked_ns, self.still = now_ms, limit_ms, -1, False
         self._due_ms, self._early = now_ms + int(SIGNS_MISSED * sign_ms(limit_ms)), True
+        assert now_ms <= self._due_ms <= now_ms + limit_ms, "a sign is missed before it has been too long"
 
     def _look_ms(self) -> int:
         return min(LOOK_MS, self._limit_ms // 4)
@@ -83,5 +84,6 @@ class FreezeDetector:
         elif worked_ns != self._worked_ns and now_ms < self.heard_ms + self._limit_ms + BUSY_MS:
             self._worked_ns, self._due_ms = worked_ns, now_ms + max(1, self._look_ms())
         else:
+            assert now_ms >= self.heard_ms + self._limit_ms - self._look_ms(), "nobody is still who has time for a sign"
             return True
         return False

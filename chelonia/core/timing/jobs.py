@@ -111,14 +111,17 @@ class Jobs:
 
     def __init__(self, clock: Clock, jobs: Iterable[Job] = ()) -> None:
         self._clock = clock
-        self._jobs = list(jobs)
+        self._jobs: list[Job] = []
         self._group: asyncio.TaskGroup | None = None
+        for job in jobs:
+            self.add(job)
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs)
 
     def add(self, job: Job) -> None:
         """Keep this job, too."""
+        assert all(job.name != other.name for other in self._jobs), f"another job is called {job.name}"
         self._jobs.append(job)
         if self._group is not None:
             self._group.create_task(self._keep(job))

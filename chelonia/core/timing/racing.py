@@ -54,6 +54,7 @@ class Race(Generic[K, T]):
 
         Returns: the first begun of those that have ended; None: all were silent for so long.
         """
+        assert self.running or pause_ms is not None, "nobody is waited for for ever"
         done = next((task for task in self.running if task.done()), None)
         if done is None:
             await self._wait(pause_ms)
@@ -61,6 +62,7 @@ class Race(Generic[K, T]):
         return (self.running.pop(done), done) if done is not None else None
 
     async def _wait(self, pause_ms: int | None) -> None:
+        assert self._over is None, "whoever began them waits for them, and nobody else"
         over = self._over = asyncio.get_running_loop().create_future()
         timer = self._clock.call_later(pause_ms, self._tell) if pause_ms is not None else None
         try:
