@@ -54,3 +54,4 @@ class MasterWord:
         self._quickest_ms, self._heard_ms = min(self._quickest_ms + drift_ms, took_ms), now_ms
         if now_ms >= self.listening_ms:
             self.left_ms = max(self.left_ms, now_ms - (took_ms - self._quickest_ms))
+        assert self.left_ms <= now_ms, "no word is heard before it has left"

@@ -37,4 +37,6 @@ class TermGrant:
         told = lease_ms > self._promised_ms or (lease_ms < self._promised_ms and now_ms >= self._long_until_ms)
         if told:
             self._promised_ms = lease_ms
+        assert lease_ms <= self._promised_ms, "nothing is granted for longer than is written down"
+        assert self._long_until_ms <= now_ms + self._promised_ms, "who starts anew is bound for as long as any grant"
         return lease_ms, told

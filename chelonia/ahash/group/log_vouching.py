@@ -127,7 +127,9 @@ def encode_mark(mark: TermMark) -> bytes:
     base = mark.base
     past = [(each.term, each.replica, each.run, each.sequence) for each in mark.past]
     fields = (mark.term, mark.replica, mark.first, base.term, base.replica, base.sequence, mark.run, past)
-    return MARK_TAG + _ENCODER.encode(fields)
+    data = MARK_TAG + _ENCODER.encode(fields)
+    assert decode_mark(data) == mark, "a mark is read as it was written"
+    return data
 
 
 def decode_mark(data: bytes) -> TermMark:

@@ -44,6 +44,10 @@ class Quorum:
 
     sets: tuple[tuple[int, ...], ...]
 
+    def __post_init__(self) -> None:
+        """Of an empty set nobody is a majority, so nothing would ever be decided."""
+        assert all(self.sets or ((),)), "somebody decides"
+
     def voters(self) -> tuple[int, ...]:
         """Every replica whose word counts, in order."""
         return tuple(sorted({voter for voters in self.sets for voter in voters}))
@@ -176,7 +180,9 @@ def check_successor(old: Membership, new: Membership) -> None:
 def encode(record: Membership) -> bytes:
     """The record as it stands in the store. Layout: docs/formats/replication.md."""
     members = [(member.replica, member.dn, member.address, member.voter) for member in record.members]
-    return RECORD_TAG + _ENCODER.encode((record.number, members, record.next_replica, record.former))
+    data = RECORD_TAG + _ENCODER.encode((record.number, members, record.next_replica, record.former))
+    assert decode(data) == record, "a record is read as it was written"
+    return data
 
 
 def decode(data: bytes) -> Membership:

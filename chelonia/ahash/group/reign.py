@@ -52,4 +52,6 @@ class Reign:
     def beat(self, sent_ms: int, lease_ms: int) -> Beat:
         """A word of its master; with `sent_ms` 0 it only tells what is durable."""
         mark = self.mark
+        assert self.told <= self.watermark.durable, "nothing is told to be durable that is not"
+        assert self.opened_ms is not None or not self.told, "of a term that is not open nothing is durable"
         return Beat(sent_ms, mark.term, mark.first, mark.base, self.told, self.watermark.last, lease_ms)

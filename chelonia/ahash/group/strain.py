@@ -55,6 +55,7 @@ class ReplicaStrain:
             and times * self.pace.lease_ms < self.pace.lease_ms + BORNE_TIMES * borne[-STRAIN_TIMES]
         ):
             times *= 2
+        assert times <= bounds.LEASE_STRETCH_MAX, "nobody is bound for longer than who starts anew waits"
         return times
 
     def lease_ms(self, now_ms: int) -> int:

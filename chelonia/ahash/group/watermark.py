@@ -44,6 +44,7 @@ class Watermark:
         assert token.term == self._term, f"a commit of term {token.term} in term {self._term}"
         assert sequence == self._last + 1, f"commit {sequence} after {self._last}"
         place = (token.file, token.offset)
+        assert self._held.get(self._own, place) <= place, "a log grows"
         self._last = sequence
         self._pending.append((sequence, place, now_ms))
         self._held[self._own] = place
@@ -88,3 +89,4 @@ class Watermark:
         while agreed is not None and self._pending and self._pending[0][1] <= agreed:
             self._durable = self._pending.popleft()[0]
         assert self._durable <= self._last, "what is not committed is not durable"
+        assert len(self._pending) == self._last - max(self._durable, self._first - 1), "what is not durable waits"

@@ -27,6 +27,7 @@ ACCESS: Final[dict[tuple[str, str], tuple[Role, ...]]] = {
     if row.roles is not EVERYONE
 }
 """The operations that are not for everyone, by service and name on the wire, and the roles that may call each."""
+assert all(ACCESS.values()), "an operation that nobody may call is none"
 
 
 def check_access(call: Call, service: str, operation: str) -> None:

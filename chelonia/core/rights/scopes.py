@@ -19,6 +19,7 @@ READING: Final = (Action.READ,)
 ADDING: Final = (Action.ADD_ENTRY,)
 CHANGING: Final = (Action.ADD_ENTRY, Action.REMOVE_ENTRY, Action.DELETE, Action.MODIFY_METADATA)
 """What a token may at most say; policies and states are never changed by one."""
+assert {Action.MODIFY_POLICY, Action.MODIFY_STATES}.isdisjoint((*READING, *ADDING, *CHANGING)), "not by a token"
 
 
 class Scope(msgspec.Struct, frozen=True):
