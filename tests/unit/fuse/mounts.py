@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from msgspec import structs
 
 from chelonia.core.caller import Call
@@ -19,6 +20,7 @@ from chelonia.core.ports.files import Arrived, Files, Listed, Look, Looked, Name
 from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
+from chelonia_fuse import behind, committing
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache
@@ -30,6 +32,7 @@ from chelonia_fuse.reading import CopyReader
 from tests.support.files import MemoryFiles
 
 WHO = Dn("/CN=joe")
+HOUR_S = 3600.0
 OWNER = Owner(1000, 100)
 
 
@@ -84,6 +87,15 @@ class Network:
         assert len(data) == size
         self.sent_bytes += size
         return self.twin.arrive(placed, data)
+
+
+def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses take no time; and however slow the machine is, files made one after the other are many, each is young
+    when it is closed, and no commit is late."""
+    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(behind, "LINGER_S", 0.0)
+    for name in ("YOUNG_S", "MANY_S", "LATE_S"):
+        monkeypatch.setattr(behind, name, HOUR_S)
 
 
 def _summarised(page: Listed) -> Listed:

@@ -16,21 +16,20 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
 from chelonia.core.values import replace
-from chelonia_fuse import behind, committing, filesystem
+from chelonia_fuse import behind, filesystem
 from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
 from chelonia_fuse.journal import JournalRecord
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
 from tests.support.files import MemoryFiles
 from tests.support.polling import poll_async
-from tests.unit.fuse.mounts import OWNER, WHO, Network, Trial, mounted
+from tests.unit.fuse.mounts import OWNER, WHO, Network, Trial, mounted, without_haste
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
-    monkeypatch.setattr(behind, "LINGER_S", 0.0)
+    without_haste(monkeypatch)
 
 
 @pytest.fixture

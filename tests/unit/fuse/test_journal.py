@@ -18,10 +18,10 @@ from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
-from chelonia_fuse import behind, committing, journal
+from chelonia_fuse import journal
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from tests.support.files import MemoryFiles
-from tests.unit.fuse.mounts import WHO, Trial, mounted
+from tests.unit.fuse.mounts import WHO, Trial, mounted, without_haste
 from tests.unit.fuse.test_behind import NEW, held, many, slow_disk, young_as_the_clock_says
 
 RECORD = JournalRecord("6d4a", "/lab/f", "6d4a-0", 0, 5, 0, False, ((0, 5),), ((0, 5),), {"mode": 420}, "e1")
@@ -34,8 +34,7 @@ FRAME = bytes.fromhex("a30000000500000013f03e66")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
-    monkeypatch.setattr(behind, "LINGER_S", 0.0)
+    without_haste(monkeypatch)
 
 
 @pytest.fixture
