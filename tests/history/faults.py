@@ -50,12 +50,14 @@ class Torment:
     done: list[Fault] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Hit in turn, each time until clients are answered again; ends with a whole A-Hash."""
+        """Hit in turn, each time until clients are answered again, in each way at least once; ends with a whole
+        A-Hash."""
         chance = random.Random(self.seed)
         acts = (self._kill, self._freeze, self._freeze_and_kill, self._lose_disk)
-        for what in itertools.cycle(acts if len(self._instances()) > 1 else acts[:-1]):
+        acts = acts if len(self._instances()) > 1 else acts[:-1]
+        for what in itertools.cycle(acts):
             await asyncio.sleep(self.every_s * (0.5 + chance.random()))
-            if not self.watch.go_on():
+            if not self.watch.go_on() and len(self.done) >= len(acts):
                 return
             [victim] = chance.sample(range(len(self._instances())), 1)
             begin = self.now_ns()

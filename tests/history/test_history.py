@@ -17,6 +17,7 @@ from tests.history.broken import Mistakes
 from tests.history.porcupine import Judgement
 from tests.history.recorder import Plan
 from tests.history.records import Fault, History, Model, Op, Operation, Outcome
+from tests.support.polling import poll_async
 
 # The first of these tests builds the checker, which takes a minute where Go has built nothing yet.
 pytestmark = pytest.mark.timeout(400)
@@ -158,4 +159,8 @@ async def test_recorded_keys_are_deleted_where_they_would_stay(tormented: Cluste
         before = (await ports.ahash.status(Call().strongly())).objects_estimate
         quiet = run.Target(target.urls, target.tls, no_faults)
         await run.record(quiet, Plan(uuid.uuid4().hex[:12], key_operations=20), 1.0, clean=True)
-        assert (await ports.ahash.status(Call().strongly())).objects_estimate == before
+
+        async def as_before() -> bool:
+            return (await ports.ahash.status(Call().strongly())).objects_estimate == before
+
+        await poll_async(as_before, what="no key is left")

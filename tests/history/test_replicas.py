@@ -112,7 +112,7 @@ async def test_a_master_that_dies_with_what_it_alone_had_breaks_no_promise(check
 async def test_acknowledging_before_the_watermark_is_caught(checker: Path, tmp_path: Path) -> None:
     """What a master acknowledged alone goes with it; on a busy machine it may have acknowledged nothing, so again."""
     async with group_of(tmp_path, "early") as (group, how):
-        for turn in range(3):
+        for turn in range(6):
             await recorded(group, how, tmp_path / f"{turn}.jsonl", leave_alone, 1)
             verdict = await asyncio.to_thread(porcupine.check, checker, tmp_path / f"{turn}.jsonl")
             if verdict.judgement is Judgement.NOT_LINEARIZABLE:
