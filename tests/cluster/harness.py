@@ -165,7 +165,7 @@ class Cluster:
         for node in self.by_hand.values():
             node.terminate()
         for node in self.by_hand.values():
-            node.wait(deadline)
+            node.wait(deadline * patience())
         self.by_hand.clear()
         if process is None:
             return 0
@@ -451,7 +451,7 @@ class Cluster:
         parts = urlsplit(url)
         assert parts.port is not None
         with (
-            socket.create_connection(("127.0.0.1", parts.port), timeout) as plain,
+            socket.create_connection(("127.0.0.1", parts.port), timeout * patience()) as plain,
             self.context(who).wrap_socket(plain, server_hostname="localhost") as secured,
         ):
             yield secured

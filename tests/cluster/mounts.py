@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.harness import Cluster
+from tests.support.polling import patience
 
 
 @dataclass
@@ -48,10 +49,11 @@ class Mount:
         subprocess.run(["fusermount3", "-u", "-z", str(self.path)], check=True)
 
     def end(self) -> None:
-        done = subprocess.run(self.chelonia("umount", str(self.path)), capture_output=True, text=True, timeout=60)
+        argv = self.chelonia("umount", str(self.path))
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * patience())
         assert done.returncode == 0, done.stderr
         assert self.process is not None
-        assert self.process.wait(30) == 0, self.log()
+        assert self.process.wait(30 * patience()) == 0, self.log()
 
     def abandon(self) -> None:
         if self.process is not None and self.process.poll() is None:

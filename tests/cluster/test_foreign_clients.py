@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.harness import Cluster
 from tests.cluster.load import fetch, put, turl_for_put
 from tests.cluster.test_tickets import turl_for_get
+from tests.support.polling import patience
 
 pytestmark = pytest.mark.capability("command:curl")
 
@@ -22,7 +23,8 @@ def curl(cluster: Cluster, *arguments: str, who: str = "user") -> subprocess.Com
     """Run curl as a caller; `-w` puts the status behind the body."""
     files = cluster.files(who)
     identity = ["--cert", str(files.cert), "--key", str(files.key)] if files.cert else []
-    command = ["curl", "--silent", "--show-error", "--max-time", "20", "--capath", str(cluster.ca_dir), *identity]
+    longest = str(round(20 * patience()))
+    command = ["curl", "--silent", "--show-error", "--max-time", longest, "--capath", str(cluster.ca_dir), *identity]
     return subprocess.run([*command, *arguments], capture_output=True, check=False)
 
 

@@ -8,7 +8,7 @@ import pytest
 from chelonia.core import bounds
 from tests.cluster import replicas
 from tests.cluster.replicas import Trial
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.support.replica_group import ReplicaGroup
 
 
@@ -22,7 +22,7 @@ async def test_what_was_acknowledged_outlives_faults(tmp_path: Path) -> None:
             trial, [replicas.kill_master, replicas.kill_all, replicas.freeze_the_elected, replicas.lose_a_disk]
         )
         assert trial.acknowledged > 300
-        assert max(trial.killed_ms) < 10_000, "a bound for busy machines; make replicas measures"
+        assert max(trial.killed_ms) < 10_000 * patience(), "seconds, and not a minute; make replicas measures"
     finally:
         await group.close()
 
@@ -39,7 +39,7 @@ async def test_replicas_on_other_continents_elect_a_master_and_keep_it(tmp_path:
         await poll_async(lambda: _writes_under_one_master(group, trial), 90, what="a term without a needless end")
         await trial.judge()
         away = (await group.status(1))["round_trip_ms"]
-        assert 180 <= min(each for each in away.values() if each is not None) <= 280
+        assert 180 <= min(each for each in away.values() if each is not None) <= 280 * patience()
     finally:
         await group.close()
 

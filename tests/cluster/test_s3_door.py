@@ -23,6 +23,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.cluster.harness import Cluster
+from tests.support.polling import patience
 
 COMMAND = str(Path(sys.executable).parent / "chelonia")
 DATA = os.urandom(3_000_000)
@@ -31,7 +32,7 @@ DATA = os.urandom(3_000_000)
 def run(cluster: Cluster, *words: str, who: str = "user") -> list[dict[str, Any]]:
     """What the command tells programs."""
     command = [COMMAND, "--cluster", str(cluster.root / "cluster.json"), "--as", who, "--json", *words]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60 * patience())
     assert done.returncode == 0, done
     told = json.loads(done.stdout)
     return list(told["results"] if isinstance(told, dict) else told)
@@ -301,7 +302,7 @@ def test_a_url_that_was_signed_works_without_a_key(cluster: Cluster, s3: Any, bu
     def ask(method: str, url: str, body: bytes = b"") -> tuple[int, bytes]:
         parts = urlsplit(url)
         connection = http.client.HTTPSConnection(
-            "localhost", parts.port, context=cluster.context("anonymous"), timeout=30
+            "localhost", parts.port, context=cluster.context("anonymous"), timeout=30 * patience()
         )
         connection.request(method, f"{parts.path}?{parts.query}", body or None)
         with contextlib.closing(connection):
@@ -327,7 +328,7 @@ def test_a_browsers_form_is_signed_by_its_policy(cluster: Cluster, s3: Any, buck
         pairs = "".join(one.format(*pair) for pair in fields.items())
         head = f'{pairs}--BB\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
         connection = http.client.HTTPSConnection(
-            "localhost", parts.port, context=cluster.context("anonymous"), timeout=30
+            "localhost", parts.port, context=cluster.context("anonymous"), timeout=30 * patience()
         )
         kind = {"Content-Type": "multipart/form-data; boundary=BB"}
         connection.request("POST", parts.path, head.encode() + data + b"\r\n--BB--\r\n", kind)

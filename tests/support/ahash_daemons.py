@@ -40,7 +40,7 @@ from chelonia.hosting.net.http_client import ClientLimits
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.support.ahash import no_panic
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.support.ports import free_ports
 from tests.support.replica_group import ROOT, Writers
 from tests.support.replica_process import SETTINGS, turn_of
@@ -198,7 +198,7 @@ class AHashDaemons:
         """End one in order; returns its exit code."""
         process = self.processes.pop(replica)
         process.terminate()
-        return await asyncio.to_thread(process.wait, 40)
+        return await asyncio.to_thread(process.wait, 40 * patience())
 
     async def ended(self, replica: int, deadline: float = 60) -> int:
         """Wait until it has ended by itself; returns its exit code."""
@@ -355,8 +355,8 @@ def _environ(more: Mapping[str, str]) -> dict[str, str]:
 def _run(command: tuple[str, ...], code: int) -> str:
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
-            command, cwd=ROOT, env=_environ({"HOME": home}), capture_output=True, text=True, timeout=COMMAND_S,
-            check=False,
+            command, cwd=ROOT, env=_environ({"HOME": home}), capture_output=True, text=True,
+            timeout=COMMAND_S * patience(), check=False,
         )  # fmt: skip
     said = done.stdout + done.stderr
     assert done.returncode == code, f"{' '.join(command[3:])} ended with {done.returncode}: {said}"

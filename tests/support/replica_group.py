@@ -28,7 +28,7 @@ from chelonia.core import bounds
 from chelonia.core.ids import ObjectId
 from tests.support.ahash import no_panic
 from tests.support.far_links import FarLinks
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.support.ports import free_ports
 from tests.support.replica_grid import ReplicaGrid, replica_dn
 from tests.support.replica_process import SETTINGS
@@ -238,12 +238,12 @@ class ReplicaGroup:
         """End one in order."""
         process = self.processes.pop(replica)
         process.terminate()
-        await asyncio.to_thread(process.wait, 30)
+        await asyncio.to_thread(process.wait, 30 * patience())
 
     async def status(self, replica: int) -> dict[str, Any]:
         """What a replica says of itself; empty: nothing."""
         try:
-            found: dict[str, Any] = await self._controls[replica].ask("status", patience_s=2)
+            found: dict[str, Any] = await self._controls[replica].ask("status", patience_s=2 * patience())
         except (OSError, ValueError):
             return {}
         return found
@@ -286,14 +286,15 @@ class ReplicaGroup:
         except AssertionError as error:
             raise AssertionError(f"{error}: {seen}") from error
 
-    async def same(self, deadline: float = 90) -> None:
-        """Wait until all stand at the same commit, all of it durable."""
+    async def same(self, deadline: float = 90) -> tuple[object, ...]:
+        """Wait until all stand at the same commit, all of it durable. Returns: which."""
 
-        async def look() -> bool:
+        async def look() -> tuple[object, ...]:
             found = [await self.status(replica) for replica in self.replicas]
-            return all(found) and len({(each["sequence"], each["durable"], each["term"]) for each in found}) == 1
+            stand = {tuple(each.get(key) for key in ("sequence", "durable", "term")) for each in found}
+            return stand.pop() if all(found) and len(stand) == 1 else ()
 
-        await poll_async(look, deadline, what="the same commit everywhere")
+        return await poll_async(look, deadline, what="the same commit everywhere")
 
     async def load(self, replica: int, writers: int, duration_s: float) -> dict[str, float]:
         """Writers within the process of a replica: rate and times."""
@@ -303,10 +304,9 @@ class ReplicaGroup:
     async def records(self) -> dict[int, dict[bytes, bytes]]:
         """All records of each replica, of one and the same commit."""
         while True:
-            await self.same()
-            before = [await self.status(replica) for replica in self.replicas]
+            before = await self.same()
             held = {replica: await self._dump(replica) for replica in self.replicas}
-            if before == [await self.status(replica) for replica in self.replicas]:
+            if before == await self.same():
                 return held
 
     async def _dump(self, replica: int) -> dict[bytes, bytes]:

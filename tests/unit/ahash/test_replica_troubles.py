@@ -14,7 +14,7 @@ from chelonia.ahash.store.replicated_port import LogPosition, SyncedCommit
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.ahash import TransactOutcome
 from tests.support.group import Group, group_of
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.unit.ahash.group.test_service import value_at, write
 
 
@@ -34,7 +34,7 @@ def broken(*_: Any) -> Any:
 
 async def ended(group: Group, replica: int) -> str:
     """What a replica says when it ends, which it must do soon."""
-    await asyncio.wait((group.running[replica],), timeout=10)
+    await asyncio.wait((group.running[replica],), timeout=10 * patience())
     assert group.running[replica].done()
     failure = group.running[replica].exception()
     assert isinstance(failure, CheloniaError)

@@ -17,7 +17,7 @@ from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.far_links import FarLinks
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.support.ports import free_ports
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
 
@@ -110,7 +110,7 @@ def hello(
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
     """What the other end sent before it closed."""
-    return await asyncio.wait_for(reader.read(), 10)
+    return await asyncio.wait_for(reader.read(), 10 * patience())
 
 
 async def linked(net: Net) -> None:
@@ -305,7 +305,7 @@ async def test_of_two_processes_with_one_identity_the_first_stays(net: Net) -> N
 async def test_who_stops_within_a_message_is_closed_and_who_is_slow_is_not(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "RECHECK_S", 0.3)
+    monkeypatch.setattr(transport, "RECHECK_S", 0.3 * patience())
     await net.start(1)
     net.ports[2] = 1
     net.nodes[1].links.set_membership(net.membership())

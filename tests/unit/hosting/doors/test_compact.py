@@ -343,7 +343,7 @@ async def test_who_asks_nothing_is_cut_and_who_is_at_work_gives_way_to_nobody(gr
             await gate.wait()
             return ()
 
-    port, limits = Slow(), HttpLimits(first_request_ms=50, connections_per_dn_max=1)
+    port, limits = Slow(), HttpLimits(first_request_ms=round(500 * patience()), connections_per_dn_max=1)
     async with for_users(grid, port, limits) as server:
         async with raw(grid, server, JANE) as (reader, _):
             assert await asyncio.wait_for(reader.read(), 60) == b""
@@ -543,7 +543,7 @@ async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left(grid: 
     async with (
         door(grid, one) as first,
         door(grid, other) as second,
-        stub(grid, first, second, retry_ms=0, hedge_ms=50) as ahash,
+        stub(grid, first, second, retry_ms=0, hedge_ms=round(500 * patience())) as ahash,
     ):
         assert await ahash.status(Call()) == STATUS
         frozen, well = (one, other) if one.asked else (other, one)
@@ -626,7 +626,8 @@ async def test_one_slow_call_fails_alone_while_others_are_answered(grid: Grid) -
             await asyncio.Event().wait()
         return STATUS
 
-    async with door(grid, Port(slow_for_some)) as server, stub(grid, server, retry_ms=0, read_ms=500) as ahash:
+    read_ms = round(500 * patience())
+    async with door(grid, Port(slow_for_some)) as server, stub(grid, server, retry_ms=0, read_ms=read_ms) as ahash:
         slow = asyncio.create_task(ahash.status(Call(request_id="slow")))
         while not slow.done():
             assert await ahash.status(Call()) == STATUS
@@ -661,8 +662,9 @@ async def test_who_says_nothing_or_only_half_is_cut_in_the_end(
     grid: Grid, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compact_server, "LOOK_MS", 20)
-    monkeypatch.setattr(compact_server, "IDLE_MS", 200 if not begun else 60_000)
-    monkeypatch.setattr(bounds, "SOAP_BODY_MS", 200)
+    longest_ms = round(300 * patience())
+    monkeypatch.setattr(compact_server, "IDLE_MS", longest_ms if not begun else 60_000)
+    monkeypatch.setattr(bounds, "SOAP_BODY_MS", longest_ms)
     async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
         writer.write(asked(1))
         assert (await answer_from(reader)).number == 1

@@ -137,7 +137,7 @@ def stand_still(client: socket.socket, work: Callable[[socket.socket], None]) ->
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(8)
+    thread.join(8 * patience())
     return ended
 
 
@@ -294,16 +294,16 @@ def test_the_process_obeys_numbers_and_ends_with_the_other_end() -> None:
             held.close()
         ours.send(message(FORGET, 8))
         ours.send(message(FORGET, 99))
-        pairs[1][1].settimeout(10)
+        pairs[1][1].settimeout(10 * patience())
         assert pairs[1][1].recv(1) == b"", "forgotten, and so closed"
         ours.send(message(BEAT, 100))
         for _, client in (pairs[0], pairs[2]):
-            client.settimeout(10)
+            client.settimeout(10 * patience())
             assert client.recv(1) == b"", "cut"
-        ours.settimeout(10)
+        ours.settimeout(10 * patience())
         assert int.from_bytes(ours.recv(8), "big") == 2
         ours.close()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=10 * patience())
         assert process.returncode == 0
     line = json.loads(said)
     assert (line["node"], line["level"], line["at"]) == ('a "node"', "INFO", "chelonia.guard")

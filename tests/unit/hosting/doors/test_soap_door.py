@@ -357,6 +357,7 @@ async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
         patience = RetryLimits(retry_ms=0, hedge_ms=60_000, hedge_read_ms=50)
         librarians = [f"{url}Librarian" for url in urls]
         removed = asyncio.create_task(remote_librarian(link(client), librarians, patience).remove(Call(), ()))
+        await poll_async(lambda: asked == ["remove"], what="the change is asked for")
         assert await remote_ahash(link(client), urls, patience).get(Call(), ()) == ()
         assert asked.count("get") == 2
         assert asked.count("remove") == 1

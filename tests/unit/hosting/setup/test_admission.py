@@ -30,6 +30,7 @@ from chelonia.hosting.setup.admission import (
     Offer,
 )
 from chelonia.hosting.setup.admission_door import Door, Knock
+from tests.support.polling import patience
 from tests.support.ports import free_ports
 from tests.unit.hosting.grid import Grid
 
@@ -311,7 +312,7 @@ async def test_a_door_closes_when_its_time_is_over() -> None:
 
 
 async def test_the_silent_are_cut_off_and_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_door, "REQUEST_S", 0.3)
+    monkeypatch.setattr(admission_door, "REQUEST_S", 0.6 * patience())
     async with OpenDoor(admit) as door:
         silent = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(5)]
         assert await door.ask(request()) == OFFER
