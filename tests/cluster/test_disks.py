@@ -14,9 +14,11 @@ from chelonia.core.caller import Call
 from chelonia_clients.client import Client
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
-from tests.support.polling import poll, poll_async
+from tests.support.polling import patience, poll, poll_async
 from tests.support.ports import free_ports
 
+LEASE_MS = 20_000
+"""However busy the machine is, the first of two twins is not missed meanwhile: the second one would take its place."""
 DATA = {f"/disk/{number}": bytes([number]) * 50_000 for number in range(6)}
 
 
@@ -31,7 +33,7 @@ async def filled(cluster: Cluster, client: Client) -> None:
 def run_alone(config: Path) -> subprocess.CompletedProcess[str]:
     """Run a node until it ends by itself."""
     argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "run", "--config", str(config)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120 * patience(), check=False)
 
 
 async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is_meant(
@@ -170,6 +172,8 @@ async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_live
     own_cluster: Callable[..., Cluster],
 ) -> None:
     cluster = own_cluster()
+    cluster.reconfigure("core", librarian={"tuning": {"lease_ms": LEASE_MS}})
+    await cluster.until_alive()
     async with cluster.client("user") as client:
         await filled(cluster, client)
         home, copy = cluster.data_dir("shepherd3"), cluster.root / "data" / "twin"
@@ -195,6 +199,6 @@ async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_live
                 assert await fetch(client, ln) == data
         finally:
             twin.terminate()
-            assert twin.wait(20) == 0
+            assert twin.wait(40 * patience()) == 0
         for ln in DATA:
-            assert sorted((await locations(client, ln)).values()) == ["alive"] * 3
+            await until_live(client, ln, 3)

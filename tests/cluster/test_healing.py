@@ -73,7 +73,8 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
         for ln in files:
             await until_live(client, ln, 3)
         cluster.kill("shepherd1")
-        own = sorted(replica_files(cluster, "shepherd1"))
+        places = [place for ln in files for place in await locations(client, ln)]
+        own = sorted(cluster.replica_file(place) for place in places if cluster.named(place) == "shepherd1")
         assert len(own) == len(files)
         own[0].unlink()
         own[1].write_bytes(own[1].read_bytes()[:1000])
@@ -113,10 +114,10 @@ async def test_harm_to_a_stored_replica_is_found_and_repaired(cluster: Cluster, 
     async with cluster.client("user") as client, cluster.ports("admin") as ports:
         if not await client.exists("/bystander"):
             await put(client, "/bystander", b"another file" * 6000, 3)  # a file, not in a segment
-            await until_live(client, "/bystander", 3)
+        await until_live(client, "/bystander", 3)
         await put(client, ln, data)
-        before = await until_live(client, ln, 2)
-        for number, place in enumerate(sorted(before)):
+        for number in range(2):
+            place = sorted(await until_live(client, ln, 2))[number]
             harm(cluster.replica_file(place), cluster.replica_file(await beside(client, place)))
             target = tmp_path / str(number)
             await downloads.download(client, ln, target)
@@ -161,7 +162,7 @@ async def test_bytes_behind_the_end_of_a_replica_are_found_by_the_round_and_cost
 
         await poll_async(trimmed, 90.0, what="every copy has the size of its record")
         for ln, places in before.items():
-            assert await locations(client, ln) == dict.fromkeys(places, "alive")
+            assert (await until_live(client, ln, 3)).keys() == places.keys()
 
 
 async def states_until(client: object, ln: str, place: str) -> set[str]:

@@ -20,7 +20,7 @@ import pytest
 from chelonia.core import bounds
 from tests.cluster.harness import Cluster
 from tests.cluster.mounts import Mount
-from tests.support.polling import poll
+from tests.support.polling import patience, poll
 
 pytestmark = pytest.mark.capability("fuse")
 
@@ -202,6 +202,7 @@ def test_an_open_file_is_read_and_written_after_it_lost_its_name(two: tuple[Moun
 def test_reads_go_on_when_shepherds_die(two: tuple[Mount, Mount], cluster: Cluster) -> None:
     a, b = (each.path for each in two)
     (a / "tough").write_bytes(DATA * 5)
+    poll(lambda: os.getxattr(a / "tough", "chelonia.health").startswith(b"3 of 3"), 60.0, what="the third has a copy")
     digest = hashlib.sha256()
     with (b / "tough").open("rb", buffering=0) as file:
         digest.update(file.read(100_000))
@@ -211,7 +212,7 @@ def test_reads_go_on_when_shepherds_die(two: tuple[Mount, Mount], cluster: Clust
     assert digest.digest() == hashlib.sha256(DATA * 5).digest()
     for name, old in olds.items():
         cluster.wait_restarted(name, old)
-    asyncio.run(cluster.until_alive())
+    asyncio.run(cluster.until_serving(*olds))
 
 
 def test_what_is_said_of_what_is_mounted_already_not_there_or_not_mounted(cluster: Cluster, tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_what_is_said_of_what_is_mounted_already_not_there_or_not_mounted(cluste
     def said(*words: str) -> tuple[int, str, str]:
         argv = mount.chelonia(*words, str(mount.path))
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)}
+            argv, capture_output=True, text=True, timeout=60 * patience(), env={**os.environ, "HOME": str(tmp_path)}
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -244,7 +245,7 @@ def test_a_mount_that_stands_still_is_told_and_ended(cluster: Cluster, tmp_path:
     try:
         for words, code in ((("mount", "--status"), 7), (("umount",), 0)):
             argv = mount.chelonia(*words, str(mount.path))
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * patience())
             assert done.returncode == code, done.stderr
     finally:
         mount.process.send_signal(signal.SIGCONT)
@@ -264,7 +265,8 @@ def test_what_was_closed_or_synced_survives_the_death_of_the_mount(cluster: Clus
         mount.start()
         assert (mount.path / "closed").read_bytes() == b"closed"
         assert (mount.path / "synced").read_bytes() == b"synced"
-        status = subprocess.run(mount.chelonia("mount", "--status"), capture_output=True, text=True, timeout=30)
+        argv = mount.chelonia("mount", "--status")
+        status = subprocess.run(argv, capture_output=True, text=True, timeout=30 * patience())
         assert str(mount.path) in status.stdout
         mount.end()
     finally:

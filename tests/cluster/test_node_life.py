@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from chelonia_clients.client import Client
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 
 COMMAND = str(Path(sys.executable).parent / "chelonia")
 
@@ -21,7 +22,8 @@ COMMAND = str(Path(sys.executable).parent / "chelonia")
 async def admin(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
     """`chelonia admin <words> --json`: exit code and document."""
     command = [COMMAND, "--cluster", str(cluster.root / "cluster.json"), "--json", "admin", *words]
-    run = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=90, env=dict(os.environ))
+    longest_s = 90 * patience()
+    run = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=longest_s, env=dict(os.environ))
     return run.returncode, json.loads(run.stdout)
 
 
@@ -93,12 +95,17 @@ async def test_a_dead_node_with_only_copies_is_forgotten_only_when_the_loss_is_a
         code, told = await admin(cluster, "node", "forget", victim)
         assert code == 5
         assert sorted(loss["ln"] for loss in told["results"][0]["losses"]) == only
-        assert await locations(client, only[0]) == {places[only[0]]: "offline"}
+        away = {places[only[0]]: "offline"}
+        await poll_async(lambda: located(client, only[0], away), 40.0, what="its copy is out of reach")
         code, told = await admin(cluster, "node", "forget", victim, "--accept-loss")
         assert (code, told["results"][0]["forgotten"]) == (0, True)
-        assert await locations(client, only[0]) == {}
+        await poll_async(lambda: located(client, only[0], {}), 40.0, what="its copy is no more listed")
         kept = sorted(set(places) - set(only))
         assert all([await fetch(client, ln) == bytes([int(ln[1:])]) * 1000 for ln in kept])
+
+
+async def located(client: Client, ln: str, places: dict[str, str]) -> bool:
+    return await locations(client, ln) == places
 
 
 async def state_is(cluster: Cluster, shepherd: str, state: str) -> bool:

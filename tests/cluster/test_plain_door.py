@@ -25,7 +25,7 @@ from chelonia.hosting.transfer.download import download
 from tests.cluster.harness import Away, Cluster, Files, now_ms
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.cluster.test_foreign_clients import curl
-from tests.support.polling import poll, poll_async
+from tests.support.polling import patience, poll, poll_async
 from tests.support.voms import Ac, carrying
 
 DATA = os.urandom(3_000_000)
@@ -140,7 +140,10 @@ def test_a_get_goes_on_when_its_shepherd_dies(own_cluster: Callable[..., Cluster
     asyncio.run(whole())
     parts = urlsplit(url)
     assert parts.port is not None
-    connection = http.client.HTTPSConnection("localhost", parts.port, context=cluster.context("user"), timeout=30)
+    longest_s = 30 * patience()
+    connection = http.client.HTTPSConnection(
+        "localhost", parts.port, context=cluster.context("user"), timeout=longest_s
+    )
     connection.request("GET", f"{parts.path}?proxy")
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     answer = connection.getresponse()
@@ -260,3 +263,4 @@ def test_groups_of_voms_and_holders_of_an_issuers_tokens_are_let_in_by_policy(cl
             headers={"Authorization": f"Bearer {token}"},
         )  # fmt: skip
         assert answer.status == status, (claims, answer)
+    asyncio.run(cluster.until_alive())  # of the core that was started again the next test wants them

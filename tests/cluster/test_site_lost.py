@@ -44,7 +44,7 @@ async def test_a_lost_site_costs_only_what_was_nowhere_else(own_cluster: Callabl
         await poll_async(lambda: exposed(cluster, {"0": 1}), 60.0, tolerate=Away, what="only the lost file is exposed")
 
         assert await forgotten(cluster, away) == [only]
-        assert await exposed(cluster, {}), "nothing is left that healing could wait for"
+        await poll_async(lambda: exposed(cluster, {}), 60.0, what="nothing is left that healing could wait for")
         for service in ("librarian", "bartender", "ahash"):
             code, _ = await admin(cluster, "service", "withdraw", cluster.info[service][0]["url"])
             assert code == 0

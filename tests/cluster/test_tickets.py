@@ -105,12 +105,13 @@ async def test_an_expired_ticket_is_refused(cluster: Cluster) -> None:
         place = min(await until_live(client, "/soon", 2))
         name, reference = cluster.named(place), ReferenceId(place.split()[1])
         dn = Dn("/DC=org/DC=chelonia/O=Dev/CN=Jane Doe")
-        wish = GetRequest("0", reference, ("http",), dn=dn, lifetime_ms=2_000)
-        [reading] = await ports.shepherds[name].get(Call(), (wish,))
-        assert cluster.request("GET", reading.turl).body == DATA
+        wishes = [GetRequest("0", reference, ("http",), dn=dn, lifetime_ms=ms) for ms in (600_000, 1_000)]
+        [lasting] = await ports.shepherds[name].get(Call(), (wishes[0],))
+        assert cluster.request("GET", lasting.turl).body == DATA
+        [reading] = await ports.shepherds[name].get(Call(), (wishes[1],))
         blob = BlobId("00000000-0000-4000-8000-000000000001")
         facts = ReplicaFacts(blob, Guid(blob), "/x", dn, len(DATA), Checksums(), 1, Ms(0))
-        put_wish = PutRequest("0", facts, Purpose.RECEIPT, ("http",), dn=dn, lifetime_ms=2_000)
+        put_wish = PutRequest("0", facts, Purpose.RECEIPT, ("http",), dn=dn, lifetime_ms=1_000)
         [writing] = await ports.shepherds[name].put(Call(), (put_wish,))
         poll(lambda: cluster.request("GET", reading.turl).kind == "expired", 20.0)
         answer = cluster.request("GET", reading.turl)
