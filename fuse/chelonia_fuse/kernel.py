@@ -35,6 +35,8 @@ from chelonia_fuse.xattrs import Xattrs
 
 TASKS_MAX: Final = 128
 """Requests in work at once."""
+IN_VAIN_MAX: Final = 2
+"""So often the session may be seen readable while nobody waits: who reads next is about to. Then all are at work."""
 PREFERRED_BYTES: Final = 128 * 1024
 _BLOCK_BYTES: Final = 4096
 _FILES: Final = 1 << 40
@@ -375,9 +377,58 @@ def _owner(ctx: pyfuse3.RequestContext) -> Owner:
     return Owner(ctx.uid, ctx.gid)
 
 
+class SessionWatch:
+    """Tells when the kernel has a request. The session is watched all the time; pyfuse3 by itself begins and ends a
+    watch for each request, which costs ten system calls."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = -1
+        self._waiter: asyncio.Future[None] | None = None
+        self._in_vain = 0
+
+    @property
+    def watches(self) -> bool:
+        """Whether the session is watched now."""
+        return self._fd >= 0
+
+    async def readable(self, fd: int) -> None:
+        """Return when there is one; who awaits this reads it in the same step. One waits at a time, behind a lock."""
+        self._waiter = self._loop.create_future()
+        self._in_vain = 0
+        if not self.watches:
+            self._fd = fd
+            self._loop.add_reader(fd, self._ready)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _ready(self) -> None:
+        if self._waiter is None:
+            self._in_vain += 1
+            if self._in_vain > IN_VAIN_MAX:
+                self.end()
+        elif not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def closing(self, fd: int) -> None:
+        """Have who waits give up."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(pyfuse3.asyncio.ClosedResourceError())
+
+    def end(self) -> None:
+        """Watch no more, until somebody waits again."""
+        if self.watches:
+            self._loop.remove_reader(self._fd)
+            self._fd = -1
+
+
 async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Callable[[], None]) -> None:
     """Mount, answer until it is unmounted, and clean up. Raises: OSError, RuntimeError when it cannot be mounted."""
     pyfuse3.asyncio.enable()
+    watch = SessionWatch()
+    pyfuse3.asyncio.wait_readable, pyfuse3.asyncio.notify_closing = watch.readable, watch.closing
     flags = set(pyfuse3.default_options) | {"fsname=chelonia", "subtype=chelonia"}
     flags |= {"ro"} if options.read_only else set()
     flags |= {"allow_other"} if options.allow_other else set()
@@ -386,6 +437,7 @@ async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Ca
         mounted()
         await pyfuse3.main(max_tasks=TASKS_MAX)
     finally:
+        watch.end()
         await asyncio.to_thread(pyfuse3.close)
 
 

@@ -1,0 +1,59 @@
+"""How the binding waits for the kernel's requests, with a pipe in the place of the session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.polling import poll_async
+
+pyfuse3 = pytest.importorskip("pyfuse3")
+kernel = pytest.importorskip("chelonia_fuse.kernel")
+
+
+@pytest.fixture
+async def pipe() -> AsyncIterator[tuple[int, int]]:
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    yield reading, writing
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.fixture
+async def watch() -> AsyncIterator[Any]:
+    watch = kernel.SessionWatch()
+    yield watch
+    watch.end()
+
+
+async def test_each_request_is_waited_for(watch: Any, pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    for n in range(10):
+        waiting = asyncio.create_task(watch.readable(reading))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        os.write(writing, bytes([n]))
+        await waiting
+        assert os.read(reading, 1) == bytes([n])
+
+
+async def test_what_came_while_nobody_waited_is_found(watch: Any, pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    os.write(writing, b"ab")
+    await watch.readable(reading)
+    await poll_async(lambda: not watch.watches)  # all who read are at work
+    await watch.readable(reading)
+    assert os.read(reading, 2) == b"ab"
+
+
+async def test_who_waits_gives_up_when_the_session_ends(watch: Any, pipe: tuple[int, int]) -> None:
+    waiting = asyncio.create_task(watch.readable(pipe[0]))
+    await asyncio.sleep(0)
+    watch.closing(pipe[0])
+    with pytest.raises(pyfuse3.asyncio.ClosedResourceError):
+        await waiting
+    watch.closing(pipe[0])  # nobody waits
