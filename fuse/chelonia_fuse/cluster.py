@@ -48,6 +48,7 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia_clients.client import new_call
+from chelonia_fuse.crowding import CommitCrowd
 from chelonia_fuse.staging import Plan
 
 DEADLINE_S: Final = 30.0
@@ -93,6 +94,7 @@ class MountedCluster:
     send: Sender
     wanted: int
     away_until_s: float = 0.0
+    _crowd: CommitCrowd = field(default_factory=CommitCrowd)
     _looks: CallBatches[Look, Looked | Failure] = field(init=False)
     _changes: CallBatches[Change, Done | Failure] = field(init=False)
     _commits: CallBatches[Change, Done | Failure] = field(init=False)
@@ -136,11 +138,13 @@ class MountedCluster:
         return _good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
 
     async def _commit(self, change: Write | Splice) -> Attributes:
-        answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
+        async with self._crowd.together():
+            answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
         return _told(_good(answer, "apply"), change.place)
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
+        self._crowd.makes()
         content = Content(size=0, whole=True)
         done = await self.change(Splice(place, content, setting, when=When(absent=True)))
         return _told(done, place)
