@@ -15,7 +15,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 INTERVAL_S = 0.02
-
+DEADLINE_S = 30.0
+"""Long enough for what takes a second or two, on a machine ten times as slow; only who waits in vain waits so long."""
 
 PATIENCE_MAX = 8.0
 """Even at a load of many, what has not come after so many times its deadline is not coming."""
@@ -32,7 +33,7 @@ class NotReached(AssertionError):
 
 def poll(
     until: Callable[[], T],
-    deadline: float = 10.0,
+    deadline: float = DEADLINE_S,
     *,
     interval: float = INTERVAL_S,
     tolerate: type[BaseException] | tuple[type[BaseException], ...] = (),
@@ -69,7 +70,7 @@ def poll(
 
 async def poll_async(
     until: Callable[[], T | Awaitable[T]],
-    deadline: float = 10.0,
+    deadline: float = DEADLINE_S,
     *,
     interval: float = INTERVAL_S,
     tolerate: type[BaseException] | tuple[type[BaseException], ...] = (),

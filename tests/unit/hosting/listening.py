@@ -16,6 +16,8 @@ from chelonia.hosting.net.identity import NOBODY
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from tests.unit.hosting.grid import Grid
 
+STOP_MS = 10_000
+"""Whoever is still being served by then is cut off, with a warning: no test leaves anybody."""
 PLAIN = ServerParts(SystemClock(), SystemIds(), lambda tls: NOBODY)
 
 
@@ -27,7 +29,7 @@ async def plain(door: Door, limits: HttpLimits | None = None) -> AsyncIterator[H
     try:
         yield server
     finally:
-        await server.stop(1000)
+        await server.stop(STOP_MS)
 
 
 @asynccontextmanager
@@ -47,7 +49,7 @@ async def secure(
     try:
         yield server
     finally:
-        await server.stop(1000)
+        await server.stop(STOP_MS)
 
 
 def client_of(store: TlsStore | None, limits: ClientLimits | None = None) -> HttpClient:

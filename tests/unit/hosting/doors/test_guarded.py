@@ -29,7 +29,7 @@ from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSet
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
 from tests.support.polling import patience, poll, poll_async
 from tests.support.ports import free_ports
-from tests.unit.hosting.listening import PLAIN, talk
+from tests.unit.hosting.listening import PLAIN, STOP_MS, talk
 
 LIMIT_MS = 400
 PATIENT_MS = 1000
@@ -96,7 +96,7 @@ async def guards(limit_ms: int = LIMIT_MS, port: int = 0) -> AsyncIterator[Guard
         await poll_async(lambda: guarded.pid, what="a guard runs")
         yield its
     finally:
-        await server.stop(1000)
+        await server.stop(STOP_MS)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert guarded.pid == 0
