@@ -16,7 +16,7 @@ from tests.support.hosts import ENVIRON, HOME, ROOT
 from tests.support.polling import poll
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300),
+    pytest.mark.slow, pytest.mark.long,
     pytest.mark.capability("root", "netns", "tmpfs", "command:systemctl", "command:systemd-sysusers"),
 ]  # fmt: skip
 

@@ -12,8 +12,6 @@ from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import Load, put
 from tests.support.polling import patience, poll_async
 
-pytestmark = pytest.mark.timeout(300)
-
 SDK_WRITERS = 6
 """The others write the original's way: what a plain HTTP client sees of a failure cannot be repeated for him."""
 

@@ -10,7 +10,7 @@ from tests.cluster import daemons
 from tests.cluster.old_copies import put_back_old_copies
 from tests.support.ahash_daemons import HOST, AHashDaemons
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.long

@@ -111,7 +111,6 @@ async def harm(cluster: Cluster, places: dict[str, list[str]], harmed: dict[str,
 
 
 @pytest.mark.parametrize("size", [0, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 60_000, 2_500_000))])
-@pytest.mark.timeout(600)
 async def test_no_teller_is_rosier_than_what_a_reader_gets(own_cluster: Callable[..., Cluster], size: int) -> None:
     cluster, harmed = own_cluster(small_as_files=True), MORE_HARMED if size else HARMED
     cluster.expect_log(EXPECTED)

@@ -15,7 +15,6 @@ LOUD = re.compile(r"level=(WARNING|ERROR|CRITICAL)|^Traceback", re.MULTILINE)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
 @pytest.mark.capability(*CAPABILITIES)
 async def test_three_hosts_set_up_by_the_page_outlive_a_master_that_is_cut_off(tmp_path: Path) -> None:
     async with hosts.cluster(tmp_path, THREE) as trial:

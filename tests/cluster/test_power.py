@@ -8,8 +8,6 @@ import pytest
 from tests.cluster.powercut import run
 from tests.support.power import why_not
 
-pytestmark = pytest.mark.timeout(400)
-
 
 async def test_what_was_acknowledged_is_there_after_power_cuts(tmp_path: Path) -> None:
     if reason := why_not():

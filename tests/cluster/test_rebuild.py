@@ -22,8 +22,6 @@ from tests.cluster.harness import Away, Cluster, merge
 from tests.cluster.load import fetch, put, until_live
 from tests.support.polling import patience, poll, poll_async
 
-pytestmark = pytest.mark.timeout(600)
-
 CLI = (sys.executable, "-m", "chelonia_clients.cli")
 RARELY_MS = 60_000
 """Snapshots go on, and none falls between the last file and the loss."""

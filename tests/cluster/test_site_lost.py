@@ -16,7 +16,7 @@ from tests.cluster.load import fetch, put, until_live
 from tests.cluster.test_node_life import admin
 from tests.support.polling import poll, poll_async
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 SITES = {"shepherd1": "ams", "shepherd2": "ams", "shepherd3": "lon", "shepherd4": "lon", "shepherd5": "par"}
 LOST = "ams"

@@ -19,9 +19,6 @@ from tests.history.recorder import Plan
 from tests.history.records import Fault, History, Model, Op, Operation, Outcome
 from tests.support.polling import poll_async
 
-# The first of these tests builds the checker, which takes a minute where Go has built nothing yet.
-pytestmark = pytest.mark.timeout(400)
-
 GOLDEN = Path(__file__).with_name("golden")
 EXPECTED = {
     "good": Judgement.LINEARIZABLE,

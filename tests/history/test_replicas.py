@@ -24,7 +24,7 @@ from tests.history.records import Fault, History, Level
 from tests.history.run import Target
 from tests.support.ahash_daemons import AHashDaemons, Launch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 PLAN = partial(Plan, clients=6, keys=6, patience_ms=(10_000,))
 """Patient clients: each who gives up leaves an operation open, and many of those cannot be decided in time."""

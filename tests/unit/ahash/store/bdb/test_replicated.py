@@ -626,6 +626,7 @@ def test_logs_are_bounded_and_who_was_away_briefly_takes_what_it_missed(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_who_was_away_for_longer_than_logs_are_kept_is_copied_anew(
     logging: tuple[Wired, list[int]], tmp_path: Path
 ) -> None:

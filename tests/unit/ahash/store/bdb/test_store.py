@@ -241,7 +241,6 @@ def test_a_damaged_slot_counts_for_nothing(slot: bytes) -> None:
 # --- killed under load -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(60)
 async def test_killed_under_load_every_acknowledged_transact_is_whole(tmp_path: Path) -> None:
     acknowledged: dict[int, int] = {}
     first = 0
