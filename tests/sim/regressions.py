@@ -214,5 +214,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         199,
         "a file that was replaced under its name while somebody looked at it was told not to be there",
     ),
+    (
+        "versions",
+        9_510_045,
+        "who completed an upload began the order of its parts after one of them had been replaced, and laid extents of "
+        "bytes that were gone",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -228,7 +228,9 @@ def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now
     key, value = Stored(part, new.facts.blob, new.facts.checksums.adler32).record
     order = upload.fact("order")
     still = (is_("content", "state", OPEN), as_read("content", "order", order))
-    elements = [drop(obj, "content", "order", *still) if order else check(obj, *still)]
+    # What goes is told by the version: nobody begins an order of parts that he read before.
+    elements = [put(obj, "content", "state", OPEN, *still) if before.record else check(obj, *still)]
+    elements += [drop(obj, "content", "order")] if order else []
     elements += [put(obj, "parts", key, value, as_read("parts", key, before.record))]
     elements += [
         *taken_blob(new),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import zlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from chelonia.core.contents.uploads import BeginPut, CommitFile, CopyFile, OpenU
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_object
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.ahash import AHash
+from chelonia.core.ports.ahash import AHash, ChangeType
 from chelonia.core.ports.librarian import Delete, SetWanted, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
@@ -270,6 +271,31 @@ async def test_a_part_that_comes_while_its_upload_is_sealed_is_in_it_or_refused(
             file = await sealing
             seen = await sound(b)
             assert ends(seen, file)[-1] in ((14, 16) if isinstance(late, tuple) else (14,))
+
+
+class Replacing(Failing):
+    """An A-Hash in front of which something happens, once, before it is said for which order extents are laid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def transact(self, call: Call, key: str, elements: Any, *args: Any) -> Any:
+        says = any((e.section, e.property, e.change) == ("content", "order", ChangeType.SET) for e in elements)
+        if says and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return await self._ahash.transact(call, key, elements, *args)
+
+
+async def test_a_part_that_is_replaced_before_its_order_is_begun_is_not_sealed() -> None:
+    replacing = Replacing()
+    async with bench(wrap=replacing.over) as b:
+        upload, order = await filled(b, 1, 2)
+        replacing.meanwhile = lambda: put(b, upload, 2, size=9)
+        file = await seal(b, upload, order)
+        assert replacing.meanwhile is None
+        assert ends(await sound(b), file) == [7, 16]
 
 
 async def test_sealing_twice_is_sealing_once() -> None:
