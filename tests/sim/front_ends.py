@@ -4,6 +4,7 @@ does, and may die in the middle of a request. Callers are taken for who their ma
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from urllib.parse import unquote
 from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
@@ -34,6 +35,7 @@ from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
 from chelonia.hosting.net.rpc_client import AGAIN
 from chelonia.wire import receipts
 from chelonia.wire.s3.sigv4 import Signable
+from tests.sim.disk import facts_now
 from tests.sim.users import User, dn_of
 from tests.sim.world import World
 
@@ -117,11 +119,13 @@ class BytesFrom:
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in uploaded.receipts))
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
-        """From the first source that answers."""
+        """From the first source that answers; all of a blob only with the checksum that is told of it."""
         failed: CheloniaError | None = None
         for source in sources:
             try:
                 data = await self._world.get(source, self._user.node, self._call)
+                if spans == (ByteRange(0, len(data)),) and not self._is_right(source, data):
+                    raise CheloniaError(Kind.CHECKSUM, "get", source)
             except CheloniaError as error:
                 failed = error
                 continue
@@ -130,6 +134,12 @@ class BytesFrom:
             return
         assert failed is not None
         raise failed
+
+    def _is_right(self, source: str, data: bytes) -> bool:
+        """Whether they have the checksum that the Shepherd has told of them."""
+        shepherd, turl = self._world.of_turl(source)
+        facts = facts_now(shepherd.disk.platter, turl.reference)
+        return facts is None or facts.checksums.sha256 == hashlib.sha256(data).hexdigest()
 
 
 class NoKeys:
