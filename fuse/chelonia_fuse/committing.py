@@ -155,6 +155,7 @@ class FileCommitter:
         copy = inode.copy
         assert copy is not None, "what is kept was changed here"
         async with copy.lock:
+            self._cache.with_room(copy.spill)
             await copy.sync()
             place = str(self._place(inode, copy))
             record = record_of(inode.guid, place, copy.staged, copy.settled(), copy.commit)

@@ -1,4 +1,4 @@
-"""The local copy of a file's bytes: a sparse file in the cache directory, and what is known of it.
+"""The local copy of a file's bytes, and what is known of it: a sparse file in the cache directory, few bytes in memory.
 
 One copy serves all who have the file open, so they see each other's writes at once. Copies that nobody has open and
 that hold nothing uncommitted are let go, the longest unused first.
@@ -26,6 +26,9 @@ from chelonia_fuse.staging import Range, Staged
 
 FILES_OPEN_MAX: Final = 512
 """Copies whose file is kept open: half of what a process may have by default."""
+HELD_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a copy that has no file: to make one and remove it costs a fifth of what the mount does for a new small
+file. So many of each of the `FILES_OPEN_MAX` copies last used are 8 MiB."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +65,7 @@ class CachedCopy:
         queued: its change is in the journal, as it is now (`kept`) or was before; `place`: where it was then.
         commit: the etag that its bytes are to have, "" where they are others than had one chosen; `tried`: the blobs
             that they were sent as.
+        held: the bytes while they are few and no file has them; None: the file does.
         saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
     """
 
@@ -81,6 +85,7 @@ class CachedCopy:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     fetching: list[Fetch] = field(default_factory=list)
     fd: int = -1
+    held: bytearray | None = None
 
     @property
     def busy(self) -> bool:
@@ -88,28 +93,55 @@ class CachedCopy:
         return self.staged.changed or self.queued or self.lock.locked() or bool(self.fetching)
 
     def file(self) -> int:
-        """Its file, opened."""
+        """Its file, opened; the bytes are in it."""
         if self.fd < 0:
             self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.held is not None:
+            os.ftruncate(self.fd, 0)  # an earlier try may have left more there
+            _put_all(self.fd, self.held)
+            self.held = None
         return self.fd
+
+    def spill(self) -> None:
+        """Have the bytes in its file."""
+        self.file()
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        if self.held is not None:
+            return bytes(self.held[offset : offset + size])
+        return os.pread(self.file(), size, offset)
+
+    def _put(self, offset: int, data: bytes | memoryview) -> int:
+        end = offset + len(data)
+        if self.held is None or end > HELD_BYTES_MAX:
+            return os.pwrite(self.file(), data, offset)
+        self.held.extend(bytes(max(0, offset - len(self.held))))
+        self.held[offset:end] = data
+        return len(data)
+
+    def _cut(self, size: int) -> None:
+        if self.held is None:
+            os.ftruncate(self.file(), size)
+        else:
+            del self.held[size:]
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes that are here; those that no file has yet are zeros."""
         size = max(0, min(size, self.staged.size - offset))
-        data = os.pread(self.file(), size, offset) if size else b""
+        data = self._bytes(offset, size) if size else b""
         return data if len(data) == size else data + bytes(size - len(data))
 
     def store(self, offset: int, data: bytes | memoryview) -> None:
         """Put bytes into its file."""
         while data:
-            done = os.pwrite(self.file(), data, offset)
+            done = self._put(offset, data)
             data, offset = data[done:], offset + done
 
     def write(self, offset: int, data: bytes, *, append: bool) -> None:
         """Change bytes."""
         self.modified_ns = self._changed()
         while data:
-            done = os.pwrite(self.file(), data, offset)
+            done = self._put(offset, data)
             self.staged.wrote(offset, offset + done, append=append)
             data, offset = data[done:], offset + done
 
@@ -117,7 +149,7 @@ class CachedCopy:
         """Cut, or lengthen by zeros."""
         self.modified_ns = self._changed()
         if size < self.staged.size:
-            os.ftruncate(self.file(), size)
+            self._cut(size)
         self.staged.resize(size)
 
     def set(self, setting: Setting) -> None:
@@ -139,7 +171,7 @@ class CachedCopy:
 
     def restart(self, staged: Staged) -> None:
         """Let go of all that is here, for another version."""
-        os.ftruncate(self.file(), 0)
+        self._cut(0)
         self.staged, self.source, self.modified_ns, self.setting = staged, None, 0, LEAVE
 
     def shift(self, at: int, end: int, by: int) -> None:
@@ -147,7 +179,7 @@ class CachedCopy:
         starts = range(at, end, bounds.CHUNK_BYTES)
         for start in reversed(starts) if by > 0 else starts:
             size = min(bounds.CHUNK_BYTES, end - start)
-            self.store(start + by, os.pread(self.file(), size, start).ljust(size, b"\0"))
+            self.store(start + by, self._bytes(start, size).ljust(size, b"\0"))
 
     async def chunks(self, ranges: tuple[Range, ...]) -> AsyncIterator[bytes]:
         """The bytes of ranges, one after another."""
@@ -160,16 +192,23 @@ class CachedCopy:
         await asyncio.to_thread(os.fdatasync, self.file())
 
     def close(self) -> None:
-        """Close its file."""
+        """Close its file; what is held in memory goes into it first. Raises: OSError when it cannot."""
+        if self.held:
+            self.spill()
+        self._close()
+
+    def _close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def remove(self) -> None:
         """Close and remove its file."""
-        self.close()
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        made = self.held is None or self.fd >= 0
+        self._close()
+        if made:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
 
 
 class Cache:
@@ -208,7 +247,7 @@ class Cache:
         """The copy of a file, begun when there is none."""
         if inode.copy is None:
             known = inode.attributes
-            inode.copy = CachedCopy(self.path(inode.guid), Staged.of(known.etag, known.size))
+            inode.copy = CachedCopy(self.path(inode.guid), Staged.of(known.etag, known.size), held=bytearray())
         for order in (self._inodes, self._open):
             order.pop(inode.guid, None)
             order[inode.guid] = inode
@@ -216,9 +255,12 @@ class Cache:
             idle = (each for each in self._open.values() if each.copy is None or not each.copy.lock.locked())
             if (each := next(idle, None)) is None:
                 break  # one that is locked may have its bytes on their way to the disk
+            try:
+                if each.copy is not None:
+                    each.copy.close()
+            except OSError:
+                break  # a full disk: its bytes stay in memory
             del self._open[each.guid]
-            if each.copy is not None:
-                each.copy.close()
         return inode.copy
 
     def took(self, count: int) -> None:
@@ -272,3 +314,9 @@ class Cache:
 
 def _is_idle(inode: Inode) -> bool:
     return inode.opens == 0 and inode.copy is not None and not inode.copy.busy
+
+
+def _put_all(fd: int, data: bytearray) -> None:
+    at = 0
+    while at < len(data):
+        at += os.pwrite(fd, memoryview(data)[at:], at)
