@@ -549,9 +549,9 @@ class GroupReplica:
 
     def _echo(self, peer: int, beat: Beat, now_ms: int) -> None:
         """Bind ourselves for as long as we are asked to: never for less than usual, nor less than we are bound."""
-        lease_ms, told = self._grant.asked(beat.lease_ms, now_ms)
-        if told:
-            self._effects.append(Promises(lease_ms))
+        lease_ms, promise_ms = self._grant.asked(beat.lease_ms, now_ms)
+        if promise_ms:
+            self._effects.append(Promises(promise_ms))
         ack = self._flushed if self._trusted else None
         self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, ack, lease_ms if beat.lease_ms else 0))
 

@@ -20,6 +20,8 @@ STRAIN_TIMES: Final = 3
 """So many of them make a strain; the least of the largest so many is borne."""
 STUCK_LONGER: Final = 4
 """A commit may wait for so many times the time by which leases are longer than usual: it takes more than an echo."""
+STEPS: Final = 4
+"""Of the usual lease, by which it grows: who is late by a third of it must not have his successor wait for four."""
 BORNE_TIMES: Final = 3
 """A lease outlasts so many of it: a beat, its echo and the next one may each be as late."""
 
@@ -41,27 +43,26 @@ class ReplicaStrain:
         else:
             self._late.append((now_ms, late_ms))
 
-    def stretch(self, now_ms: int) -> int:
-        """How many times as long as usual a lease has to last now: 1, or doubled until it is enough."""
-        if len(self._late) < STRAIN_TIMES:
-            return 1
+    def _lasts_ms(self, now_ms: int) -> int:
+        """How long a lease has to last now: as usual, or longer by as many steps as are enough."""
+        usual_ms = self.pace.lease_ms
         late = tuple(self._late)  # at once: who asks may be in another thread than who adds
         borne = sorted(late_ms for at_ms, late_ms in late if now_ms - at_ms < STRAIN_KEPT_MS)
         if len(borne) < STRAIN_TIMES:
-            return 1
-        times = 1
-        while (
-            times < bounds.LEASE_STRETCH_MAX
-            and times * self.pace.lease_ms < self.pace.lease_ms + BORNE_TIMES * borne[-STRAIN_TIMES]
-        ):
-            times *= 2
-        assert times <= bounds.LEASE_STRETCH_MAX, "nobody is bound for longer than who starts anew waits"
-        return times
+            return usual_ms
+        step_ms = usual_ms // STEPS
+        steps = -(-(usual_ms + BORNE_TIMES * borne[-STRAIN_TIMES]) // step_ms)
+        lasts_ms = min(steps * step_ms, self.pace.longest_ms)
+        assert usual_ms <= lasts_ms <= self.pace.longest_ms, "nobody is bound for longer than who starts anew waits"
+        return lasts_ms
+
+    def stretch(self, now_ms: int) -> int:
+        """How many times as long as usual a lease has to last now, rounded up."""
+        return -(-self._lasts_ms(now_ms) // self.pace.lease_ms)
 
     def lease_ms(self, now_ms: int) -> int:
         """How long an echo is to bind; 0: as usual."""
-        stretch = self.stretch(now_ms)
-        return stretch * self.pace.lease_ms if stretch > 1 else 0
+        return self._lasts_ms(now_ms) if self.extra_ms(now_ms) else 0
 
     def stuck_ms(self, now_ms: int) -> int:
         return self.pace.stuck_ms + STUCK_LONGER * self.extra_ms(now_ms)
@@ -71,4 +72,4 @@ class ReplicaStrain:
 
     def extra_ms(self, now_ms: int) -> int:
         """How much longer than usual it lasts for that."""
-        return (self.stretch(now_ms) - 1) * self.pace.lease_ms
+        return self._lasts_ms(now_ms) - self.pace.lease_ms

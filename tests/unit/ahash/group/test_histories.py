@@ -6,6 +6,7 @@ import itertools
 import sys
 import threading
 
+import pytest
 from msgspec.structs import replace as replace_struct
 
 from chelonia.ahash.group.effects import (
@@ -182,6 +183,20 @@ def test_who_is_late_again_and_again_asks_for_longer_leases_within_a_bound() -> 
     assert one.status(now_ms + STRAIN_KEPT_MS).stretch == 1
 
 
+@pytest.mark.parametrize(
+    ("late_ms", "lease_ms"),
+    [((300, 300), 0), ((51, 60, 70), 510), ((9_000, 60, 9_000), 595), ((120, 130, 140), 765), ((400, 400, 400), 1360)],
+)
+def test_leases_last_as_much_longer_as_the_third_worst_lateness_takes(late_ms: tuple[int, ...], lease_ms: int) -> None:
+    """And not much longer: so long a master that stands still is not missed."""
+    strain = ReplicaStrain(PACE)
+    for number, late in enumerate(late_ms):
+        strain.late(late, number * PACE.lease_ms)
+    now_ms = len(late_ms) * PACE.lease_ms
+    assert strain.lease_ms(now_ms) == lease_ms
+    assert strain.extra_ms(now_ms) == max(0, lease_ms - PACE.lease_ms)
+
+
 def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> None:
     """A writer asks in one thread, and time is looked at in another: asking changes nothing, and stumbles over
     nothing."""
@@ -217,7 +232,7 @@ def test_a_longer_grant_is_written_down_first_and_never_shortened() -> None:
     asked = replace_struct(beat(durable=42), lease_ms=2 * PACE.lease_ms)
     effects = one.received(2, asked, OPEN + 10)
     kinds = [type(effect) for effect in effects]
-    assert of(Promises, effects) == [Promises(2 * PACE.lease_ms)]
+    assert of(Promises, effects) == [Promises(PACE.longest_ms)], "it may be asked for another soon"
     assert kinds.index(Promises) < kinds.index(Send)
     assert [echo.lease_ms for echo in sent(Echo, effects)] == [2 * PACE.lease_ms]
     bound_ms = OPEN + 10 + 2 * PACE.lease_ms
@@ -227,7 +242,9 @@ def test_a_longer_grant_is_written_down_first_and_never_shortened() -> None:
     assert one.admits(3, EngineFrame(False, 6, b"vote", b""), bound_ms - 1) is Admission.DROP
     one.received(2, beat(durable=42), bound_ms - 1)
     assert of(Promises, one.received(2, beat(durable=42), bound_ms)) == [Promises(PACE.lease_ms)]
+    assert of(Promises, one.received(2, asked, bound_ms + 1)) == [Promises(PACE.longest_ms)]
     beyond = replace_struct(beat(durable=42), lease_ms=60_000)
+    assert not of(Promises, one.received(2, beyond, bound_ms + 1))
     assert sent(Echo, one.received(2, beyond, bound_ms + 1))[0].lease_ms == PACE.longest_ms
 
 
