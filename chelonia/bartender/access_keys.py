@@ -56,21 +56,21 @@ class AccessKeysService:
         key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note)
         issued = IssuedKey(key, base64.urlsafe_b64encode(ids.token(_SECRET_BYTES)).decode())
         sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(_NONCE_BYTES)))
-        await self._ports.librarian.keep_access_key(self._own(call), sealed)
+        await self._ports.librarian.keep_access_key(self._ports.own(call), sealed)
         audit.record(call, "createKey", dn, action="createKey", decision="allowed", rule=f"key {key_id}")
         return issued
 
     async def list(self, call: Call) -> tuple[AccessKey, ...]:
         """The caller's keys; to an administrator all."""
-        keys = [sealed.key for sealed in await self._ports.librarian.access_keys(self._own(call))]
+        keys = [sealed.key for sealed in await self._ports.librarian.access_keys(self._ports.own(call))]
         return tuple(key for key in keys if key.dn == call.dn or call.has(Role.ADMINISTRATOR))
 
     async def revoke(self, call: Call, key_id: str) -> None:
         """Take a key away."""
-        sealed = await self._ports.librarian.access_key(self._own(call).strongly(), key_id)
+        sealed = await self._ports.librarian.access_key(self._ports.own(call).strongly(), key_id)
         if sealed is None or not (sealed.key.dn == call.dn != ANONYMOUS or call.has(Role.ADMINISTRATOR)):
             raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "you have no such key")
-        await self._ports.librarian.drop_access_key(self._own(call), key_id)
+        await self._ports.librarian.drop_access_key(self._ports.own(call), key_id)
         self._known.pop(key_id, None)
         self._issued.pop(key_id, None)
         audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
@@ -91,7 +91,7 @@ class AccessKeysService:
         now, mono = self._ports.clock.now_ms(), self._ports.clock.monotonic_ms()
         known, until = self._known.get(key_id, (None, -1))
         if until <= mono:
-            known = await self._ports.librarian.access_key(self._own(Call()).strongly(), key_id)
+            known = await self._ports.librarian.access_key(self._ports.own(Call()).strongly(), key_id)
             if len(self._known) >= bounds.ACCESS_KEYS_KNOWN_MAX:
                 self._known.clear()
                 self._issued.clear()
@@ -99,10 +99,6 @@ class AccessKeysService:
         if known is None or 0 < known.key.expires_ms <= now:
             return None
         return known
-
-    def _own(self, call: Call) -> Call:
-        settings = self._ports.settings
-        return call.as_service(settings.dn, Role.BARTENDER, settings.service_id)
 
     def _sealed(self, key: AccessKey, secret: str, nonce: bytes) -> str:
         return base64.b64encode(nonce + self._sealing.encrypt(nonce, secret.encode(), _bound(key))).decode()

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
 from chelonia.core import bounds, status
-from chelonia.core.caller import Call, Role
+from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
@@ -160,8 +160,7 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
         raise CheloniaError(Kind.TOO_LARGE, operation.name, "", cause)
     answers: list[A] = []
     errors: list[CheloniaError | None] = []
-    room, settings = AnswerRoom(), ports.settings
-    service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(RequestKey(""))
+    room, service = AnswerRoom(), ports.own(call).keyed(RequestKey(""))
     for first, last in waves(requests, operation.ordered):
         for chunk in range(first, last, operation.side_by_side):
             indexes = range(chunk, min(chunk + operation.side_by_side, last))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.bulk import ElementCall, led
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing
+from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, listable
 from chelonia.core import bounds, status
 from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
@@ -21,7 +21,6 @@ from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Triple, selects, to_triples
 from chelonia.core.names import entry_name, parse_ln
 from chelonia.core.ports.bartender import ListedEntry, ListOutcome, ListRequest, NameRequest, StatOutcome
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT
 from chelonia.core.rights.policy import Action
 
 HIDDEN = frozenset({"blobs", "content", "claims", "put", "pending", "file", "erase", "trashed", "tally", "summaries"})
@@ -88,11 +87,7 @@ async def list_collection(
     found = existing(ln, walked)
     judge = Judge(turn.user, "list")
     judge.require(Action.READ, found)
-    if found.type == TYPE_MOUNTPOINT:
-        place = found.object.value("mountpoint", "externalURL")
-        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause=f"it is a mount point, which stands for {place}")
-    if found.type != TYPE_COLLECTION:
-        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ln), cause=f"it is a {found.type}")
+    listable(found)
     if request.limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ln), cause="limit is 0 (whole) or a number of entries")
     limit = min(request.limit, bounds.PAGE_ENTRIES_MAX) or bounds.SECTION_WHOLE_MAX

@@ -10,6 +10,7 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.bartender.storing import Storing
 from chelonia.core import bounds
+from chelonia.core.caller import Call, Role
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.timing.clock import Clock, Ids
@@ -29,3 +30,7 @@ class Ports:
     limits: LimitCounts = field(default_factory=LimitCounts)
     places: Places = field(default_factory=Places)
     lists: Queues = field(default_factory=lambda: Queues(bounds.LISTS_PER_CALLER_MAX))
+
+    def own(self, call: Call) -> Call:
+        """The Bartender's own call, for the sake of a user's."""
+        return call.as_service(self.settings.dn, Role.BARTENDER, self.settings.service_id)

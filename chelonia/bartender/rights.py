@@ -102,6 +102,15 @@ def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
     return FoundEntry(ln.parent, last, ln)
 
 
+def listable(found: FoundEntry) -> None:
+    """Raises: NOT_A_COLLECTION; IN_MOUNTPOINT for a mount point, which stands for another place."""
+    if found.type == TYPE_MOUNTPOINT:
+        cause = f"it is a mount point, which stands for {found.object.value('mountpoint', 'externalURL')}"
+        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(found.ln), cause=cause)
+    if found.type != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(found.ln), cause=f"it is a {found.type}")
+
+
 def versions(*found: FoundEntry) -> Expect:
     """What a decision on these entries was based on."""
     return tuple((each.guid, each.object.version) for each in found)
@@ -120,9 +129,9 @@ class Judge:
             self.call.has(Role.ADMINISTRATOR) or self._decide(action, found).allowed
         )
 
-    def require(self, action: Action, found: FoundEntry, *, phase: str = "") -> Expect:
+    def require(self, action: Action, found: FoundEntry) -> Expect:
         """Demand one right. Returns: what the decision was based on. Raises: DENIED."""
-        return self.require_one(((action, found),), phase=phase)
+        return self.require_one(((action, found),))
 
     def require_one(self, choices: tuple[tuple[Action, FoundEntry], ...], *, phase: str = "") -> Expect:
         """Demand any one of these rights; `phase` chooses the status string of a refusal.
@@ -147,10 +156,10 @@ class Judge:
             self._record(action, found, "denied", self._decide(action, found).rule)
         raise self._refusal(choices[0][0], choices[0][1], phase)
 
-    def refuse(self, found: FoundEntry, rule: str, *, phase: str = "") -> CheloniaError:
+    def refuse(self, found: FoundEntry, rule: str) -> CheloniaError:
         """The error for something no policy can allow; `rule` says why, to the log and to the caller."""
         audit.record(self.call, self.op, str(found.ln), action="-", decision="denied", rule=rule)
-        return CheloniaError(Kind.DENIED, phase, str(found.ln), rule)
+        return CheloniaError(Kind.DENIED, subject=str(found.ln), cause=rule)
 
     def _covered(self, action: Action, found: FoundEntry) -> bool:
         """Whether the caller's token goes so far."""

@@ -159,9 +159,7 @@ class Shepherds:
             if turl:
                 return turl
             candidates = [node for node in candidates if node not in refused]
-        full = kinds.count(Kind.NO_SPACE.value)
-        why = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
-        raise CheloniaError(Kind.NO_SHEPHERD, cause=f"{why}; try again in a moment")
+        raise too_few(kinds)
 
     async def _upload_turl(self, call: Call, plan: UploadPlan, pool: _Pool) -> str:
         while len(pool.nodes) >= plan.durable:
@@ -358,6 +356,13 @@ class Shepherds:
                     give_up_ms = self._clock.monotonic_ms() + self._settings.fallback_grace_ms
                 more = many(silent=ended is None, of_use=give_up_ms >= 0, at_once=width)
         return [answers[number] for number in sorted(answers)]
+
+
+def too_few(kinds: Sequence[str]) -> CheloniaError:
+    """What is told when not enough Shepherds take new bytes: `kinds` of their refusals."""
+    full = kinds.count(Kind.NO_SPACE.value)
+    why = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
+    return CheloniaError(Kind.NO_SHEPHERD, cause=f"{why}; try again in a moment")
 
 
 def _is_unheard(node: NodeView) -> bool:

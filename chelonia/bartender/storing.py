@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from chelonia.bartender.settings import BartenderSettings
-from chelonia.bartender.shepherds import Shepherds, taken
+from chelonia.bartender.shepherds import Shepherds, taken, too_few
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.placement import Demand
@@ -42,7 +42,7 @@ class _Stored:
         """Let him know: he may have gone away."""
         if not self.waiting.done():
             if self.until_ms < 0:
-                self.waiting.set_exception(_too_few(self.refused))
+                self.waiting.set_exception(too_few([outcome.kind for outcome in self.refused]))
             else:
                 self.waiting.set_result(tuple(self.given.values()))
 
@@ -208,9 +208,3 @@ class Storing:
         except CheloniaError as error:
             return (StoreOutcome(error=str(error), kind=error.kind.value),) * len(blobs)
         return given
-
-
-def _too_few(refused: Sequence[StoreOutcome]) -> CheloniaError:
-    full = sum(outcome.kind == Kind.NO_SPACE.value for outcome in refused)
-    why = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
-    return CheloniaError(Kind.NO_SHEPHERD, cause=f"{why}; try again in a moment")

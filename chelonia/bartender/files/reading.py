@@ -18,7 +18,7 @@ from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_tr
 from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible
+from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, listable
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -33,7 +33,7 @@ from chelonia.core.ids import BlobId, Guid, Ms, ObjectId
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName, entry_name
 from chelonia.core.ports.files import Listed, Listing, Look, Looked, Named, Want
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Traversal
+from chelonia.core.ports.librarian import TYPE_FILE, Traversal
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.policy import Action
@@ -119,11 +119,7 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
     found = existing(ask.place, walked)
     judge = Judge(turn.user, "list")
     judge.require(Action.READ, found)
-    if found.type == TYPE_MOUNTPOINT:
-        cause = f"it is a mount point, which stands for {attributes_of(found.object).target}"
-        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ask.place), cause=cause)
-    if found.type != TYPE_COLLECTION:
-        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ask.place), cause=f"it is a {found.type}")
+    listable(found)
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.BELOW_ENTRIES_MAX)
     walk = RecursiveWalk(ports, turn, judge, found)
     marks = "".join(mark for flag, mark in ((Want.USER, MARK_USER), (Want.LOCKS, MARK_LOCKS)) if flag in ask.want)

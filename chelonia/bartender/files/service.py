@@ -12,7 +12,7 @@ from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
-from chelonia.core.caller import Call, Role
+from chelonia.core.caller import Call
 from chelonia.core.cluster.placement import NODE_ALIVE
 from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.parts import PartPage, UploadPage
@@ -71,10 +71,7 @@ class FilesService:
 
     async def list(self, call: Call, ask: Listing) -> Listed:
         """Return a page of a collection."""
-        (answer,) = await self._answered(call, "list", partial(reading.listed, self._ports, self._rights), (ask,))
-        if isinstance(answer, Failure):
-            raise answer.error("list")
-        return answer
+        return await self._one(call, "list", partial(reading.listed, self._ports, self._rights), ask)
 
     async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
         """Choose Shepherds for new bytes."""
@@ -96,38 +93,23 @@ class FilesService:
 
     async def share(self, call: Call, ask: Share) -> Shared:
         """Give a token for an entry."""
-        (answer,) = await self._answered(call, "share", partial(sharing.share, self._ports), (ask,))
-        if isinstance(answer, Failure):
-            raise answer.error("share")
-        return answer
+        return await self._one(call, "share", partial(sharing.share, self._ports), ask)
 
     async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
         """Return a page of open uploads."""
-        (answer,) = await self._answered(call, "uploads", partial(parts.uploads, self._ports), (ask,))
-        if isinstance(answer, Failure):
-            raise answer.error("uploads")
-        return answer
+        return await self._one(call, "uploads", partial(parts.uploads, self._ports), ask)
 
     async def parts(self, call: Call, ask: UploadParts) -> PartPage:
         """Return a page of the parts of an open upload."""
-        (answer,) = await self._answered(call, "parts", partial(parts.listed, self._ports), (ask,))
-        if isinstance(answer, Failure):
-            raise answer.error("parts")
-        return answer
+        return await self._one(call, "parts", partial(parts.listed, self._ports), ask)
 
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
         """How much there is to store in, and the quotas that bind the caller."""
-        (quotas,) = await self._answered(call, "space", partial(reading.quotas, self._ports), (Look(place),))
-        if isinstance(quotas, Failure):
-            raise quotas.error("space")
-        nodes = await self._ports.shepherds.nodes(self._own(call))
+        quotas = await self._one(call, "space", partial(reading.quotas, self._ports), Look(place))
+        nodes = await self._ports.shepherds.nodes(self._ports.own(call))
         there = [node for node in nodes if node.state != "waiting"]
         free = sum(node.free_bytes for node in there if node.state == NODE_ALIVE and node.accepting)
         return Space(sum(node.total_bytes for node in there), free, quotas)
-
-    def _own(self, call: Call) -> Call:
-        settings = self._ports.settings
-        return call.as_service(settings.dn, Role.BARTENDER, settings.service_id)
 
     async def _apply(self, turn: ElementCall, change: Change) -> Done | Failure:
         match change:
@@ -171,7 +153,7 @@ class FilesService:
         wanted = {n: place for n, change in enumerate(changes) if (place := _after(change, answers[n])) is not None}
         if not wanted:
             return tuple(answers)
-        walks = await self._ports.librarian.traverse(self._own(call), tuple(wanted.values()), DESCRIBED)
+        walks = await self._ports.librarian.traverse(self._ports.own(call), tuple(wanted.values()), DESCRIBED)
         described = list(answers)
         for n, walked in zip(wanted, walks, strict=True):
             done = answers[n]
@@ -183,6 +165,13 @@ class FilesService:
         self, call: Call, name: str, act: Callable[[ElementCall, R], Awaitable[A]], asks: Sequence[R]
     ) -> tuple[A | Failure, ...]:
         return await answer_all(self._ports, call, _asking(name, act), asks)
+
+    async def _one(self, call: Call, name: str, act: Callable[[ElementCall, R], Awaitable[A]], ask: R) -> A:
+        """The answer to one question. Raises: what it failed with."""
+        (answer,) = await self._answered(call, name, act, (ask,))
+        if isinstance(answer, Failure):
+            raise answer.error(name)
+        return answer
 
 
 def _asking(name: str, act: Callable[[ElementCall, R], Awaitable[A]]) -> BulkOperation[R, A | Failure]:
