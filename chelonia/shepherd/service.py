@@ -145,16 +145,6 @@ class ShepherdService:
             await self._scrubber.save_cursor()
 
     @property
-    def copies_at_once(self) -> int:
-        """Repair copies that it sends, and as many that it takes, at once now."""
-        return self._node.sending.most
-
-    @property
-    def copy_bytes_per_s_max(self) -> float:
-        """Bytes of repair copies that it sends, and as many that it takes, a second now; 0: no limit."""
-        return self._node.sending_pace.per_s_max
-
-    @property
     def lease_ms(self) -> int:
         """How long it may be silent before it counts as away, as last told; 0 before any heartbeat was answered."""
         return self._reporting.lease_ms

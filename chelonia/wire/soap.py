@@ -141,11 +141,10 @@ class Capacity:
     total_bytes: int
 
 
-def encode_lidi(service: Service, *, serving: bool, capacity: Capacity | None = None) -> bytes:
+def encode_lidi(service: Service, capacity: Capacity | None = None) -> bytes:
     """Build the status document; with a capacity in the Shepherd's form (GiB of 2^30 bytes)."""
-    state = "production" if serving else "closed"
     inside = (
-        f"<Endpoint><HealthState>ok</HealthState><ServingState>{state}</ServingState></Endpoint>"
+        "<Endpoint><HealthState>ok</HealthState><ServingState>production</ServingState></Endpoint>"
         f"<Type>{service.type_name}</Type>"
     )
     if capacity is None:

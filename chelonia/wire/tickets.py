@@ -16,7 +16,6 @@ from urllib.parse import quote
 import msgspec
 
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
 from chelonia.wire import armour
@@ -57,11 +56,6 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     md5: str = ""
     adler32: str = ""
     single_use: bool = False
-
-    @property
-    def checksums(self) -> Checksums:
-        """The declared checksums."""
-        return Checksums(self.sha256, self.md5, self.adler32)
 
 
 @dataclass(frozen=True, slots=True)

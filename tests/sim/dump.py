@@ -5,8 +5,8 @@ from __future__ import annotations
 from chelonia.ahash.store import layout
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.support.memory_store import MemoryStore
+from tests.support.namespace_snapshot import NamespaceSnapshot
 
 _ALL = 1 << 30
 

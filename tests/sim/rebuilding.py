@@ -17,7 +17,6 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import RebuildStatus, ServiceRecord
 from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.namespace.tree import visible
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild.decide import is_over
 from tests.sim.chaos import Chaos
@@ -26,6 +25,7 @@ from tests.sim.network import Channel
 from tests.sim.rebuilt import Judging, facts_held, loss
 from tests.sim.watch import Watch
 from tests.sim.world import ADMIN, Host, SimShepherd, World
+from tests.support.namespace_snapshot import NamespaceSnapshot
 
 SNAPSHOT_MS = 15_000
 RECORD_KEY = "5a" * 32

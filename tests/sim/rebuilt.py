@@ -20,7 +20,6 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDI
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.wire.snapshots import decode_manifest, decode_page, parse_snapshot_name
 from tests.sim.disk import facts_now, run_now
@@ -28,6 +27,7 @@ from tests.sim.model import NOTHING, File, Story, Tree, Violation
 from tests.sim.users import NAMES, Contents, dn_of
 from tests.sim.watch import references_on
 from tests.sim.world import ADMIN_DN, SimShepherd, World
+from tests.support.namespace_snapshot import NamespaceSnapshot
 
 KEPT = ("entry", "policy", "defaultPolicy", "metadata", "mountpoint")
 """Sections of an entry that come back as the snapshot has them."""

@@ -1,10 +1,10 @@
 """The second scenario: a few names written, overwritten, moved and deleted by several users while everything breaks.
 
 Messages get lost, doubled and come late; Shepherds crash, freeze, lose bits or their whole disk; the core process
-crashes; clocks step. Throughout, `invariants.broken` must find nothing. When the faults have stopped, within a bounded
-virtual time, every name must hold what was acknowledged last, deleted names must be gone, every blob must have exactly
-the wanted number of live replicas on distinct Shepherds, every disk must hold nothing else, and no claim, erasure or
-reservation that has expired may be left.
+crashes; clocks step. Throughout, `namespace_snapshot.broken` must find nothing. When the faults have stopped, within a
+bounded virtual time, every name must hold what was acknowledged last, deleted names must be gone, every blob must have
+exactly the wanted number of live replicas on distinct Shepherds, every disk must hold nothing else, and no claim,
+erasure or reservation that has expired may be left.
 
 Every user has names of its own, which it uses one operation after the other, so what they must hold is known; an
 operation whose outcome the user never learned leaves several possibilities. One name is shared by all.
@@ -35,12 +35,12 @@ from chelonia.core.ports.bartender import (
     StartPutRequest,
 )
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
-from chelonia.librarian.recovery import invariants
 from chelonia.wire import receipts
 from tests.sim.dump import snapshot
 from tests.sim.network import Faults
 from tests.sim.scenario import CALM, Outcome, Violation
 from tests.sim.world import USER, SimShepherd, World
+from tests.support import namespace_snapshot
 
 USERS = 3
 NAMES_EACH = 4
@@ -328,7 +328,7 @@ class Churn:
 
     def check_invariants(self) -> None:
         """Raises: Violation."""
-        broken = invariants.broken(snapshot(self.world.store))
+        broken = namespace_snapshot.broken(snapshot(self.world.store))
         if broken:
             raise Violation(f"at {self.world.clock.monotonic_ms()}: {'; '.join(map(str, broken[:4]))}")
 
@@ -346,12 +346,12 @@ class Churn:
 
     def _left(self) -> str:
         seen = snapshot(self.world.store)
-        findings = invariants.unsettled(seen)
+        findings = namespace_snapshot.unsettled(seen)
         if findings:
             return "; ".join(map(str, findings[:4]))
         return "; ".join(filter(None, (self._disk_left(shepherd, seen) for shepherd in self.world.shepherds)))
 
-    def _disk_left(self, shepherd: SimShepherd, seen: invariants.NamespaceSnapshot) -> str:
+    def _disk_left(self, shepherd: SimShepherd, seen: namespace_snapshot.NamespaceSnapshot) -> str:
         """What a disk holds besides its locations, or lacks of them."""
         wanted = {
             location.reference: facts_of(blob).checksums.sha256

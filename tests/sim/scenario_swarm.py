@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId, blob_object
 from chelonia.core.values import replace
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_bad_disks, with_echo, with_group, with_loss, with_more
@@ -40,6 +39,7 @@ from tests.sim.world import (
     SimShepherd,
     World,
 )
+from tests.support.namespace_snapshot import NamespaceSnapshot
 
 USERS = 4
 ROUNDS = 8

@@ -30,13 +30,13 @@ from chelonia.core.metadata import StoredObject
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace.tree import names_of
-from chelonia.librarian.recovery import invariants
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from tests.sim.disk import SimStore, facts_now, run_now
 from tests.sim.dump import Dump
 from tests.sim.model import Violation
 from tests.sim.world import LIBRARIAN_SETTINGS, SimShepherd, World
+from tests.support import namespace_snapshot
+from tests.support.namespace_snapshot import NamespaceSnapshot
 
 STALE_MS = 50_000
 """For so long a Librarian may act on an old belief: leases of node and leader, and calls repeated and late."""
@@ -87,7 +87,7 @@ class Watch:
         if self._world.bugs:
             raise Violation(f"a service broke: {self._world.bugs[0]}")
         seen = self._seen()
-        for finding in invariants.broken(seen):
+        for finding in namespace_snapshot.broken(seen):
             self._found.append(str(finding))
         self._count_copies(seen)
         for blob in self._without_copy(seen):
@@ -170,7 +170,9 @@ class Watch:
     def left(self) -> str:
         """What is not whole yet, "" when nothing."""
         seen, lost = self._seen(), self.lost()
-        findings = [f for f in invariants.unsettled(seen) if f.object not in {blob_object(blob) for blob in lost}]
+        findings = [
+            f for f in namespace_snapshot.unsettled(seen) if f.object not in {blob_object(blob) for blob in lost}
+        ]
         if findings:
             return "; ".join(map(str, findings[:4]))
         told = [f"{blob} is lost, and not told so" for blob in sorted(lost) if _hoped_for(seen.get(blob_object(blob)))]

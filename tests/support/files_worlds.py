@@ -39,12 +39,12 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.hosting.net.rpc_client import Link, open_link, remote_files
 from chelonia.hosting.net.tls import ClientCertificate
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire import receipts
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.files import MemoryFiles
+from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 from tests.unit.bartender.stage import JOE, Stage
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import secure

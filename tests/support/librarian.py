@@ -27,12 +27,12 @@ from chelonia.core.ports.librarian import (
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.support.ahash import LIBRARIAN, HandClock, serving
 from tests.support.memory_store import MemoryStore
+from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 
 ADMIN = Call(Dn("/CN=admin"), (Role.ADMINISTRATOR,))
 BARTENDER = Call(Dn("/CN=bartender"), (Role.BARTENDER,), ServiceId("https://b/Bartender"))

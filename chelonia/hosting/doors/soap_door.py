@@ -179,7 +179,7 @@ class SoapDoor:
 
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None
-        return soap.encode_lidi(self._service, serving=True, capacity=capacity)
+        return soap.encode_lidi(self._service, capacity)
 
 
 def _xml(status: int, body: bytes) -> HttpResponse:

@@ -122,7 +122,7 @@ def check_resolves(name: str) -> None:
 
 def write_secret(places: HostPaths, owner: Account, secret: str) -> None:
     """Write the secret of the Bartenders, unless it is there."""
-    make_directory(places.conf, owner, 0o750, of_root=True)
+    make_directory(places.conf, owner, of_root=True)
     if not places.secret.exists():
         write_file(places.secret, f"{secret}\n".encode(), 0o400)
     give(places.secret, owner)
@@ -144,7 +144,7 @@ def check_free_of_shepherd(host: HostFacts, cluster: ClusterFacts, places: HostP
 
 def write_configs(host: HostFacts, cluster: ClusterFacts, places: HostPaths, owner: Account, verb: str) -> None:
     """Write both configurations, the core's last. Raises: EXISTS when another Shepherd is configured."""
-    make_directory(places.conf, owner, 0o750, of_root=True)
+    make_directory(places.conf, owner, of_root=True)
     check_free_of_shepherd(host, cluster, places, verb)
     _write_config(places.shepherd, shepherd_config(host, cluster, places), owner, verb)
     _write_config(places.core, core_config(host, cluster, places), owner, verb)
@@ -158,7 +158,7 @@ def _write_config(path: Path, config: NodeConfig, owner: Account, verb: str) -> 
 def make_data(places: HostPaths, owner: Account) -> None:
     """Make the directories that the daemons write to."""
     for path in (places.data, places.data / "core", places.backups, places.data / "shepherd"):
-        make_directory(path, owner, 0o750)
+        make_directory(path, owner)
 
 
 def found(section: AHashSection, owner: Account) -> None:
@@ -196,14 +196,14 @@ def give_all(directory: Path, owner: Account) -> None:
                 os.chown(name, owner.uid, owner.gid, dir_fd=there, follow_symlinks=False)
 
 
-def make_directory(path: Path, owner: Account, mode: int, *, of_root: bool = False) -> None:
+def make_directory(path: Path, owner: Account, *, of_root: bool = False) -> None:
     """Make a directory, whole or not at all, and its parents with the usual mode; one that is there stays as it is."""
     if path.exists():
         return
     partial = path.with_name(path.name + ".partial")
     partial.mkdir(mode=0o700, parents=True, exist_ok=True)
     give(partial, owner, of_root=of_root)
-    partial.chmod(mode)
+    partial.chmod(0o750)
     partial.rename(path)
 
 

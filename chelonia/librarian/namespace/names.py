@@ -225,7 +225,7 @@ class Names:
 
         async def build(first: bool) -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid))
-            tree.check_removable(entry, "delete")
+            tree.check_removable(entry)
             doomed = await self._doomed(call, entry, presumed=first)
             elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid, entry)

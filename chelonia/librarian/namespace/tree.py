@@ -291,12 +291,12 @@ def drop_name(slot: Slot, entry_type: str, child: Guid) -> list[Element]:
     return [*content_change(slot.parent), drop(slot.parent.id, "entries", key, is_("entries", key, child))]
 
 
-def check_removable(entry: StoredObject, op: str) -> None:
+def check_removable(entry: StoredObject) -> None:
     """Refuse to delete what is not a file or mount point. Raises: NOT_FOUND, NOT_A_FILE."""
     if not visible(entry):
-        raise CheloniaError(Kind.NOT_FOUND, op, entry.id, "no such entry")
+        raise CheloniaError(Kind.NOT_FOUND, "delete", entry.id, "no such entry")
     if type_of(entry) == TYPE_COLLECTION:
-        raise CheloniaError(Kind.NOT_A_FILE, op, entry.id, "it is a collection; unmake it")
+        raise CheloniaError(Kind.NOT_A_FILE, "delete", entry.id, "it is a collection; unmake it")
 
 
 def check_unmakable(entry: StoredObject) -> None:

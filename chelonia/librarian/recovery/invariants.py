@@ -21,7 +21,6 @@ from chelonia.core.ids import (
     CONTENT_PREFIX,
     PENDING_OBJECT,
     ROOT,
-    SHEPHERD_PREFIX,
     TRASH_OBJECT,
     BlobId,
     ContentId,
@@ -534,75 +533,3 @@ def guarded(object_id: ObjectId, rules: Callable[[], Iterable[Finding]]) -> tupl
 
 def _finding(object_id: ObjectId, rule: str, subject: str, text: str) -> Finding:
     return Finding(object_id, rule, subject, SEVERITY[rule], text)
-
-
-# --- a whole snapshot -----------------------------------------------------------------------------------------------
-
-
-class NamespaceSnapshot:
-    """All objects of one moment, whole (wide sections included). A `RuleContext` at itself."""
-
-    def __init__(self, objects: Iterable[StoredObject]) -> None:
-        found = {obj.id: obj for obj in objects}
-        self.objects: Mapping[ObjectId, StoredObject] = {key: found[key] for key in sorted(found)}
-        """In order of id."""
-
-    def get(self, object_id: ObjectId) -> StoredObject:
-        """An object; version 0 when there is none."""
-        found = self.objects.get(object_id)
-        return found if found is not None else StoredObject(object_id, 0)
-
-    def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
-        return self.get(object_id).sections.get(section, {})
-
-    def value(self, object_id: ObjectId, section: str, prop: str) -> str:
-        return self.get(object_id).value(section, prop)
-
-    def entries(self) -> list[StoredObject]:
-        """Files, collections, mount points and pending uploads."""
-        return [obj for key, obj in self.objects.items() if is_guid(key)]
-
-    def blobs(self) -> list[StoredObject]:
-        return [obj for key, obj in self.objects.items() if key.startswith(BLOB_PREFIX)]
-
-    def shepherds(self) -> list[StoredObject]:
-        return [obj for key, obj in self.objects.items() if key.startswith(SHEPHERD_PREFIX)]
-
-
-def broken(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
-    """What no moment may show, whatever crashed. A blob may lose its last copy with the disks: that is not here."""
-    found: list[Finding] = []
-    for obj in snapshot.objects.values():
-        found += [finding for finding in object_rules(snapshot, obj) if finding.rule != BLOB_LOST]
-    for entry in snapshot.entries():
-        found += name_rules(snapshot, entry.id, entry.sections.get("entries", {}).items())
-        found += summary_rules(snapshot, entry.id, entry.sections.get("summaries", {}).items())
-        found += reservation_rules(snapshot, entry.id, entry.sections.get("pending", {}).items())
-        found += upload_rules(snapshot, entry.id, entry.sections.get("uploads", {}))
-    for content in (obj for key, obj in snapshot.objects.items() if key.startswith(CONTENT_PREFIX)):
-        found += extent_rules(snapshot, content.id, sorted(content.sections.get("extents", {}).items()))
-        found += [*named_rules(snapshot, content.id, content.sections.get("named", {}).items()), *sum_rules(content)]
-        found += part_rules(snapshot, content.id, content.sections.get("parts", {}).items())
-    for shepherd in snapshot.shepherds():
-        found += _shepherd_rules(snapshot, shepherd)
-    for index in (TRASH_OBJECT, PENDING_OBJECT):
-        for section in ("due", "formerly"):
-            found += index_rules(snapshot, index, snapshot.section(index, section))
-    return tuple(found)
-
-
-def _shepherd_rules(snapshot: NamespaceSnapshot, shepherd: StoredObject) -> Iterator[Finding]:
-    name = ServiceId(shepherd.id.removeprefix(SHEPHERD_PREFIX))
-    orders = shepherd.sections.get("erase", {})
-    left = unlisted(snapshot, name, shepherd.sections.get("file", {}).items())
-    yield from record_rules(name, left, {outbox_reference(key) for key in orders})
-    yield from order_rules(snapshot, name, orders.items())
-
-
-def unsettled(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
-    """What healing has still to do: copies missing or surplus, claims running, erasures not confirmed."""
-    found = [finding for blob in snapshot.blobs() for finding in object_work(blob)]
-    for shepherd in snapshot.shepherds():
-        name = ServiceId(shepherd.id.removeprefix(SHEPHERD_PREFIX))
-        found += order_work(name, tuple(shepherd.sections.get("erase", {}).items()))
-    return tuple(found)

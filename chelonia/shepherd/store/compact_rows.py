@@ -62,11 +62,6 @@ def unpack(reference: ReferenceId, row: bytes) -> KeptReplica:
     )  # fmt: skip
 
 
-def is_alive(row: bytes) -> bool:
-    """Whether the row's replica is alive."""
-    return bool(row[0] & _ALIVE)
-
-
 def size_of(row: bytes) -> int:
     """The size in a row, bytes."""
     (size,) = _FRONT.unpack_from(row)

@@ -9,10 +9,10 @@ import pytest
 
 from chelonia.ahash.store import layout, meta
 from chelonia.core.ids import ObjectId
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from tests.support import librarian
 from tests.support.ahash import LIBRARIAN, open_store
 from tests.support.librarian import Bench, SequentialIds, bench, spliced
+from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 
 MADE = Path(__file__).parents[2] / "support/stores/format_1.tar.xz"
 """`data/f` with two copies, a deleted file, an upload that is not complete; by the last program of format 1."""

@@ -337,7 +337,7 @@ def check_order(index: Index, plain: Mapping[ReferenceId, KeptReplica], mark: st
 def test_a_row_is_the_replica(replica: KeptReplica) -> None:
     row = rows.pack(replica)
     assert rows.unpack(replica.reference, row) == replica
-    assert (rows.size_of(row), rows.is_alive(row)) == (replica.size, replica.alive)
+    assert rows.size_of(row) == replica.size
     assert rows.blob_of(row) == rows.shorten(replica.blob)
     assert rows.blobs_of([row, row]) == [rows.shorten(replica.blob)] * 2
     assert rows.sizes_together([row, row]) == 2 * replica.size

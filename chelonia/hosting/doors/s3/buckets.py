@@ -140,19 +140,19 @@ async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket's tags."""
     tags = requests.tagging(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
-    return await _tagged(parts, ask, tags, 204)
+    return await _tagged(parts, ask, tags)
 
 
 async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket's tags."""
-    return await _tagged(parts, ask, {}, 204)
+    return await _tagged(parts, ask, {})
 
 
-async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
+async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str]) -> HttpResponse:
     there = await _there(parts, ask)
     user = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
-    return HttpResponse(status, (), b"", 0)
+    return HttpResponse(204, (), b"", 0)
 
 
 async def _there(parts: S3Parts, ask: Ask) -> Looked:

@@ -6,9 +6,9 @@ from chelonia.core.ids import REPAIR_OBJECT, ROOT, ObjectId, RequestKey
 from chelonia.core.ports.ahash import Element
 from chelonia.librarian.leadership.summarising import END
 from chelonia.librarian.metadata.elements import drop
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 from tests.support.paper import Paper, paper
 
 NAMES = [f"f{number}" for number in range(5)]

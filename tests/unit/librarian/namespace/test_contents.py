@@ -42,10 +42,10 @@ from chelonia.librarian.namespace import view
 from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent
 from chelonia.librarian.recovery import invariants
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER, HOUR, LIBRARIAN, Bench, bench, everything, pieced, sound, spliced
+from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 from tests.support.paper import paper
 
 GUID = Guid("00000000-0000-4000-8000-00000000000f")

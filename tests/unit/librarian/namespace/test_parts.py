@@ -23,9 +23,9 @@ from chelonia.core.ports.librarian import Delete, SetWanted, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
 from chelonia.librarian.namespace.parts.decide import parse_part
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import BARTENDER, JOE, Bench, bench, keyed, sound
+from tests.support.namespace_snapshot import NamespaceSnapshot
 from tests.support.paper import paper
 
 NAME = parse_ln("/f")

@@ -16,7 +16,6 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.sharing import decide
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import (
@@ -31,6 +30,7 @@ from tests.support.librarian import (
     sound,
     spliced,
 )
+from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 from tests.support.paper import paper
 
 

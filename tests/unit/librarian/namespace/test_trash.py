@@ -14,11 +14,11 @@ from chelonia.core.values import replace
 from chelonia.librarian.leadership import sweep as expiring
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import Records
-from chelonia.librarian.recovery.invariants import NamespaceSnapshot, broken, unsettled
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, HOUR, JOE, Bench, bench, shepherd_call
+from tests.support.namespace_snapshot import NamespaceSnapshot, broken, unsettled
 from tests.unit.librarian.test_healing import Paper, paper
 
 KEPT = replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=HOUR)

@@ -41,7 +41,6 @@ from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact
-from chelonia.librarian.recovery.invariants import broken
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild import act as rebuilding
 from chelonia.librarian.recovery.rebuild import decide as rebuild
@@ -52,6 +51,7 @@ from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE, PaperVerifier
+from tests.support.namespace_snapshot import broken
 from tests.unit.librarian.keepers import KEY, SETTINGS, Keeper, Keepers, Kept, checksums, keepers, resealed
 from tests.unit.librarian.namespace.test_trash import snapshot, trashed
 from tests.unit.librarian.recovery.test_snapshots import taken, times

@@ -20,7 +20,6 @@ from chelonia.core.ports.shepherd import GetRequest, RecordPage, ReplicaStatOutc
 from chelonia.core.rights.access import check_access
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import facts_of
-from chelonia.librarian.recovery.invariants import broken
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.act import Rebuilding
@@ -28,6 +27,7 @@ from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS
 from chelonia.wire import snapshots
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, shepherd_call
+from tests.support.namespace_snapshot import broken
 from tests.unit.librarian.keepers import KEY, Keeper, Keepers, checksums, keepers, resealed
 from tests.unit.librarian.namespace.test_trash import snapshot
 from tests.unit.librarian.recovery.test_rebuilding import (

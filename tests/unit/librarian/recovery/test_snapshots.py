@@ -16,10 +16,10 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import make_blob
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import PlannedTransact
-from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery import snapshots as snapshotting
 from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, snapshot_name
 from tests.sim.virtual_loop import run_virtual
+from tests.support import namespace_snapshot
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import BARTENDER
 from tests.unit.librarian.keepers import SETTINGS, Keepers, keepers
@@ -80,7 +80,7 @@ def test_a_snapshot_has_every_entry_and_blob_and_who_is_registered_and_no_secret
             assert set(objects[f"blob:{blob}"].sections) == {"blob"}
             secret = (await key(k)).encode()
             assert not any(secret in kept.data for keeper in k.shepherds.values() for kept in keeper.disk.values())
-            assert invariants.broken(await snapshot(k.bench)) == ()
+            assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
 
     run_virtual(scenario())
 
@@ -138,7 +138,7 @@ def test_old_snapshots_are_let_go_of_and_their_bytes_erased(monkeypatch: pytest.
             assert on_disk == named
             _, objects = await newest(k)
             assert len(objects) == 2 + 2 * 5
-            assert invariants.broken(await snapshot(k.bench)) == ()
+            assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
 
     run_virtual(scenario())
 
@@ -283,7 +283,7 @@ def test_a_snapshot_that_fails_is_tried_again_after_the_interval_and_leaves_noth
             _, objects = await newest(k)
             assert len(objects) == 2 + 2
             assert len(of_snapshots(k)) == 2
-            assert invariants.broken(await snapshot(k.bench)) == ()
+            assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
 
     run_virtual(scenario())
 

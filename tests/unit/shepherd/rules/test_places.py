@@ -268,7 +268,8 @@ async def test_the_least_of_what_is_configured_and_what_is_ordered_holds(own: in
     world = await World(copies_at_once_max=own).start()
     await told(world, ordered)
     assert COPIES_IN_FLIGHT_PER_NODE_MAX == 16
-    assert (world.service.copies_at_once, world.librarian.beats[-1].copies_at_once_max) == (holds, min(max(own, 1), 16))
+    assert world.service._node.sending.most == holds
+    assert world.librarian.beats[-1].copies_at_once_max == min(max(own, 1), 16)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +278,10 @@ async def test_the_least_of_what_is_configured_and_what_is_ordered_holds(own: in
 @virtual
 async def test_the_least_rate_that_is_configured_or_ordered_holds(own: int, ordered: int, holds: int) -> None:
     world = World(copy_bytes_per_s_max=own)
-    assert world.service.copy_bytes_per_s_max == own, "also before a Librarian has answered"
+    assert world.service._node.sending_pace.per_s_max == own, "also before a Librarian has answered"
     await world.start()
     await told(world, 0, ordered)
-    assert world.service.copy_bytes_per_s_max == holds
+    assert world.service._node.sending_pace.per_s_max == holds
 
 
 @virtual
