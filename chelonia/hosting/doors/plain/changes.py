@@ -6,7 +6,6 @@ first: what stops it in the middle leaves the rest, and every entry by itself is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -19,7 +18,6 @@ from chelonia.core.ports.files import (
     Looked,
     Make,
     Move,
-    Named,
     Over,
     Placing,
     Remove,
@@ -41,6 +39,7 @@ from chelonia.hosting.doors.plain.parts import (
     destination,
     elsewhere,
     good,
+    list_pages,
     look,
     reader,
     seen,
@@ -132,12 +131,12 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
     """Remove all that is in a collection. Raises: what the first entry that stays failed with."""
     if depth > TREE_DEPTH_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "DELETE", str(place), f"deeper than {TREE_DEPTH_MAX} levels")
-    async for page in _pages(parts, exchange, place):
-        for entry in page:
+    async for page in list_pages(parts, exchange.call, Listing(place)):
+        for entry in page.entries:
             if entry.attributes.type == TYPE_COLLECTION:
                 await remove_below(parts, exchange, place.child(entry.name), depth + 1)
-        gone: tuple[Change, ...] = tuple(Remove(place.child(entry.name), when=exchange.free) for entry in page)
-        for answer in await apply_all(parts, exchange.call, gone):
+        gone: tuple[Change, ...] = tuple(Remove(place.child(entry.name), when=exchange.free) for entry in page.entries)
+        for answer in await apply_all(parts, exchange.call, gone) if gone else ():
             if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
                 raise answer.error("DELETE")
 
@@ -152,8 +151,8 @@ async def _copy_tree(
     await apply(parts, exchange.call, Make(target, TYPE_COLLECTION, user=there.user, when=exchange.free))
     if not deep:
         return
-    async for page in _pages(parts, exchange, source):
-        for entry in page:
+    async for page in list_pages(parts, exchange.call, Listing(source)):
+        for entry in page.entries:
             inside = source.child(entry.name)
             child = await look(parts, exchange.call, inside, Want.USER)
             await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
@@ -176,15 +175,3 @@ async def _copy_entry(
     body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else nothing()
     arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
     await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=exchange.free))
-
-
-async def _pages(parts: DoorParts, exchange: Exchange, place: LogicalName) -> AsyncIterator[tuple[Named, ...]]:
-    """The entries of a collection, page by page, each page as it is when it is read."""
-    after = ""
-    while True:
-        page = await parts.files.list(exchange.call, Listing(place, after))
-        if page.entries:
-            yield page.entries
-        after = page.after
-        if not after:
-            return

@@ -19,7 +19,7 @@ from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want,
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.locks import Lock, check_beside
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, look, place_of, seen
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look, place_of, seen
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.wire.web import dav, locks
 
@@ -147,13 +147,9 @@ async def _below(parts: DoorParts, call: Call, place: LogicalName) -> AsyncItera
     """The own locks of each entry below a collection."""
     waiting = [place]
     while waiting:
-        at, after = waiting.pop(), ""
-        while True:
-            page = await parts.files.list(call, Listing(at, after, want=Want.LOCKS))
+        at = waiting.pop()
+        async for page in list_pages(parts, call, Listing(at, want=Want.LOCKS)):
             for entry in page.entries:
                 yield entry.locks
                 if entry.attributes.type == TYPE_COLLECTION:
                     waiting.append(at.child(entry.name))
-            after = page.after
-            if not after:
-                break

@@ -15,13 +15,13 @@ from urllib.parse import quote
 from chelonia.core.bounds import PAGE_ENTRIES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.ports.files import Attributes, Listed, Listing, Named
+from chelonia.core.ports.files import Attributes, Listing, Named
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.hosting.doors.plain import cluster_page, preview, trash
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, may_see
 from chelonia.hosting.doors.plain.frame import HTML, TABLES, crumbs, head, headers, policy, sha256_source, top_of
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, list_pages
 from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import TEXT, HttpResponse
 from chelonia.wire.web.conditions import NS_PER_S
@@ -93,7 +93,7 @@ async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) ->
 
 async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
     """One name a line; of a collection with a slash."""
-    async for page in _entries(parts, exchange):
+    async for page in list_pages(parts, exchange.call, Listing(exchange.place)):
         yield "".join(f"{_shown(entry)}\n" for entry in page.entries).encode()
 
 
@@ -110,7 +110,8 @@ async def _page(parts: DoorParts, exchange: Exchange, known: Attributes) -> Asyn
         up = f'<a href="../{query}" aria-label="The collection above">..</a>'
         yield f"<tr><td>{up}</td><td></td><td></td><td></td></tr>\n".encode()
     begin, further, shown = exchange.request.query.get(AFTER, ""), "", 0
-    async for page in _entries(parts, exchange, begin, ROWS_MAX):
+    ask = Listing(exchange.place, begin, min(ROWS_MAX, PAGE_ENTRIES_MAX))
+    async for page in list_pages(parts, exchange.call, ask):
         yield "".join(_row(entry, query) for entry in page.entries).encode()
         further, shown = page.after, shown + len(page.entries)
         if shown >= ROWS_MAX:
@@ -124,15 +125,6 @@ def _leaf(query: str, begin: str, further: str) -> str:
     first = f'<a href="./{query}">the first</a> ' if begin else ""
     more = f'<a rel="next" href="{joined}{AFTER}={quote(further, safe="")}">the next entries</a>' if further else ""
     return f'<nav aria-label="pages">{first}{more}</nav>' if first or more else ""
-
-
-async def _entries(parts: DoorParts, exchange: Exchange, after: str = "", limit: int = 0) -> AsyncIterator[Listed]:
-    while True:
-        page = await parts.files.list(exchange.call, Listing(exchange.place, after, min(limit, PAGE_ENTRIES_MAX)))
-        yield page
-        after = page.after
-        if not after:
-            return
 
 
 def _shown(entry: Named) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -28,7 +28,20 @@ from chelonia.core.ports.bartender import (
     UndeleteRequest,
 )
 from chelonia.core.ports.bytes import Bytes
-from chelonia.core.ports.files import UNSHARED, Change, Clone, Done, Failure, Files, Look, Looked, Want, When
+from chelonia.core.ports.files import (
+    UNSHARED,
+    Change,
+    Clone,
+    Done,
+    Failure,
+    Files,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Want,
+    When,
+)
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.jobs import JobView
 from chelonia.core.values import replace
@@ -186,6 +199,16 @@ async def seen_or_hidden(
         if error.kind is not Kind.DENIED:
             raise
         return None, True
+
+
+async def list_pages(parts: DoorParts, call: Call, ask: Listing) -> AsyncIterator[Listed]:
+    """The pages of a listing from `ask` on, each as it is when it is read. Raises: as `Files.list` fails."""
+    while True:
+        page = await parts.files.list(call, ask)
+        yield page
+        if not page.after:
+            return
+        ask = replace(ask, after=page.after)
 
 
 async def apply(parts: DoorParts, call: Call, change: Change) -> Done:

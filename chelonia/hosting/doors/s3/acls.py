@@ -9,7 +9,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
 from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.objects import AGAIN_MAX
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, readable_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import acls, answers, apart, requests, versions
 from chelonia.wire.s3.errors import S3Error
@@ -80,7 +80,4 @@ async def _there(parts: S3Parts, ask: Ask) -> tuple[Looked, LogicalName]:
     if ask.target.key:
         ask, there = await found(parts, ask, Want.POLICY)
         return there, ask.place
-    bucket = await check_bucket(parts, ask)
-    if bucket is None:
-        raise S3Error("AccessDenied", "Access Denied")
-    return bucket, ask.bucket
+    return await readable_bucket(parts, ask), ask.bucket

@@ -8,10 +8,10 @@ from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.ports.files import Listing, Looked, Make, Remove, Removing, Set, When
+from chelonia.core.ports.files import Listing, Make, Remove, Removing, Set, When
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain.parts import apply, apply_all
-from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, xml_answer
+from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, readable_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
@@ -71,7 +71,7 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer HEAD of a bucket."""
-    there = await _there(parts, ask)
+    there = await readable_bucket(parts, ask)
     return HttpResponse(200, (("x-amz-bucket-region", facts.facts_of(there.user).location or REGION),), b"", 0)
 
 
@@ -90,12 +90,12 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def location(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket's location: what its maker said, else the empty name of the first region."""
-    return xml_answer(answers.location(facts.facts_of((await _there(parts, ask)).user).location))
+    return xml_answer(answers.location(facts.facts_of((await readable_bucket(parts, ask)).user).location))
 
 
 async def setting(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a setting that is never there."""
-    await _there(parts, ask)
+    await readable_bucket(parts, ask)
     if ask.subresource in EMPTY:
         return xml_answer(answers.plain(EMPTY[ask.subresource]))
     raise S3Error(UNSET[ask.subresource], f"the bucket has no {ask.subresource} setting")
@@ -103,19 +103,19 @@ async def setting(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def no_setting(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a setting that is never there."""
-    await _there(parts, ask)
+    await readable_bucket(parts, ask)
     return HttpResponse(204)
 
 
 async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of whether a bucket keeps versions."""
-    return xml_answer(answers.versioning(facts.facts_of((await _there(parts, ask)).user).versioning))
+    return xml_answer(answers.versioning(facts.facts_of((await readable_bucket(parts, ask)).user).versioning))
 
 
 async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of whether a bucket keeps versions."""
     status = requests.versioning(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
-    there = await _there(parts, ask)
+    there = await readable_bucket(parts, ask)
     user = facts.stored(structs.replace(facts.facts_of(there.user), versioning=status))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
     parts.states.clear()  # whoever reads by this front end is told at once
@@ -124,7 +124,7 @@ async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def payment(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of who pays for requests."""
-    await _there(parts, ask)
+    await readable_bucket(parts, ask)
     return xml_answer(answers.payer())
 
 
@@ -149,14 +149,7 @@ async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str]) -> HttpResponse:
-    there = await _there(parts, ask)
+    there = await readable_bucket(parts, ask)
     user = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
     return HttpResponse(204, (), b"", 0)
-
-
-async def _there(parts: S3Parts, ask: Ask) -> Looked:
-    there = await check_bucket(parts, ask)
-    if there is None:
-        raise S3Error("AccessDenied", "Access Denied")
-    return there

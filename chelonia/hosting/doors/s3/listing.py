@@ -28,6 +28,7 @@ from chelonia.hosting.doors.s3.parts import (
     check_bucket,
     is_kept,
     no_bucket,
+    readable_bucket,
     seen,
     version_in,
     version_of,
@@ -62,9 +63,7 @@ async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `versions`: of each key the version that has it, then those that had it."""
-    bucket = await check_bucket(parts, ask)
-    if bucket is None:
-        raise S3Error("AccessDenied", "Access Denied")
+    bucket = await readable_bucket(parts, ask)
     ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning)
     mark = ask.query.get("version-id-marker", "")
     asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""))
@@ -200,8 +199,7 @@ async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want 
 
 async def _nothing(parts: S3Parts, ask: Ask) -> list[Item]:
     """No item of a bucket that is there. Raises: NoSuchBucket, AccessDenied."""
-    if await check_bucket(parts, ask) is None:
-        raise S3Error("AccessDenied", "Access Denied")
+    await readable_bucket(parts, ask)
     return []
 
 

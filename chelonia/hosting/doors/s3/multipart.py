@@ -44,8 +44,8 @@ from chelonia.hosting.doors.s3.parts import (
     MOVES_MAX,
     Ask,
     S3Parts,
-    check_bucket,
     found,
+    readable_bucket,
     seen,
     seen_to_change,
     xml_answer,
@@ -218,8 +218,7 @@ async def list_parts(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `uploads`."""
-    if await check_bucket(parts, ask) is None:
-        raise S3Error("AccessDenied", "Access Denied")
+    await readable_bucket(parts, ask)
     query = ask.query
     prefix, delimiter, limit = query.get("prefix", ""), query.get("delimiter", ""), _count(ask, "max-uploads")
     key, upload = query.get("key-marker", ""), query.get("upload-id-marker", "")

@@ -307,6 +307,14 @@ def version_of(user: UserValues) -> str:
     return facts.facts_of(user).version or versions.NULL
 
 
+async def readable_bucket(parts: S3Parts, ask: Ask) -> Looked:
+    """The bucket of a request. Raises: NoSuchBucket; AccessDenied when the caller may not read it."""
+    there = await check_bucket(parts, ask)
+    if there is None:
+        raise S3Error("AccessDenied", "Access Denied")
+    return there
+
+
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
     """The bucket of a request, None when the caller may not read it. Raises: NoSuchBucket."""
     keys.check_bucket(ask.target.bucket)
