@@ -15,6 +15,7 @@ from typing import Any, Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.ports.shepherd import ShepherdState, StoreIdentity
+from chelonia.shepherd.store.blobs_segment_file import sync_directory
 
 FORMAT: Final = 1
 IDENTITY: Final = "store.json"
@@ -95,11 +96,7 @@ def _replace(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(fd)
     os.replace(draft, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_directory(path.parent)
 
 
 def _json(content: dict[str, Any]) -> bytes:
