@@ -341,11 +341,11 @@ REFUSED_FORGOTTEN = "forgotten"
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
-    `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
-    a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why;
-    `copy_bytes_per_s_max`: of all repair copies it sends together, and as many of all it takes, 0: no limit;
-    `copies_at_once_max`: repair copies that it may send, and as many that it may take, at once, 0: as it is
-    configured."""
+    `accepted`: number of the last report applied for this boot, 0 where this Librarian has heard of none; `position`:
+    newest metadata position seen; `refused`: a word of `REFUSED_...` when it does not count as this Shepherd's
+    heartbeat, and `cause` why; `copy_bytes_per_s_max`: of all repair copies it sends together, and as many of all it
+    takes, 0: no limit; `copies_at_once_max`: repair copies that it may send, and as many that it may take, at once, 0:
+    as it is configured."""
 
     lease_ms: int
     known: bool

@@ -197,8 +197,7 @@ class NodeTable:
                 self._changed(beat.shepherd)
             if heard.changed:
                 await self._announce(call, beat)
-        accepted = await self._accepted(call, beat)
-        return HeartbeatAnswer(self._world.settings.lease_ms, True, accepted, self._records.position)
+        return HeartbeatAnswer(self._world.settings.lease_ms, True, self._accepted(beat), self._records.position)
 
     async def _still_approved(self, call: Call, record: ServiceRecord) -> ServiceRecord | None:
         """The record of an approved identity that comes back: another Librarian may have burnt it while it was away."""
@@ -273,13 +272,11 @@ class NodeTable:
         await self._records.attempt(call, PlannedTransact(elements))
         self.table.store(beat.shepherd, replace(stored, domain=beat.domain, verify_key=beat.verify_key))
 
-    async def _accepted(self, call: Call, beat: Heartbeat) -> int:
-        """The last report applied for this boot; read again when the Shepherd has sent more than we know of."""
+    def _accepted(self, beat: Heartbeat) -> int:
+        """The last report applied for this boot, as far as it is known here: no heartbeat waits for the A-Hash, as who
+        has one under way sends no other, and would count as away before there is a new master."""
         known = self._reached.get(beat.shepherd)
-        if known is None or known.boot < beat.boot or known.number < beat.reported:
-            obj = await self._records.one(call, shepherd_object(beat.shepherd), (Needed("report"),))
-            known = self._reached[beat.shepherd] = reports.reached(obj)
-        return known.number if known.boot == beat.boot else 0
+        return known.number if known is not None and known.boot == beat.boot else 0
 
     def _changed(self, shepherd: ServiceId) -> None:
         for listener in self._listeners:

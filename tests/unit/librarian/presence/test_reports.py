@@ -515,6 +515,23 @@ async def test_readers_see_offline_for_shepherds_away_and_nothing_is_rewritten()
         assert set((await b.locations(blob)).values()) == {"alive"}
 
 
+async def test_no_heartbeat_waits_for_the_ahash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it has no master nobody is called away for that: a Shepherd sends no other before this one is answered."""
+    async with bench() as b:
+        one = b.shepherds[0]
+
+        async def asked(*_: object) -> None:
+            raise AssertionError("it is asked")
+
+        monkeypatch.setattr(b.ahash, "get", asked)
+        monkeypatch.setattr(b.ahash, "transact", asked)
+        b.clock.advance(b.settings.lease_ms - 1)
+        await b.beat(one, reported=5)
+        b.clock.advance(b.settings.lease_ms - 1)
+        await b.beat(one, reported=6)
+        assert next(node for node in await b.service.nodes(BARTENDER) if node.shepherd == one).state == "alive"
+
+
 async def test_heartbeats_tell_the_last_report_applied() -> None:
     async with bench() as b:
         one = b.shepherds[0]
