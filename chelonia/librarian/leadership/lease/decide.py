@@ -111,10 +111,12 @@ class Leadership:
         return None
 
     def won(self, bid: Bid) -> None:
-        """The bid was written."""
+        """The bid was written. One that was made later may have been heard of before: then this says nothing new."""
         assert bid.wanted.holder == self._me, "a bid is for oneself"
         assert bid.wanted.term, "a lease is held in a term"
-        assert self._held is None or int(bid.wanted.term) >= int(self._held.term), "terms only rise"
+        held = self._held
+        if held is not None and (int(bid.wanted.term), bid.at_ms) < (int(held.term), self._renewed_ms):
+            return
         self._held, self._renewed_ms = bid.wanted, bid.at_ms
         self._seen, self._seen_since = bid.wanted, bid.at_ms
 

@@ -338,6 +338,20 @@ def test_a_free_lease_is_taken_and_renewed_and_lapses_without_renewal() -> None:
     assert not me.leading(Ms(1_200))
 
 
+def test_a_bid_that_is_heard_of_after_a_later_one_says_nothing_new() -> None:
+    me = Leadership(A, 900)
+    me.observe(LeaderLease(), Ms(0))
+    slow = me.bid(Ms(0), Ms(50_000))
+    assert slow is not None
+    me.observe(slow.wanted, Ms(500))  # it was written, and the answer is on its way
+    quick = me.bid(Ms(500), Ms(50_500))
+    assert quick is not None
+    me.won(quick)
+    me.won(slow)
+    assert me.term == quick.wanted.term
+    assert me.leading(Ms(1_300))
+
+
 def test_anothers_lease_is_taken_only_when_it_has_not_moved_for_a_whole_lease() -> None:
     me = Leadership(A, 900)
     me.observe(LeaderLease(B, "1", "4"), Ms(0))
