@@ -16,6 +16,7 @@ from chelonia_clients.arguments import parse_duration
 from chelonia_clients.cli import main, run
 from chelonia_clients.output import Output, table
 from chelonia_clients.verbs.doctor import cure_of
+from tests.support.polling import patience
 from tests.unit.clients.faking import Command
 from tests.unit.hosting.grid import Grid
 
@@ -111,7 +112,7 @@ def test_interrupts_and_broken_pipes_are_quiet(monkeypatch: pytest.MonkeyPatch) 
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.wait(30) == 141
+        assert process.wait(30 * patience()) == 141
         assert process.stderr.read() == b""
 
 
