@@ -70,7 +70,8 @@ def signable_of(request: HttpRequest) -> sigv4.Signable:
 
 
 def _call(request: HttpRequest, dn: Dn) -> Call:
-    return Call(dn=dn, address=request.peer.address, request_id=request.request_id)
+    """Strong: what one front end has acknowledged the next one tells, as S3 promises its clients."""
+    return Call(dn=dn, address=request.peer.address, request_id=request.request_id, strong=True)
 
 
 def _measured(

@@ -76,7 +76,7 @@ class Door:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def trusting(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
             known = await verified(parts, request, signable)
-            return replace(known, call=Call(dn=Dn(request.headers["X-Who"])))
+            return replace(known, call=replace(known.call, dn=Dn(request.headers["X-Who"])))
 
         monkeypatch.setattr(s3_door, "verified", trusting)
         self.files = MemoryFiles(JOE)
@@ -146,6 +146,33 @@ def kept(door: Door) -> Door:
     """The same, once the bucket keeps versions."""
     assert door.ask("PUT", "/lab?versioning", ON).status == 200
     return door
+
+
+def test_what_one_front_end_has_acknowledged_the_next_one_tells(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3's clients have no word for how new an answer has to be; Amazon's answers are of all that was acknowledged."""
+    strong = list[bool]()
+
+    def noting(name: str) -> None:
+        inner = getattr(kept.files, name)
+
+        async def noted(call: Call, *args: Any) -> Any:
+            strong.append(call.strong)
+            return await inner(call, *args)
+
+        monkeypatch.setattr(kept.files, name, noted)
+
+    for name in ("look", "list", "apply"):
+        noting(name)
+    kept.put("k", b"1")
+    for method, target in [
+        ("GET", "/"), ("GET", "/lab?list-type=2"), ("GET", "/lab?versions"), ("HEAD", "/lab"), ("HEAD", "/lab/k"),
+        ("GET", "/lab/k"), ("GET", "/lab/k?acl"), ("DELETE", "/lab/k"),
+    ]:  # fmt: skip
+        before = len(strong)
+        assert kept.ask(method, target).status in (200, 204)
+        assert all(strong[before:]), (method, target)
+        assert len(strong) > before
+    assert all(strong)
 
 
 def test_a_bucket_says_whether_it_keeps_versions(door: Door) -> None:
