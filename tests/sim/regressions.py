@@ -220,5 +220,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "who completed an upload began the order of its parts after one of them had been replaced, and laid extents of "
         "bytes that were gone",
     ),
+    (
+        "versions",
+        9_540_185,
+        "bytes that an old image of a disk brought back were taken for committed by the word of a Bartender that had "
+        "waited for its next call, and stayed though their erasure was confirmed",
+    ),
 )
 """(scenario, seed, what it found)."""

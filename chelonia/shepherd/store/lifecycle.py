@@ -127,6 +127,12 @@ def acknowledged(held: KeptReplica, believed: ReplicaState | None) -> KeptReplic
     return replace(held, committed=True, unknown_since_ms=-1, listed=held.alive and believed in PROVEN)
 
 
+def is_named(held: KeptReplica) -> bool:
+    """Whether a replica is committed by the word of whoever stored it. That comes late, perhaps after the erasure of
+    bytes that an old image has brought back: of what a start found, or a Librarian called unknown, it says nothing."""
+    return held.alive and not held.committed and held.checked_ms > 0 and held.unknown_since_ms < 0
+
+
 def unknown(held: KeptReplica, now_ms: int, grace_ms: int) -> tuple[KeptReplica, Fate]:
     """Decide about a replica that a Librarian has just called unknown.
 

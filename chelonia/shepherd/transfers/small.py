@@ -108,7 +108,7 @@ class SmallBlobs:
         """These have become files: they need not be reported, unless something else is to be told of them."""
         for reference in references:
             held = self._node.index.get(reference)
-            if held is not None and held.alive and not held.committed:
+            if held is not None and lifecycle.is_named(held):
                 self._node.listed(reference)
 
     # --- storing ----------------------------------------------------------------------------------------------------

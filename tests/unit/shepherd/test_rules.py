@@ -75,6 +75,13 @@ def test_being_known_again_forgets_the_doubt() -> None:
     assert lifecycle.unknown(known, 700, 500)[1] is Fate.ASK_AGAIN
 
 
+def test_a_word_that_something_was_named_counts_of_what_just_came_alone() -> None:
+    doubted, _ = lifecycle.unknown(held(), 100, 500)
+    brought_back = lifecycle.found(StoredReplica(A, FACTS, 4), 1000)  # as by an old image, and erased in between
+    assert [*map(lifecycle.is_named, (held(), doubted, brought_back))] == [True, False, False]
+    assert not lifecycle.is_named(lifecycle.unproven(held()))
+
+
 def test_an_invalid_replica_vouches_for_nothing() -> None:
     reported = lifecycle.reported(held(state=ReplicaState.INVALID))
     assert (reported.size, reported.checksums) == (-1, Checksums())

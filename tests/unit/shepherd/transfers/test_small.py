@@ -152,6 +152,18 @@ async def test_what_was_named_is_not_reported_unless_it_is_damaged() -> None:
     await world.stop()
 
 
+@virtual
+async def test_what_a_librarian_has_called_unknown_is_told_of_again_whoever_says_that_it_was_named() -> None:
+    world = await World().start(run=True)
+    back = await kept(world)
+    await world.pass_ms(20_000)
+    told = [reference for reference, _ in world.librarian.states()].count(back)
+    await store(world, replace(small(2), named=(back,)))
+    await world.pass_ms(80_000)
+    assert [reference for reference, _ in world.librarian.states()].count(back) > told > 0
+    await world.stop()
+
+
 async def _stored(world: World, number: int) -> ReferenceId:
     blob = small(number)
     world.librarian.known[blob.facts.blob] = None
