@@ -226,5 +226,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "bytes that an old image of a disk brought back were taken for committed by the word of a Bartender that had "
         "waited for its next call, and stayed though their erasure was confirmed",
     ),
+    (
+        "objects",
+        9_540_261,
+        "of two that gave a completed upload its key, as the null version, the second took the one that this had "
+        "replaced for what waits, and brought it back: the upload was gone, though both were told that it is done",
+    ),
 )
 """(scenario, seed, what it found)."""

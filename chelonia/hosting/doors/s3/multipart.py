@@ -18,6 +18,7 @@ from msgspec import structs
 from chelonia.core import bounds
 from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, etag_of, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT, Guid
 from chelonia.core.ports.files import (
     ANY,
     Done,
@@ -149,8 +150,8 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
         kept = structs.replace(completion.completed(fields, said, etag, arrived), version=final.version)
         seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept))
-        await _applied(parts, final, seal)
-        version = await _settled(parts, final, when, there)
+        stored = _guid(await _applied(parts, final, seal), etag)
+        version = await _settled(parts, replace(final, guid=stored), when, there)
     except CheloniaError as error:
         # A client that has not heard the answer asks again.
         lost = error.kind is Kind.NOT_FOUND and when == ANY
@@ -161,6 +162,12 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     checksum = kept.checksum if kept.etag == etag else ("", "")
     answer = xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum))
     return replace(answer, headers=(*answer.headers, *version))
+
+
+def _guid(done: Done, etag: str) -> Guid:
+    """Of what was sealed, where that waits still; else of the root, which waits nowhere: who completes the same upload
+    has given it its key by now, or it was erased."""
+    return done.attributes.guid if done.attributes is not None and done.attributes.etag == etag else ROOT
 
 
 async def _settled(parts: S3Parts, final: Ask, when: When, there: Looked | None) -> versions.Headers:
@@ -187,7 +194,8 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
                 order = each.place.name.rpartition(" ")[2]
                 waits = order.endswith(tag) and each.version in (order, NULL)
                 version = facts.facts_of(known.user).version
-                return replace(now.at(each.place), final=ask.place if waits else None, version=version), known.user
+                now = replace(now.at(each.place), guid=known.attributes.guid)
+                return replace(now, final=ask.place if waits else None, version=version), known.user
         _, again = await seen(parts, ask)
         if (there and there.attributes.guid) == (again and again.attributes.guid):
             return None

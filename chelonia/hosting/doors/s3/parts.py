@@ -89,7 +89,8 @@ class Ask:
 
     `exchange`: its body is decoded and measured as it is read; its place is the bucket's until `seen` has found where
     the object is, or would be. `versioning`: whether the bucket keeps versions, and `current`: the version that has the
-    key, "": none, once `seen` knows. `final`: where what is stored at `place` first goes then, as this `version`.
+    key, "": none, once `seen` knows. `final`: where what is stored at `place` first, as the entry `guid` ("": nobody
+    else knows of that place), goes then, as this `version`.
     """
 
     exchange: Exchange
@@ -103,6 +104,7 @@ class Ask:
     current: str = ""
     final: LogicalName | None = None
     version: str = ""
+    guid: Guid = Guid("")
 
     def header(self, name: str) -> str:
         """One header field, "" when it is not there."""

@@ -126,7 +126,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, t
 async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
     """What is refused its key goes, from where its order has it by now."""
     if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
-        await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY),))
+        await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY, when=When(guid=ask.guid)),))
 
 
 async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
@@ -147,7 +147,7 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, there: Looked | N
     if there is not None:
         await apply(parts.plain, call, Move(final, ask.place, Over.EXCHANGE, when=_pinned(there.attributes)))
         return
-    await apply(parts.plain, call, Move(ask.place, final, parents=True))
+    await apply(parts.plain, call, Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
     if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
         await _let_go(parts, ask, ask.place.parent)
 
@@ -162,9 +162,12 @@ async def _there(parts: S3Parts, ask: Ask, place: LogicalName) -> Looked | None:
 
 async def _waiting(parts: S3Parts, ask: Ask) -> Looked | None:
     """What was stored, if it waits still. None: an erasure has left it as the newest, so it has had its key; or it has
-    gone, as a null version, before one that came at the same time."""
+    gone, as a null version, before one that came at the same time; or who completes the same upload has put there what
+    had the key."""
     there = await _there(parts, ask, ask.place)
-    return there if there is not None and version_of(there.user) == (ask.version or NULL) else None
+    if there is None or ask.guid not in ("", there.attributes.guid):
+        return None
+    return there if version_of(there.user) == (ask.version or NULL) else None
 
 
 async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:

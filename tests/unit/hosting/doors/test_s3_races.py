@@ -9,9 +9,23 @@ from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Look, Looked, Make, Move, Over, Seal, Set, Write
+from chelonia.core.ports.files import (
+    Change,
+    Clone,
+    Done,
+    Failure,
+    Look,
+    Looked,
+    Make,
+    Move,
+    Over,
+    Remove,
+    Seal,
+    Set,
+    Write,
+)
 from chelonia.hosting.doors.s3 import multipart
-from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
+from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept, lost
 
 __all__ = ["door", "kept"]
 
@@ -226,6 +240,33 @@ def test_of_two_that_complete_an_upload_to_the_null_version_both_are_told_that_i
     monkeypatch.setattr(multipart, "_is_open", not_so)
     assert (suspended.ask("POST", target, whole).status, looks[0].status) == (200, 200)
     assert suspended.ask("GET", "/lab/k").body == b"part"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_two_that_give_a_null_version_its_key_the_second_takes_it_from_nobody(
+    suspended: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """He took the null version that the first had put in its place for what he was to bring, and brought it back: what
+    was completed was gone."""
+    target, whole = parted(suspended)
+    if waits:
+        with monkeypatch.context() as broken:
+            broken.setattr(multipart.versions, "settled", lost)
+            assert suspended.ask("POST", target, whole).status == 503
+    apply, refused = suspended.files.apply, list[Change]()
+
+    async def dies(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Remove) and not refused:
+            refused.append(changes[0])
+            raise CheloniaError(Kind.UNAVAILABLE)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(suspended.files, "apply", dies)
+    told = meanwhile(Move, ("POST", target, whole))
+    assert (suspended.ask("POST", target, whole).status, told[0].status) == (200, 503)
+    assert suspended.ask("GET", "/lab/k").body == b"part"
+    assert [version for _, version, _ in suspended.history()].count("null") == 1
+    assert suspended.ask("POST", target, whole).status == 200
 
 
 async def not_so(*_: object) -> bool:
