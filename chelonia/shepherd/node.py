@@ -235,9 +235,13 @@ class ShepherdNode:
             self.index.put(replace(held, listed=False))
 
     def listed(self, reference: ReferenceId) -> None:
-        """Note that the namespace has learned of this replica in another way than by a report."""
+        """Note that the namespace has listed this replica as alive in another way than by a report."""
+        held = self.index.get(reference)
         self.known(reference, ReplicaState.ALIVE)
-        self.journal.forget(reference)
+        if held is not None and held.alive:
+            self.journal.forget(reference)
+        else:
+            self.doubt(reference)  # a receipt of before it was damaged says so
 
     async def settle(self) -> None:
         """Have the store note what `known` noted. Losing it in a crash is harmless: it is told again."""

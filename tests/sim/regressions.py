@@ -232,5 +232,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "of two that gave a completed upload its key, as the null version, the second took the one that this had "
         "replaced for what waits, and brought it back: the upload was gone, though both were told that it is done",
     ),
+    (
+        "swarm",
+        9_510_247,
+        "a Shepherd that had found a copy damaged while the commit of its upload was repeated dropped that news with "
+        "the answer: the copy was listed as alive",
+    ),
 )
 """(scenario, seed, what it found)."""

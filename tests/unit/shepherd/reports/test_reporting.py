@@ -604,3 +604,28 @@ async def test_no_number_of_a_report_comes_again_when_older_metadata_were_put_ba
     await world.pass_ms(1000)
     assert world.librarian.sent[-1].boot > after[-1].boot
     await world.stop()
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_damage_found_before_a_late_commit_is_told_after_it(*, told: bool) -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(2_000)
+    commit_put = world.librarian.commit_put
+
+    async def late(*args: Any) -> Any:
+        (reference,) = world.blobs.references()
+        await world.service.toggle_report(ADMINISTRATOR, told)
+        world.blobs.flip(reference)
+        await world.service.scrub(LIBRARIAN, (reference,))
+        await world.pass_ms(2_000)
+        world.librarian.applied.clear()
+        return await commit_put(*args)
+
+    world.librarian.commit_put = late  # type: ignore[method-assign]
+    await world.send(await world.ticket(request(DATA, purpose=Purpose.PENDING)), DATA)
+    await world.service.toggle_report(ADMINISTRATOR, on=True)
+    await world.pass_ms(2_000)
+    assert [state for _, state in world.librarian.states()] == ["invalid"]
+    await world.stop()
