@@ -238,5 +238,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a Shepherd that had found a copy damaged while the commit of its upload was repeated dropped that news with "
         "the answer: the copy was listed as alive",
     ),
+    (
+        "versions",
+        9_540_019,
+        "the simulator's own: of a copy that rotted with its record a front end was told no checksum, though its "
+        "Shepherd knows it",
+    ),
 )
 """(scenario, seed, what it found)."""

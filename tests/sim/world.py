@@ -498,16 +498,19 @@ class World:
 
     async def get(self, turl: str, user: Node | None = None, caller: Call = USER) -> bytes:
         """GET a TURL whole, as a user."""
+        return (await self.download(turl, user or self.user, caller))[0]
+
+    async def download(self, turl: str, user: Node, caller: Call) -> tuple[bytes, str]:
+        """All bytes behind a TURL, and the SHA-256 that their Shepherd tells of them."""
         shepherd, ticket = self.of_turl(turl)
 
-        async def work() -> bytes:
-            download = await _running(shepherd).open(caller, ticket)
-            parts = [part async for part in download.reader.read(ByteRange(0, download.size))]
-            await download.reader.close(complete=True)
-            return b"".join(parts)
+        async def work() -> tuple[bytes, str]:
+            opened = await _running(shepherd).open(caller, ticket)
+            data = b"".join([part async for part in opened.reader.read(ByteRange(0, opened.size))])
+            await opened.reader.close(complete=True)
+            return data, opened.checksums.sha256
 
-        data: bytes = await self.network.carry(user or self.user, shepherd.node, "GET", work, caller.request_id)
-        return data
+        return await self.network.carry(user, shepherd.node, "GET", work, caller.request_id)
 
     # --- who is where -----------------------------------------------------------------------------------------------
 
@@ -776,10 +779,9 @@ def _running(shepherd: SimShepherd) -> ShepherdService:
 
 def shepherd_settings(shepherd: SimShepherd) -> ShepherdSettings:
     """What every simulated Shepherd is set to."""
-    base_url = shepherd.service_id.removesuffix("/Shepherd")
     return ShepherdSettings(
         service_id=shepherd.service_id,
-        base_url=base_url,
+        base_url=shepherd.service_id.removesuffix("/Shepherd"),
         dn=shepherd.dn,
         domain=shepherd.domain,
         heartbeat_ms=2_000,

@@ -1,0 +1,43 @@
+"""What a simulated front end takes for the bytes of a blob."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey
+from chelonia.core.ports.bartender import CommitPutRequest, GetFileRequest, StartPutRequest
+from chelonia.core.ports.shepherd import ByteRange
+from chelonia.wire import receipts
+from tests.sim.front_ends import BytesFrom
+from tests.sim.scenario import CALM
+from tests.sim.users import User
+from tests.sim.virtual_loop import run_virtual
+from tests.sim.world import USER, World
+
+
+async def _rotten_with_its_record() -> None:
+    """Read a blob whose only copies have rotted, and their records too: its Shepherds still know the checksum."""
+    world = World(1)
+    world.network.faults = CALM
+    await world.start()
+    bartender, call = world.bartender_port(), structs.replace(USER, request_key=RequestKey(world.ids.uuid()))
+    [start] = await bartender.start_put(call, (StartPutRequest("0", "/f", 5, "", "", 2),))
+    uploaded = await world.put(start.turl, b"bytes")
+    words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
+    await bartender.commit_put(call, (CommitPutRequest("0", start.put, words),))
+    [told] = await bartender.get_file(call, (GetFileRequest("0", "/f", ("http",)),))
+    door = BytesFrom(world, User(0, world.user), USER)
+    assert [piece async for piece in door.get((told.turl,), ByteRange(0, 5))] == [b"bytes"]
+    for shepherd in world.shepherds:
+        for reference in shepherd.disk.platter.references():
+            shepherd.disk.platter.flip(reference)
+            shepherd.disk.platter.damage_record(reference)
+    with pytest.raises(CheloniaError) as refused:
+        [_ async for _ in door.get((told.turl,), ByteRange(0, 5))]
+    assert refused.value.kind is Kind.CHECKSUM
+
+
+def test_bytes_are_held_against_the_checksum_that_their_shepherd_tells_whatever_its_disk_says() -> None:
+    run_virtual(_rotten_with_its_record())
