@@ -8,14 +8,16 @@ was, what was deleted must stay deleted, and repair may have nothing to make up 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId, ServiceId, blob_object
+from chelonia.core.ids import SNAPSHOTS_OBJECT, ContentId, ObjectId, ServiceId, blob_object, content_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import RebuildStatus, ServiceRecord
-from chelonia.librarian.metadata.blobs import facts_of
+from chelonia.core.values import replace
+from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, facts_of, owners_of
+from chelonia.librarian.metadata.contents import SEALED
 from chelonia.librarian.namespace.tree import visible
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild.decide import is_over
@@ -113,8 +115,21 @@ def _kept(seen: NamespaceSnapshot, world: World) -> Kept:
     """What is to come back: all but deleted files whose time in the trash is over by now."""
     entries = [obj for obj in seen.entries() if visible(obj)]
     over = {obj.id for obj in seen.entries() if is_over(obj, world.clock.now_ms())}
-    blobs = (blob for blob in seen.blobs() if facts_of(blob).guid not in over)
+    blobs = (blob for blob in _blobs(seen) if facts_of(blob).guid not in over)
     return {obj.id: _facts(obj) for obj in (*entries, *blobs)}
+
+
+def _blobs(seen: NamespaceSnapshot) -> Iterator[StoredObject]:
+    """Blobs, as they are without owners that no snapshot keeps: uploads that were given up, until they are swept."""
+    for blob in seen.blobs():
+        owners = owners_of(blob)
+        kept = {owner: kind for owner, kind in owners.items() if kind != A_CONTENT or _is_kept(owner, seen)}
+        if kept:
+            yield blob if kept == owners else replace(blob, sections={**blob.sections, OWNERS: kept})
+
+
+def _is_kept(content: str, seen: NamespaceSnapshot) -> bool:
+    return seen.value(content_object(ContentId(content)), "content", "state") == SEALED
 
 
 def _facts(obj: StoredObject) -> Mapping[str, Mapping[str, str]]:
