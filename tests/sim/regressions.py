@@ -249,5 +249,12 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_540_068,
         "the simulator's own: parts of an upload given up under a clock a day ahead were to come back as its",
     ),
+    ("versions", 9_540_121, "as seed 9540261: the null version before came back for what was acknowledged"),
+    (
+        "versions",
+        9_540_036,
+        "of two that completed an upload at once, one gave it a newer order, and then the version of that; the other "
+        "looked in between, and was told a version that there is not",
+    ),
 )
 """(scenario, seed, what it found)."""

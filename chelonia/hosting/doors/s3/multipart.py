@@ -23,6 +23,7 @@ from chelonia.core.ports.files import (
     ANY,
     Done,
     Drop,
+    Failure,
     Look,
     Looked,
     Open,
@@ -187,17 +188,17 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
         now, there = await seen(parts, ask, Want.USER)
         if there is not None and there.attributes.etag == etag and _is_of(now.current, tag):
             return replace(now, version=facts.facts_of(there.user).version), there.user
-        kept = await kept_versions(parts, now) if now.versioning else []
+        kept, moved = await kept_versions(parts, now) if now.versioning else [], False
         for each in (each for each in kept if _is_of(each.version, tag)):
             (known,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
             if isinstance(known, Looked) and known.attributes.etag == etag:
-                order = each.place.name.rpartition(" ")[2]
-                waits = order.endswith(tag) and each.version in (order, NULL)
+                waits = each.place.name.endswith(tag)  # perhaps with a newer order, and not yet the version of that
                 version = facts.facts_of(known.user).version
                 now = replace(now.at(each.place), guid=known.attributes.guid)
                 return replace(now, final=ask.place if waits else None, version=version), known.user
+            moved = moved or isinstance(known, Failure)
         _, again = await seen(parts, ask)
-        if (there and there.attributes.guid) == (again and again.attributes.guid):
+        if not moved and (there and there.attributes.guid) == (again and again.attributes.guid):
             return None
     return None
 

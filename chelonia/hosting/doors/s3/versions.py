@@ -89,7 +89,20 @@ async def settled(parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | No
         ask = await _exchanged(parts, ask, ask.final, when, there)
         if ask.versioning == SUSPENDED:
             await _without_null(parts, ask, ask.place.name)
+        if ask.guid and ask.version:
+            ask = await _as_named(parts, ask, ask.version[-TAG:])
     return (("x-amz-version-id", ask.version),) if ask.version else ()
+
+
+async def _as_named(parts: S3Parts, ask: Ask, tag: str) -> Ask:
+    """The request, about the version that an upload has: another who completed it may have given it a newer one until
+    it had its key."""
+    own = in_own_name(parts, ask)
+    current = (await seen(parts, own, Want.USER))[0].current
+    if current.endswith(tag):
+        return replace(ask, version=current)
+    known = (each.version for each in await kept(parts, own) if each.version.endswith(tag))
+    return replace(ask, version=next(known, ask.version))
 
 
 async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, there: Looked | None) -> Ask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -267,6 +268,68 @@ def test_of_two_that_give_a_null_version_its_key_the_second_takes_it_from_nobody
     assert suspended.ask("GET", "/lab/k").body == b"part"
     assert [version for _, version, _ in suspended.history()].count("null") == 1
     assert suspended.ask("POST", target, whole).status == 200
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_of_two_that_complete_while_the_upload_gets_a_newer_version_both_are_told_that(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """It gets a newer order, then the version of that. The second was told a version that there is not, or that there
+    is no such upload. `looks`: that he takes at it before."""
+    one = kept.put("k", b"one")
+    target, whole = parted(kept)
+    with monkeypatch.context() as broken:
+        broken.setattr(multipart.versions, "settled", lost)
+        assert kept.ask("POST", target, whole).status == 503
+    kept.put("k", b"newer")
+    apply, look, second, told = kept.files.apply, kept.files.look, list[asyncio.Task[Heard]](), list[Heard]()
+    reached, seen = {"": True}, list[bool]()
+
+    async def until(what: str) -> None:
+        while what not in reached and not (second and second[0].done()):
+            await asyncio.sleep(0)
+
+    def begin() -> None:
+        second.append(asyncio.ensure_future(kept._ask("POST", target, whole.encode(), JOE, {})))
+
+    async def looked(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        if second and asyncio.current_task() is second[0] and "※versions" in asks[0].place.parts:
+            seen.append(True)
+            reached.update({"looks": True} if len(seen) == looks else {})
+            await until("moved" if len(seen) == looks else "")
+        return await look(call, asks)
+
+    async def changed(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        change = changes[0]
+        if second and asyncio.current_task() is second[0]:
+            if isinstance(change, Move) and change.over is Over.EXCHANGE:
+                reached["exchanges"] = True
+                await until("named")
+            return await apply(call, changes)
+        if isinstance(change, Move) and change.over is Over.REFUSE and change.target.parts[1] != "k" and not second:
+            assert (await kept._ask("DELETE", f"/lab/k?versionId={one}", b"", JOE, {})).status == 204
+            if looks:
+                begin()
+                await until("looks")
+            answers = await apply(call, changes)
+            reached["moved"] = True
+            return answers
+        if isinstance(change, Set) and not told:
+            if not looks:
+                begin()
+            await until("exchanges")
+            answers = await apply(call, changes)
+            reached["named"] = True
+            told.append(await second[0])
+            return answers
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "look", looked)
+    monkeypatch.setattr(kept.files, "apply", changed)
+    first = kept.ask("POST", target, whole)
+    assert (first.status, told[0].status) == (200, 200)
+    assert kept.history()[0] == ("k", first.version, "*")
+    assert told[0].version == first.version
 
 
 async def not_so(*_: object) -> bool:
