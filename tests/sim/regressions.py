@@ -256,5 +256,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "of two that completed an upload at once, one gave it a newer order, and then the version of that; the other "
         "looked in between, and was told a version that there is not",
     ),
+    (
+        "objects",
+        9_561_001,
+        "a conditional PUT was told that there is no such key, and its bytes had it: a removal that crossed had given "
+        "what waited its key before it was taken back",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -122,8 +122,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, t
         if await _waiting(parts, ask) is None:
             ask, waits, is_there = await _elsewhere(parts, ask)
             if not (waits or is_there or when == ANY):
-                cause = "the key was changed while this request was under way: send it again"
-                raise S3Error("ConditionalRequestConflict", cause)
+                raise _crossed()
             if not waits:
                 return ask
         try:
@@ -137,9 +136,18 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, t
 
 
 async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
-    """What is refused its key goes, from where its order has it by now."""
+    """What is refused its key goes, from where its order has it by now. Raises: ConditionalRequestConflict, when it is
+    not there: who removed the newest version has given it its key."""
     if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
-        await apply_all(parts.plain, ask.exchange.call, (Remove(ask.place, Removing.KEY, when=When(guid=ask.guid)),))
+        change = Remove(ask.place, Removing.KEY, when=When(guid=ask.guid))
+        (gone,) = await apply_all(parts.plain, ask.exchange.call, (change,))
+        if isinstance(gone, Failure) and gone.kind in _RACES:
+            raise _crossed()
+
+
+def _crossed() -> S3Error:
+    cause = "the key was changed while this request was under way: send it again"
+    return S3Error("ConditionalRequestConflict", cause)
 
 
 async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:

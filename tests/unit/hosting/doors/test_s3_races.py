@@ -362,3 +362,30 @@ def test_what_got_a_newer_order_and_is_refused_then_leaves_no_version(kept: Door
     answer = kept.ask("PUT", "/lab/k", b"z", If_Match=etag)
     assert ([each.status for (each,) in told], answer.status) == ([200, 200], 412)
     assert len(kept.history()) == 3
+
+
+def test_who_is_refused_a_key_that_his_version_got_meanwhile_is_told_of_the_conflict(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He was told that there is no such key, and what he had put had it: who removed what was newer gave it on."""
+    one, apply, markers = kept.put("k", b"one"), kept.files.apply, list[str]()
+
+    async def removing(target: str) -> str:
+        monkeypatch.setattr(kept.files, "apply", apply)
+        removed = await kept._ask("DELETE", target, b"", JOE, {})
+        monkeypatch.setattr(kept.files, "apply", cross)
+        return removed.version
+
+    async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Move) and not markers:
+            markers.append(await removing("/lab/k"))
+            await removing(f"/lab/k?versionId={one}")
+        elif isinstance(changes[0], Remove):
+            await removing(f"/lab/k?versionId={markers[0]}")
+        return await apply(call, changes)
+
+    etag = kept.ask("HEAD", "/lab/k").headers["ETag"]
+    monkeypatch.setattr(kept.files, "apply", cross)
+    answer = kept.ask("PUT", "/lab/k", b"two", If_Match=etag)
+    assert (answer.status, answer.texts("Code")) == (409, ["ConditionalRequestConflict"])
+    assert kept.ask("GET", "/lab/k").body == b"two"
