@@ -262,5 +262,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a conditional PUT was told that there is no such key, and its bytes had it: a removal that crossed had given "
         "what waited its key before it was taken back",
     ),
+    (
+        "objects",
+        9_700_008,
+        "an upload opened over a file that was removed became a file of its GUID, at version 1 as that: who had begun "
+        "to read the other took it for unchanged, found its extents gone, and was given zeros",
+    ),
 )
 """(scenario, seed, what it found)."""

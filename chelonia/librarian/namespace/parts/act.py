@@ -179,8 +179,7 @@ class PartUploads:
                 over = Overwritten(file, await self._names.blobs(call, file))
                 elements = decide.seal_over(request, upload, chosen, over, self._now())
                 return await self._names.draft(call, elements, begin.replaces, file, header)
-            used = (await self._records.one(call, entry_id(upload.file), tree.ENTRY)).exists
-            guid = Guid(self._world.ids.uuid()) if used else upload.file
+            guid = upload.fresh or Guid(self._world.ids.uuid())
             slot = await self._names.slot(call, begin.parent, begin.name)
             elements = decide.seal_new(request, upload, chosen, slot=slot, guid=guid, now=self._now())
             return await self._names.draft(call, elements, guid, fresh(guid), header)

@@ -54,6 +54,7 @@ from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
 
 KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
 """Sections that an upload keeps for its file."""
+_WHILE_OPEN = ("owner", "ln", "wanted", "within", "listed", "opened_ms", "fresh")
 _CHECKSUM = re.compile(r"[a-z0-9]{1,16}:[0-9a-f]{8,64}")
 NO_UPLOAD = "there is no such upload; it was sealed, given up, or has expired"
 
@@ -113,6 +114,12 @@ class Opened:
         return Guid(self.fact("file"))
 
     @property
+    def fresh(self) -> Guid:
+        """The GUID for a file that is made of it, "" for another than its blobs are sealed for: a GUID that a file has
+        had would have its versions anew, and who holds on to one of those would take this file for that."""
+        return self.file if self.fact("fresh") else Guid("")
+
+    @property
     def wanted(self) -> int:
         """Copies of each blob."""
         return int(self.fact("wanted"))
@@ -133,7 +140,8 @@ def opened(content: StoredObject, begin: BeginPut | None = None, *, any_name: bo
 def open_upload(
     request: OpenUpload, upload: UploadId, obj: ObjectId, *, guid: Guid, within: StoredObject, now: Ms
 ) -> list[Element]:
-    """Open an upload. Raises: NO_PARENT, NOT_A_COLLECTION, BAD_REQUEST, TOO_LARGE."""
+    """Open an upload; `guid`: the file that it is opened over, or a fresh one. Raises: NO_PARENT, NOT_A_COLLECTION,
+    BAD_REQUEST, TOO_LARGE."""
     begin = request.begin
     assert content_object(parse_upload(upload)[1]) == obj, "an upload is called by the content that it will be"
     check_collection(within, request.key)
@@ -154,6 +162,7 @@ def open_upload(
         "listed": listing_mark(request.key, upload),
         "opened_ms": str(now),
         "due_ms": str(begin.expires_ms),
+        **({} if begin.replaces else {"fresh": "1"}),
     }
     elements = [*expectations(begin.expect), check(within.id, is_("entry", "type", TYPE_COLLECTION))]
     elements += [check(obj, version(0)), *put_all(obj, {"content": facts, **sections})]
@@ -426,7 +435,7 @@ def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element
         check(obj, *_is_open(chosen.digest), version(upload.content.version)),
         *put_all(obj, {"content": facts}),
     ]
-    elements += [drop(obj, "content", fact) for fact in ("owner", "ln", "wanted", "within", "listed", "opened_ms")]
+    elements += [drop(obj, "content", fact) for fact in _WHILE_OPEN]
     elements += [drop(obj, section, prop) for section, props in _kept(upload).items() for prop in sorted(props)]
     return [*elements, *_uncounted(upload), *_unlisted(upload), *_due(upload, now)]
 

@@ -309,6 +309,17 @@ async def test_sealing_twice_is_sealing_once() -> None:
         await sound(b)
 
 
+async def test_what_is_opened_over_a_file_that_goes_is_sealed_as_another() -> None:
+    """With its GUID, it would have its versions anew: who read the one before would not notice."""
+    async with bench() as b:
+        old, _ = await b.file("f")
+        upload = await opened(b, replaces=old)
+        order = (await put(b, upload, 1),)
+        await b.service.delete(keyed("gone"), Delete(old))
+        assert await seal(b, upload, order) != old
+        await sound(b)
+
+
 async def test_a_file_of_parts_has_the_adler32_that_they_make() -> None:
     async with bench() as b:
         upload = await opened(b)
