@@ -268,5 +268,16 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "an upload opened over a file that was removed became a file of its GUID, at version 1 as that: who had begun "
         "to read the other took it for unchanged, found its extents gone, and was given zeros",
     ),
+    (
+        "objects",
+        9_561_046,
+        "who completed an upload again was told no version: that of a null version that was a copy of it",
+    ),
+    ("objects", 9_700_005, "the same"),
+    (
+        "objects",
+        9_700_158,
+        "a listing told the version of a PUT that was under way, which then got a newer order, and a version of that",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -76,10 +76,12 @@ async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def _versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
     """Versions, markers and common prefixes behind a key, or behind a version of it: one more than is asked for."""
-    now, before, kept = await _newest(parts, ask, asked, mark), list[Item](), list[Item]()
+    order = await _order_of(parts, ask, asked.after, mark) if mark and ask.versioning else None
+    gone = mark if order is None else ""
+    now, before, kept = await _newest(parts, ask, asked, gone), list[Item](), list[Item]()
     for _ in range(LISTED_AGAIN if ask.versioning else 0):
-        before, kept = now, await _kept_versions(parts, ask, asked, mark)
-        now = await _newest(parts, ask, asked, mark)  # what moves to or from its key meanwhile is in one of the three
+        before, kept = now, await _kept_versions(parts, ask, asked, mark, order)
+        now = await _newest(parts, ask, asked, gone)  # what moves to or from its key meanwhile is in one of the three
         if now == before:
             break
     went = [structs.replace(item, order="" if item.common else " ") for item in before]  # behind what came after it
@@ -87,34 +89,52 @@ async def _versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[I
     return sorted(whole.values(), key=lambda item: (item.key.encode(), item.order))[: asked.limit + 1]
 
 
-async def _newest(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
-    """The part of a listing of versions that have their keys. Where all that a page before told of a key is gone, an
-    older version has it."""
-    items = await _found(parts, ask, asked, asked.after, Want.USER)
-    if not versions.instant_of(mark):
-        return items
-    asks = replace(ask, target=replace(ask.target, key=keys.check_key(asked.after)))
+async def _order_of(parts: S3Parts, ask: Ask, key: str, version: str) -> str | None:
+    """The order of what comes behind a version of a key, "" behind what has the key. None: that is not there now."""
+    asked = _about(ask, key)
+    for each in await kept_of(parts, asked):
+        if each.version == version:
+            return each.place.name.rpartition(" ")[2]
     try:
-        now, there = await seen(parts, asks, Want.USER)
+        now, _ = await seen(parts, asked, Want.USER)
+    except CheloniaError as error:
+        if error.kind is not Kind.DENIED:
+            raise
+        return None
+    return "" if now.current == version else None
+
+
+def _about(ask: Ask, key: str) -> Ask:
+    return replace(ask, target=replace(ask.target, key=keys.check_key(key)))
+
+
+async def _newest(parts: S3Parts, ask: Ask, asked: Asked, gone: str) -> list[Item]:
+    """The part of a listing of versions that have their keys. Where what a page before ended with is `gone`, and maybe
+    all that it told of that key, an older version has it."""
+    items = await _found(parts, ask, asked, asked.after, Want.USER)
+    if not versions.instant_of(gone):
+        return items
+    try:
+        now, there = await seen(parts, _about(ask, asked.after), Want.USER)
     except CheloniaError as error:
         if error.kind is not Kind.DENIED:
             raise
         return items  # whose it is the caller may not know, nor since when it is there
     if there is not None and not now.marks:
         made = versions.instant_of(now.current) or versioning.written_ns(parts, there.attributes)
-        if made < versions.instant_of(mark):
+        if made < versions.instant_of(gone):
             items.insert(0, _object(asked.after, there.attributes, now.current))
     return items
 
 
-async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
-    """The part of a listing of versions that no longer have their keys."""
-    place, after = ask.bucket.child(versions.COLLECTION), asked.after
-    skips, items = mark == versions.NULL and await _keeps_null(parts, ask, after), list[Item]()
+async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str, order: str | None) -> list[Item]:
+    """The part of a listing of versions that no longer have their keys; `order`: of the one that it goes on behind."""
+    place, after, items = ask.bucket.child(versions.COLLECTION), asked.after, list[Item]()
     summed = common_prefix(after, asked.prefix, asked.delimiter)
     behind = versions.begins(summed + apart.AFTER) if summed else versions.behind(after)
-    # A version is kept in the order of the one that came after it, which may be gone.
-    behind = f"{versions.begins(after)} {mark[:-1] if versions.instant_of(mark) else ''}" if mark else behind
+    if mark:  # one that is gone had, as a rule, the order that its id is: what came before it is kept in that
+        order = order if order is not None else mark[:-1] if versions.instant_of(mark) else ""
+        behind = f"{versions.begins(after)} {order}"
     more = True
     while more and len(items) <= asked.limit:
         want = Listing(place, behind, 0, Want.USER, below=True, prefix=versions.begins(asked.prefix))
@@ -126,8 +146,7 @@ async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> l
             raise
         for entry in filter(is_kept, page.entries):
             item = _version_item(entry)
-            if mark and item.key == after and (skips or item.version == mark or item.order < mark != versions.NULL):
-                skips = skips and item.version != mark
+            if mark and (item.key, item.version) == (after, mark):
                 continue
             shown = pages.summed_up([item], asked, "")
             if shown and not (shown[0].common and (shown[0].key <= after or shown[0] in items[-1:])):
@@ -136,12 +155,6 @@ async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> l
         if more and items and items[-1].common:
             behind = max(behind, versions.begins(items[-1].key + apart.AFTER), key=str.encode)
     return items
-
-
-async def _keeps_null(parts: S3Parts, ask: Ask, key: str) -> bool:
-    """Whether the null version of a key is kept beside what has the key."""
-    asked = replace(ask, target=replace(ask.target, key=keys.check_key(key)))
-    return any(each.version == versions.NULL for each in await kept_of(parts, asked))
 
 
 def _version_item(entry: Named) -> Item:

@@ -186,16 +186,19 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
     """Where and what an upload became before: it has its key, has had it, or waits for it still."""
     for _ in range(MOVES_MAX):
         now, there = await seen(parts, ask, Want.USER)
-        if there is not None and there.attributes.etag == etag and _is_of(now.current, tag):
-            return replace(now, version=facts.facts_of(there.user).version), there.user
         kept, moved = await kept_versions(parts, now) if now.versioning else [], False
-        for each in (each for each in kept if _is_of(each.version, tag)):
+        found = [(now.current, None), *((each.version, each) for each in kept)]
+        # A null version of these bytes may be a copy of what the upload became: that counts before.
+        for _, each in sorted(filter(lambda pair: _is_of(pair[0], tag), found), key=lambda pair: pair[0] == NULL):
+            if each is None:
+                if there is not None and there.attributes.etag == etag:
+                    return replace(now, version=facts.facts_of(there.user).version), there.user
+                continue
             (known,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
             if isinstance(known, Looked) and known.attributes.etag == etag:
-                waits = each.place.name.endswith(tag)  # perhaps with a newer order, and not yet the version of that
-                version = facts.facts_of(known.user).version
+                final = ask.place if each.place.name.endswith(tag) else None  # it waits for its key
                 now = replace(now.at(each.place), guid=known.attributes.guid)
-                return replace(now, final=ask.place if waits else None, version=version), known.user
+                return replace(now, final=final, version=facts.facts_of(known.user).version), known.user
             moved = moved or isinstance(known, Failure)
         _, again = await seen(parts, ask)
         if not moved and (there and there.attributes.guid) == (again and again.attributes.guid):

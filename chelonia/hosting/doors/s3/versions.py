@@ -10,8 +10,6 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from msgspec import structs
-
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
@@ -25,7 +23,6 @@ from chelonia.core.ports.files import (
     Over,
     Remove,
     Removing,
-    Set,
     Want,
     When,
 )
@@ -44,7 +41,7 @@ from chelonia.hosting.doors.s3.parts import (
     seen_to_change,
     version_of,
 )
-from chelonia.wire.s3 import facts, versions
+from chelonia.wire.s3 import versions
 from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
@@ -89,20 +86,7 @@ async def settled(parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | No
         ask = await _exchanged(parts, ask, ask.final, when, there)
         if ask.versioning == SUSPENDED:
             await _without_null(parts, ask, ask.place.name)
-        if ask.guid and ask.version:
-            ask = await _as_named(parts, ask, ask.version[-TAG:])
     return (("x-amz-version-id", ask.version),) if ask.version else ()
-
-
-async def _as_named(parts: S3Parts, ask: Ask, tag: str) -> Ask:
-    """The request, about the version that an upload has: another who completed it may have given it a newer one until
-    it had its key."""
-    own = in_own_name(parts, ask)
-    current = (await seen(parts, own, Want.USER))[0].current
-    if current.endswith(tag):
-        return replace(ask, version=current)
-    known = (each.version for each in await kept(parts, own) if each.version.endswith(tag))
-    return replace(ask, version=next(known, ask.version))
 
 
 async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, there: Looked | None) -> Ask:
@@ -152,15 +136,14 @@ def _crossed() -> S3Error:
 
 async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
     """What does not wait any more: who removes the newest version gives its key to the next, and who completes the same
-    upload may give that a newer order, so a newer version. Returns: the request, about that, whether it waits for its
-    key there, and whether it is there at all."""
+    upload may give that a newer order. Returns: the request, about that, whether it waits for its key there, and
+    whether it is there at all."""
     own, tag = in_own_name(parts, ask), ask.place.name[-TAG:]
     for each in await kept(parts, own) if ask.version else ():
-        if each.version.endswith(tag):
-            return replace(ask.at(each.place), version=each.version), each.place.name.endswith(tag), True
+        if each.version == ask.version:
+            return ask.at(each.place), each.place.name.endswith(tag), True
     current = (await seen(parts, own, Want.USER))[0].current
-    is_there = current.endswith(tag)
-    return replace(ask, version=current if is_there else ask.version), False, is_there
+    return ask, False, ask.version != "" and current == ask.version
 
 
 async def _named(parts: S3Parts, ask: Ask, final: LogicalName, there: Looked | None) -> None:
@@ -192,22 +175,13 @@ async def _waiting(parts: S3Parts, ask: Ask) -> Looked | None:
 
 
 async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
-    """What waits for its key gets a newer order, and a version of that, where it waits still."""
+    """What waits for its key gets a newer order, where it waits still; its version stays what listings have told."""
     order, waits = await _order(parts, ask, there, ask.place.name[-TAG:]), await _waiting(parts, ask)
     if waits is None:
         return ask
-    call, place = ask.exchange.call, place_of(ask, order)
-    await apply(parts.plain, call, Move(ask.place, place, when=When(guid=waits.attributes.guid)))
-    ask, user = ask.at(place), facts.stored(structs.replace(facts.facts_of(waits.user), version=order))
-    try:
-        if not ask.version:
-            return ask
-        await apply(parts.plain, call, Set(place, user=user, when=When(guid=waits.attributes.guid)))
-        return replace(ask, version=order)
-    except CheloniaError as error:
-        if error.kind not in _RACES:
-            raise
-        return ask
+    place = place_of(ask, order)
+    await apply(parts.plain, ask.exchange.call, Move(ask.place, place, when=When(guid=waits.attributes.guid)))
+    return ask.at(place)
 
 
 async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:

@@ -22,7 +22,6 @@ from chelonia.core.ports.files import (
     Over,
     Remove,
     Seal,
-    Set,
     Write,
 )
 from chelonia.hosting.doors.s3 import multipart
@@ -44,14 +43,18 @@ def suspended(kept: Door) -> Door:
 
 @pytest.fixture
 def meanwhile(door: Door, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Has requests answered before, or (`after`) when, the first change of a kind is applied. Returns: the answers."""
+    """Has requests answered before, or (`after`) when, the first change of a kind is applied; `over`: of moves, what
+    they do about what is there. Returns: the answers."""
 
-    def crossing(kind: type, *requests: tuple[str, ...], after: bool = False, **fields: str) -> list[Heard]:
+    def crossing(
+        kind: type, *requests: tuple[str, ...], after: bool = False, over: Over | None = None, **fields: str
+    ) -> list[Heard]:
         apply, told, due = door.files.apply, list[Heard](), list(requests)
         headers = {name.replace("_", "-"): value for name, value in fields.items()}
 
         async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-            now = [due.pop(0) for _ in requests if due and isinstance(changes[0], kind)]
+            fits = isinstance(changes[0], kind) and over in (None, getattr(changes[0], "over", None))
+            now = [due.pop(0) for _ in requests if due and fits]
             answers = await apply(call, changes) if after else ()
             for method, target, *body in now:
                 told.append(await door._ask(method, target, "".join(body).encode(), JOE, headers))
@@ -99,6 +102,26 @@ def test_versions_of_puts_that_cross_stand_in_the_order_in_which_they_had_the_ke
     assert kept.ask("GET", f"/lab/k?versionId={last}").body == b"last"
     kept.ask("DELETE", f"/lab/k?versionId={last}")
     assert kept.ask("GET", "/lab/k").body == b"first"
+
+
+def test_what_a_listing_tells_while_puts_cross_stays_and_pages_end_behind_it(kept: Door, meanwhile: Meanwhile) -> None:
+    """What waits for its key got a newer order, and with it another version than listings had told. Its version is
+    older than that of what had the key before it."""
+    before = kept.put("k", b"before")
+    told = meanwhile(Move, ("GET", "/lab?versions"), ("PUT", "/lab/k", "first"))
+    last = kept.put("k", b"last")
+    assert last in told[0].texts("VersionId")
+    assert last > told[1].version
+    newest_first, paged, marks = [last, told[1].version, before], list[str](), ""
+    while len(paged) < 4:
+        page = kept.ask("GET", f"/lab?versions&max-keys=1{marks}")
+        paged += page.texts("VersionId")
+        if page.texts("IsTruncated") == ["false"]:
+            break
+        marks = f"&key-marker=k&version-id-marker={paged[-1]}"
+    assert paged == newest_first
+    kept.ask("DELETE", "/lab/k")
+    assert [version for _, version, _ in kept.history()][1:] == newest_first
 
 
 def test_a_put_whose_version_an_erasure_has_given_the_key_is_done(kept: Door, meanwhile: Meanwhile) -> None:
@@ -214,6 +237,17 @@ def test_who_completes_again_is_told_the_version_though_it_was_overwritten(kept:
     assert kept.ask("POST", target, whole).texts("Code") == ["NoSuchUpload"]
 
 
+def test_who_completes_again_is_told_the_version_though_a_copy_of_it_is_the_null_one(kept: Door) -> None:
+    """He was told none: that of the copy, which has its bytes and its etag."""
+    target, whole = parted(kept)
+    version = kept.ask("POST", target, whole).version
+    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
+    source = {"x_amz_copy_source": f"/lab/k?versionId={version}", "x_amz_metadata_directive": "REPLACE"}
+    assert kept.ask("PUT", "/lab/k", **source).version == ""
+    again = kept.ask("POST", target, whole)
+    assert (again.status, again.version) == (200, version)
+
+
 def test_of_two_that_complete_an_upload_to_the_null_version_both_are_told_that_it_is_done(
     suspended: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,11 +305,11 @@ def test_of_two_that_give_a_null_version_its_key_the_second_takes_it_from_nobody
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
-def test_of_two_that_complete_while_the_upload_gets_a_newer_version_both_are_told_that(
+def test_of_two_that_complete_while_the_upload_gets_a_newer_order_both_are_told_its_version(
     kept: Door, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    """It gets a newer order, then the version of that. The second was told a version that there is not, or that there
-    is no such upload. `looks`: that he takes at it before."""
+    """The second was told a version that there is not, or that there is no such upload. `looks`: that he takes at it
+    before."""
     one = kept.put("k", b"one")
     target, whole = parted(kept)
     with monkeypatch.context() as broken:
@@ -314,14 +348,12 @@ def test_of_two_that_complete_while_the_upload_gets_a_newer_version_both_are_tol
             answers = await apply(call, changes)
             reached["moved"] = True
             return answers
-        if isinstance(change, Set) and not told:
+        if isinstance(change, Move) and change.over is Over.EXCHANGE and "moved" in reached and not told:
             if not looks:
                 begin()
             await until("exchanges")
-            answers = await apply(call, changes)
             reached["named"] = True
             told.append(await second[0])
-            return answers
         return await apply(call, changes)
 
     monkeypatch.setattr(kept.files, "look", looked)
@@ -358,7 +390,8 @@ def test_the_version_that_was_named_is_told_of_a_bucket_that_keeps_none(door: Do
 def test_what_got_a_newer_order_and_is_refused_then_leaves_no_version(kept: Door, meanwhile: Meanwhile) -> None:
     kept.put("k", b"x")
     etag = kept.ask("GET", "/lab/k").headers["ETag"]
-    told = meanwhile(Move, ("PUT", "/lab/k", "x")), meanwhile(Set, ("PUT", "/lab/k", "y"))
+    reordered = meanwhile(Move, ("PUT", "/lab/k", "y"), after=True, over=Over.REFUSE)
+    told = meanwhile(Move, ("PUT", "/lab/k", "x")), reordered
     answer = kept.ask("PUT", "/lab/k", b"z", If_Match=etag)
     assert ([each.status for (each,) in told], answer.status) == ([200, 200], 412)
     assert len(kept.history()) == 3
