@@ -53,9 +53,9 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
             session.out.result(**_facts(use))
         case ("remove", name):
             wanted = await _named(session, name)
-            await administrator.set_quota(wanted)
+            use = await administrator.set_quota(wanted)
             session.out.say(f"{name} has no quota any more")
-            session.out.result(**_facts(QuotaUse(wanted, 0, 0, counted=True, name=name)))
+            session.out.result(**_facts(use))
         case ("recount",):
             await administrator.recount_quotas()
             session.out.say("all is counted anew; what is found wrong is set right, and stands in a Librarian's log")

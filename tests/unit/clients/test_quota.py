@@ -30,6 +30,16 @@ async def test_quotas_are_set_changed_listed_and_removed(monkeypatch: pytest.Mon
         assert left.quota == Quota(Dn(JANE), Guid(""), -1, 100_000)
 
 
+async def test_a_quota_whose_last_bound_is_taken_away_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench() as b:
+        await b.collection("atlas")
+        await run_admin(b, monkeypatch, "quota", "set", "/atlas", bytes="2T")
+        said = await run_admin(b, monkeypatch, "quota", "set", "/atlas", bytes="none")
+        assert said.stdout == "/atlas: no quota\n"
+        said = await run_admin(b, monkeypatch, "quota", "remove", "/atlas")
+        assert "quota '/atlas': it has no quota" in said.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "values", "code", "told"),
     [

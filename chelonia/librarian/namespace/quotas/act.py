@@ -215,6 +215,7 @@ class Quotas:
         check_quota(quota)
         key, fresh = decide.account_key(quota), self._world.ids.uuid()
         account = QuotaAccount(quota)
+        name = (quota.user or await self._name(call, quota.tree)) if quota.bounds_nothing else ""
 
         async def build() -> PlannedTransact:
             nonlocal account
@@ -223,7 +224,7 @@ class Quotas:
             elements = changed(table)
             if quota.bounds_nothing:
                 if known is None:
-                    raise CheloniaError(Kind.NOT_FOUND, "quota", quota.of, "it has no quota")
+                    raise CheloniaError(Kind.NOT_FOUND, "quota", name, "it has no quota")
                 counters = [each for each in (known.counter, known.counting) if each]
                 account = QuotaAccount(quota, known.counter, known.counting)
                 gone = [erase(decide.counter_object(each)) for each in counters]
@@ -238,7 +239,7 @@ class Quotas:
         await self._records.apply(call, build)
         if quota.bounds_nothing:
             await self.clear_log(call, account.counting)
-            return QuotaUse(quota, 0, 0, counted=True)
+            return QuotaUse(quota, 0, 0, counted=True, name=name)
         await self.table(call)
         return (await self.uses(call, (account,)))[0]
 
