@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,8 +13,10 @@ from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.client import new_call
+from chelonia_clients.connect import home
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
+from chelonia_clients.settings import toml_path
 
 PORT_AFTER_BARTENDER: Final = 7
 """Where `cheloniad init` puts the S3 door, counted from the Bartender's port."""
@@ -77,14 +80,14 @@ SNIPPETS: Final = {
     "aws": (
         "aws: ~/.aws/config; then `aws s3 ls`",
         "[default]\naws_access_key_id = {id}\naws_secret_access_key = {secret}\nregion = us-east-1\n"
-        "endpoint_url = {url}\nca_bundle = {ca}\ns3 =\n  addressing_style = path",
+        "endpoint_url = {url}\nca_bundle = {ca}\ns3 =\n  addressing_style = path\n  signature_version = s3v4",
     ),
     "boto3": (
         "boto3",
         "import boto3\nfrom botocore.config import Config\n"
         's3 = boto3.client("s3", endpoint_url="{url}", verify="{ca}",\n'
         '    aws_access_key_id="{id}", aws_secret_access_key="{secret}", region_name="us-east-1",\n'
-        '    config=Config(s3={{"addressing_style": "path"}}))',
+        '    config=Config(signature_version="s3v4", s3={{"addressing_style": "path"}}))',
     ),
     "rclone": (
         "rclone: ~/.config/rclone/rclone.conf; then `rclone --ca-cert {ca} ls chelonia:bucket`",
@@ -110,18 +113,19 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
     unknown = [tool for tool in tools if tool not in SNIPPETS]
     if unknown:
         raise UsageError(f"s3 configure knows {' '.join(SNIPPETS)}, not {' '.join(unknown)!r}")
-    environ = session.environ
+    environ, files = session.environ, session.settings().files
+    made = (toml_path(environ, home()) or Path.cwd() / "client.toml").with_name("ca.pem")
     url = arguments.value("--endpoint") if arguments.has("--endpoint") else _endpoint(session)
     values = {
         "url": url,
         "host": urlsplit(url).netloc,
         "id": environ.get("AWS_ACCESS_KEY_ID", "<id of `chelonia s3 key create`>"),
         "secret": environ.get("AWS_SECRET_ACCESS_KEY", "<its secret>"),
-        "ca": environ.get("AWS_CA_BUNDLE", "ca.pem"),
+        "ca": environ.get("AWS_CA_BUNDLE", str(files.ca_file or made)),
     }
-    if values["ca"] == "ca.pem":
-        where = session.settings().files.ca_dir or "/etc/grid-security/certificates"
-        session.out.say(f"# ca.pem: cat {where}/*.0 > ca.pem", "")
+    if values["ca"] == str(made):
+        where = files.ca_dir or "/etc/grid-security/certificates"
+        session.out.say(f"# first: mkdir -p {made.parent} && cat {where}/*.0 > {made}", "")
     for tool in tools or SNIPPETS:
         head, text = SNIPPETS[tool]
         session.out.say(f"# {head.format(**values)}", *text.format(**values).split("\n"), "")

@@ -74,11 +74,25 @@ def test_what_is_refused_is_one_document_with_the_reason_and_its_exit_code(clust
     assert words[1] == "doctor" or (isinstance(said["error"], dict) and said["error"]["cause"])
 
 
-def test_s3_configure_says_how_the_file_of_cas_is_made(cluster: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_configure_says_how_the_file_of_cas_is_made(
+    cluster: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    made = tmp_path / "chelonia" / "ca.pem"  # a whole path: the programs start in any directory
     lines = cluster("--ca-dir", "/grid/cas", "s3", "configure", "rclone", "--endpoint", "https://h:1").lines
-    assert lines[0] == "# ca.pem: cat /grid/cas/*.0 > ca.pem"
-    assert "`rclone --ca-cert ca.pem ls chelonia:bucket`" in lines[2]
+    assert lines[0] == f"# first: mkdir -p {made.parent} && cat /grid/cas/*.0 > {made}"
+    assert f"`rclone --ca-cert {made} ls chelonia:bucket`" in lines[2]
+    lines = cluster("--ca-file", "/grid/all.pem", "s3", "configure", "aws", "--endpoint", "https://h:1").lines
+    assert "ca_bundle = /grid/all.pem" in lines
+    assert "first: mkdir" not in lines[0]
+
+
+def test_programs_are_told_to_presign_by_version_4(cluster: Command) -> None:
+    aws = cluster("s3", "configure", "aws", "--endpoint", "https://h:1").lines
+    assert "  signature_version = s3v4" in aws[aws.index("s3 =") :]
+    boto = cluster("s3", "configure", "boto3", "--endpoint", "https://h:1").lines
+    assert any('signature_version="s3v4"' in line for line in boto)
 
 
 def test_no_verb_is_left_out() -> None:
