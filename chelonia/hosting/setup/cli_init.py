@@ -8,6 +8,7 @@ core is the last thing written.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -122,7 +123,7 @@ def _init(options: argparse.Namespace) -> int:
     host_files.check_free_of_shepherd(host, cluster, places, "init")
     if not begun:
         _found(host, cluster, places, owner)
-    _write_client_settings(hosts, options.port)
+    _write_client_settings(hosts, options.port, places.ca_dir)
     host_files.write_configs(host, cluster, places, owner, "init")
     _tell(hosts)
     return 0
@@ -225,10 +226,10 @@ def _found(host: HostFacts, cluster: ClusterFacts, places: HostPaths, owner: hos
     print(f"A-Hash        founded in {places.ahash}, cluster {cluster.cluster}")
 
 
-def _write_client_settings(hosts: Sequence[str], port: int) -> None:
+def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> None:
     """Let `chelonia` find the cluster, unless it has settings already."""
     path = Path.home() / ".config" / "chelonia" / "client.toml"
-    lines = []
+    lines = [f"ca_dir = {json.dumps(str(ca_dir))}\n"]
     for key, service in (("bartender", "Bartender"), ("librarian", "Librarian"), ("ahash", "AHash")):
         listed = ", ".join(f'"{url(host, port, service)}"' for host in hosts)
         lines.append(f"{key} = [{listed}]\n")

@@ -30,7 +30,7 @@ async def share(session: Session, arguments: Arguments) -> None:
         try:
             shared = await session.client().share(ln, lifetime_ms, upload=upload)
         except CheloniaError as error:
-            session.out.failure(error, f"Sharing '{ln}': {error}", ln=ln)
+            session.out.failure(error, ln=ln)
             continue
         session.out.say(shared.link)
         what = "read, and add to," if upload else "read"
@@ -55,7 +55,7 @@ async def _revoke(session: Session, arguments: Arguments) -> None:
         try:
             await session.keys().revoke(new_call(), LINK_PREFIX + link)
         except CheloniaError as error:
-            session.out.failure(error, f"Taking back {link}: {error}", id=link)
+            session.out.failure(error, id=link)
             continue
         session.out.say(f"revoked {link}: it is refused within some seconds")
         session.out.result(id=link, status="revoked")

@@ -95,6 +95,12 @@ def test_programs_are_told_to_presign_by_version_4(cluster: Command) -> None:
     assert any('signature_version="s3v4"' in line for line in boto)
 
 
+def test_what_a_script_takes_for_the_link_is_one(cluster: Command) -> None:
+    ran = cluster("share", "/c/nosuch")
+    assert ran.code and not ran.out
+    assert "share" in ran.err
+
+
 def test_no_verb_is_left_out() -> None:
     tried = {verb.name for words in (*lines(DONE), *(w[1:] for w in lines(REFUSED))) if (verb := find_verb(words[0]))}
     assert tried == {verb.name for verb in VERBS}

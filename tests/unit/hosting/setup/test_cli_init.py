@@ -223,6 +223,13 @@ def test_a_sites_certificate_may_be_written_otherwise_than_the_name_is_typed(tmp
     assert init(tmp_path, "--site-certificate", "--administrator", "/DC=org/CN=Anna Admin") == 0
 
 
+def test_the_client_is_told_where_the_cas_are(tmp_path: Path) -> None:
+    assert init(tmp_path) == 0
+    path = tmp_path / "home" / ".config" / "chelonia" / "client.toml"
+    said = tomllib.loads(path.read_text())
+    assert said["ca_dir"] == str(places(tmp_path).ca_dir)
+
+
 def test_settings_of_a_client_that_lead_elsewhere_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of another cluster, or of an `init` that was killed and is given again with another port."""
     path = tmp_path / "home" / ".config" / "chelonia" / "client.toml"
