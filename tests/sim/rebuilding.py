@@ -73,7 +73,8 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
     await world.open_doors()
     if away is not None:
         await world.restart(away)
-        await _late(world, host, away)
+        with watch.nobody_uploading():
+            await _late(world, host, away)
         new = {obj.id for obj in watch.known().entries()} - {obj.id for obj in before.entries()} - {*told}
         after = _kept(watch.known(), world)
         if strange := [obj for obj in sorted(new) if obj in after and not _found(obj, after)]:

@@ -200,7 +200,8 @@ class Judging:
             if entry.id in used.objects or kind == TYPE_PENDING or self._in_lost_found(entry):
                 continue
             if kind != TYPE_FILE:
-                yield f"{entry.id}, a {kind}, has come to be by the rebuild"
+                if not self._made_for(entry):
+                    yield f"{entry.id}, a {kind}, has come to be by the rebuild"
                 continue
             [blob] = [self._now.get(blob_object(blob)) for blob in blobs_of(entry)]
             facts, [(parent, _)] = facts_of(blob), names_of(entry)
@@ -213,6 +214,12 @@ class Judging:
                 yield f"{entry.id}, written as {written}, is {path} of {owner}"
             if entry.sections.get("policy", {}) != default:
                 yield f"{entry.id} has the policy {entry.sections.get('policy')}, its collection's is {default}"
+
+    def _made_for(self, entry: StoredObject) -> bool:
+        """Whether it is a collection that the snapshot does not know, for administrators alone, made for the files in
+        it. The report tells of it, or that of a run before, whose process died."""
+        is_theirs = entry.value("entry", "owner") == ADMIN_DN and not entry.sections.get("policy")
+        return type_of(entry) == TYPE_COLLECTION and is_theirs and bool(self._now.section(entry.id, "entries"))
 
     def _sheltered(self, used: Taken) -> Iterator[str]:
         """In `/lost+found` is only what the snapshot does not know, or newer bytes replaced; for administrators."""

@@ -279,5 +279,16 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_700_158,
         "a listing told the version of a PUT that was under way, which then got a newer order, and a version of that",
     ),
+    (
+        "versions",
+        9_700_085,
+        "the simulator's own: `※versions` of a bucket, made since the snapshot that a rebuild used, is made anew for "
+        "what was written there; and a run before, whose process died, had told so",
+    ),
+    (
+        "versions",
+        9_700_096,
+        "the simulator's own: of bytes that a Shepherd tells of late, after a rebuild, there was one copy to tell of",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -67,6 +67,7 @@ class Watch:
         self._kept: dict[tuple[ServiceId, ReferenceId], BlobId] = {}
         self._ordered_then: set[Location] = set()
         self._rebuilding = False
+        self._uploading = True
         world.store.watch = self._committing
         world.on_erased = self._erasing
 
@@ -79,6 +80,15 @@ class Watch:
             yield
         finally:
             self._rebuilding = False
+
+    @contextmanager
+    def nobody_uploading(self) -> Iterator[None]:
+        """While held, blobs that come are not what users were told of: somebody has only one copy to tell of."""
+        self._uploading = False
+        try:
+            yield
+        finally:
+            self._uploading = True
 
     # --- now and then -----------------------------------------------------------------------------------------------
 
@@ -269,7 +279,7 @@ class Watch:
             if place.reference not in held.get(place.shepherd, ()):
                 self._lost_before[place] = self._world.clock.monotonic_ms()
         least = 1 if facts_of(blob).guid == SNAPSHOTS_OBJECT else min(2, facts_of(blob).wanted)
-        if len(homes) < least:
+        if len(homes) < least and self._uploading:
             self._found.append(f"{blob.id} is acknowledged with {len(homes)} copies, wanted {facts_of(blob).wanted}")
 
     def _changing(self, before: StoredObject, after: StoredObject, puts: Mapping[bytes, bytes]) -> None:
