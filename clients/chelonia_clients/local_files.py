@@ -17,6 +17,7 @@ from pathlib import Path
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import check_name, excerpt
+from chelonia.hosting.transfer.part_file import is_kept
 from chelonia_clients.output import printable
 
 _KINDS = {
@@ -59,9 +60,9 @@ def local_error(error: OSError, op: str, path: Path | str) -> CheloniaError:
 
 
 def scan(directory: Path) -> list[LocalEntry]:
-    """The names in a directory, in byte order, as the cluster lists them. Raises: OSError."""
+    """The names in a directory but what downloads left, in byte order, as the cluster lists them. Raises: OSError."""
     with os.scandir(directory) as entries:
-        found = [LocalEntry(entry.name, _sort(entry)) for entry in entries]
+        found = [LocalEntry(entry.name, _sort(entry)) for entry in entries if not is_kept(entry.name)]
     return sorted(found, key=lambda each: os.fsencode(each.name))
 
 

@@ -33,7 +33,7 @@ from chelonia_clients.client import SHORT, Client, DirectoryEntry
 from chelonia_clients.comparing import Verdict, compare, kept_time
 from chelonia_clients.local_files import Sort, local_error, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import file_source
-from chelonia_clients.output import printable
+from chelonia_clients.output import human_size, printable
 from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
@@ -103,7 +103,8 @@ async def get_file(
         got = await download(client, ln, target, overwrite=options.replace, progress=options.progress)
         if mtime_s is not None:
             await asyncio.to_thread(os.utime, target, (mtime_s, mtime_s))
-        return TransferResult("file", ln, printable(str(target)), got.size)
+        had = f"{ln}: {human_size(got.had)} of {human_size(got.size)} had arrived before" if got.had else ""
+        return TransferResult("file", ln, printable(str(target)), got.size, remark=had)
     except (OSError, CheloniaError) as error:
         return TransferResult("file", ln, printable(str(target)), error=_told(error, "get", target))
 

@@ -1,9 +1,10 @@
 """Downloads: verified, resumed on another replica when one fails, and never left half-written under their name.
 
 A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. What arrives is written to a
-temporary file beside the target and renamed when it is whole and right; a connection that breaks or stalls continues by
-Range on the next replica (`hedging`). Wrong bytes start over on the next replica, and whoever gave them is not asked
-again; they are reported as CHECKSUM when nobody else is named for a while.
+hidden file beside the target (`part_file`) and renamed when it is whole and right; a connection that breaks or stalls
+continues by Range on the next replica (`hedging`), a download that was broken off by the next one. Wrong bytes start
+over on the next replica, and whoever gave them is not asked again; they are reported as CHECKSUM when nobody else is
+named for a while.
 
 No one TURL leads to a file of several blobs: it is read by its extents (`file_reader`). Its size is checked, and its
 checksum where one of the whole is known.
@@ -16,9 +17,8 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import zlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
@@ -36,17 +36,19 @@ from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
+from chelonia.hosting.transfer.part_file import KEPT_BYTES, part_file
 from chelonia.hosting.transfer.requester import Progress, Requester
 
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """What was fetched: size in bytes, and the checksum that was verified."""
+    """What was fetched: size in bytes, and the checksum that was verified. `had`: bytes an earlier try had left."""
 
     ln: str
     size: int
     checksum_type: str
     checksum: str
+    had: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +151,10 @@ async def download(
     """
     _check_free(target, overwrite)
     target = _replaceable(target)
-    with _temporary(target) as (file, path):
-        fetched = await _fetch(client, ln, file, progress)
-        await asyncio.to_thread(_finish, file, path, target)
-    return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum)
+    with contextlib.ExitStack() as stack:
+        fetched, part = await _fetch(client, ln, lambda whole: stack.enter_context(part_file(target, whole)), progress)
+        await asyncio.to_thread(_finish, *part, target)
+    return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum, fetched.had)
 
 
 def _check_free(target: Path, overwrite: bool) -> None:
@@ -172,14 +174,21 @@ def _replaceable(target: Path) -> Path:
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
-async def _fetch(client: Requester, ln: str, file: BinaryIO, progress: Progress | None) -> _Fetched:
-    """Write a file's bytes to `file`, from as many replicas as it takes. Raises: as `read`."""
-    search = _Search(client, ln)
+Part = tuple[BinaryIO, Path]
+
+
+async def _fetch(
+    client: Requester, ln: str, open_part: Callable[[str], Part], progress: Progress | None
+) -> tuple[_Fetched, Part]:
+    """Write a file's bytes to a file of its own, from as many replicas as it takes. Raises: as `read`."""
+    search, part = _Search(client, ln), None
     async for fetched, choice in search.replicas():
+        part = part or await _taken_up(search, fetched, open_part, progress)
+        file = part[0]
         try:
             await _append(client, choice, file, fetched, progress)
             fetched.check()
-            return fetched
+            return fetched, part
         except CheloniaError as error:
             search.failed(choice, error)
             if error.kind is Kind.CHECKSUM:
@@ -188,6 +197,18 @@ async def _fetch(client: Requester, ln: str, file: BinaryIO, progress: Progress 
                 if progress is not None:
                     progress(-fetched.size)
     raise search.failure
+
+
+async def _taken_up(
+    search: _Search, fetched: _Fetched, open_part: Callable[[str], Part], progress: Progress | None
+) -> Part:
+    """The file to write to; what an earlier download has left in it counts as fetched."""
+    part = await asyncio.to_thread(open_part, fetched.whole)
+    if had := await asyncio.to_thread(fetched.take_up, part[0]):
+        search.is_mixed()
+        if progress is not None:
+            progress(had)
+    return part
 
 
 ROUNDS = 4
@@ -221,6 +242,10 @@ class _Search:
             self._fetched = None
             if self._from_one:
                 self._wrong.add(target_of(choice.given))
+
+    def is_mixed(self) -> None:
+        """What is being read is not all from one replica."""
+        self._from_one = False
 
     async def replicas(self) -> AsyncGenerator[tuple[_Fetched, _Choice], None]:
         """Yield what has come and what there is to choose from until nothing of it is left, then fresh TURLs.
@@ -343,18 +368,6 @@ async def _append(
         await keeper.flush()
 
 
-@contextlib.contextmanager
-def _temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A file beside the target that is gone at the end unless it was renamed."""
-    descriptor, name = tempfile.mkstemp(prefix=".chelonia.", suffix=".part", dir=target.parent)
-    path = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file, path
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def _finish(file: BinaryIO, path: Path, target: Path) -> None:
     file.flush()
     os.fsync(file.fileno())
@@ -390,9 +403,13 @@ class _Keeper:
         self._fetched.keep(self._file, pieces)
 
     async def _settled(self) -> None:
-        work, self._work = self._work, None
+        work = self._work
         if work is not None:
-            await work
+            try:
+                await asyncio.shield(work)  # who is interrupted waits for the thread once more: it goes on writing
+            finally:
+                if work.done():
+                    self._work = None
 
 
 class _Fetched:
@@ -402,10 +419,25 @@ class _Fetched:
         self.checksum_type = facts.checksum_type
         self.checksum = facts.checksum
         self.size = 0
+        self.had = 0
         self._hash = new_hash(self.checksum_type) if self.checksum_type else None
         self._facts = facts
         self._wanted = facts.size
         self._ln = ln
+
+    @property
+    def whole(self) -> str:
+        """What tells large bytes from all others; "" of small ones, and where that is not known."""
+        return str(self._facts) if self.checksum and self._wanted >= KEPT_BYTES else ""
+
+    def take_up(self, file: BinaryIO) -> int:
+        """Begin with the bytes of a file, and leave it at its end: how many they are; blocks."""
+        while chunk := file.read(bounds.CHUNK_BYTES) if file.readable() else b"":
+            if self._hash is not None:
+                self._hash.update(chunk)
+            self.size += len(chunk)
+        self.had = self.size
+        return self.had
 
     async def add(self, chunk: bytes) -> None:
         """Take bytes whose SHA-256 somebody else makes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import BinaryIO
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
 from chelonia.hosting.transfer.download import read
+from chelonia.hosting.transfer.part_file import KEPT_BYTES
 from chelonia.hosting.transfer.upload import UploadOptions, upload
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import DirectoryEntry
@@ -26,6 +27,7 @@ from chelonia_clients.local_files import local_error, to_ln
 from chelonia_clients.local_sources import expected_size, pipe_source
 from chelonia_clients.output import answering, printable
 from chelonia_clients.progress import Bar, counting
+from chelonia_clients.resuming import PARTED_BYTES
 from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
 from chelonia_clients.steps import PARALLEL, TransferResult
 from chelonia_clients.transfers import (
@@ -137,8 +139,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
     if is_directory and not wishes.recursive:
         cause = "it is a directory; -r uploads it with all below it"
         error = CheloniaError(Kind.NOT_A_FILE, "put", printable(str(source)), cause)
-        session.out.failure(error, source=printable(str(source)), target=ln)
-        return
+        return session.out.failure(error, source=printable(str(source)), target=ln)
     total = -1 if is_directory else await asyncio.to_thread(_size_of, source)
     with Bar(printable(source.name), total, enabled=session.bars) as bar:
         options = wishes.options(bar)
@@ -150,7 +151,8 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
         if options.dry_run:
             done = TransferResult("file", printable(str(source)), ln, max(0, total))
         else:
-            done = await put_file(session.client(), source, ln, options)
+            async with _resumable(session, lambda: total >= PARTED_BYTES):
+                done = await put_file(session.client(), source, ln, options)
     _uploaded(session, done, wishes.would)
 
 
@@ -224,7 +226,8 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         facts = asyncio.create_task(facts_of(client, ln))
         facts.add_done_callback(lambda task: None if task.cancelled() else bar.expect(task.result().size))
         try:
-            done = await get_file(client, ln, path, wishes.options(bar))
+            async with _resumable(session, lambda: facts.done() and facts.result().size >= KEPT_BYTES):
+                done = await get_file(client, ln, path, wishes.options(bar))
         finally:
             found = await facts
     if done.error is None and found.modified_s is not None:
@@ -293,6 +296,17 @@ async def _going_on(session: Session, source: str, target: str) -> AsyncIterator
         yield
     except asyncio.CancelledError:
         session.out.tell(f"chelonia: what is whole stays; to go on: chelonia sync {quote(source)} {quote(target)}")
+        raise
+
+
+@asynccontextmanager
+async def _resumable(session: Session, is_large: Callable[[], bool]) -> AsyncIterator[None]:
+    """Say to who interrupts a large file that nothing of it is sent twice."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if is_large():
+            session.out.tell("chelonia: what has arrived stays; the same command goes on")
         raise
 
 
