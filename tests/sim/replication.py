@@ -639,7 +639,9 @@ class World:
         nodes = self.nodes.values()
         whole = {node.own for node in nodes if node.own != own and node.process and node.process.replica.trusted}
         held = [op[2] for node in nodes for record in node.disk.log for op in record.ops if op[1] == "members"]
-        held += [node.process.replica.membership for node in nodes if node.process is not None]
+        running = [node.process for node in nodes if node.process is not None]
+        held += [process.replica.membership for process in running]
+        held += [op[2] for process in running for op in process.engine.queued if op[1] == "members"]
         return all(record.quorum.reached(whole) for record in held)
 
     def opened(self, process: Process, term: int) -> None:

@@ -12,7 +12,7 @@ two. Source: the study of libdb 5.3 under `src/rep` that docs/design/003-berkele
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -183,6 +183,11 @@ class Engine:
         """Announce ourselves."""
         if not self.is_master:
             self._send(peer, "NEWCLIENT")
+
+    @property
+    def queued(self) -> Iterator[Op]:
+        """What its thread is still to commit, whatever the protocol has made of it meanwhile."""
+        return (op for ops, _ in self._jobs for op in ops)
 
     def commit(self, term: int, ops: tuple[Op, ...], done: Callable[[int], None]) -> bool:
         """Queue a commit for this term; `done(sequence)` once it is synced here. False: not ours."""
