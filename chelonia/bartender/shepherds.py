@@ -21,7 +21,7 @@ from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_OFFLINE, Demand, shared
 from chelonia.core.cluster.replicas import Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Librarian, NodeView
 from chelonia.core.ports.shepherd import (
     PROTOCOL_HTTP,
@@ -41,6 +41,8 @@ Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]
 T = TypeVar("T")
 UNHEARD_MS, LOOK_MS = 500, 50
 """For so long new bytes wait for Shepherds that are not heard of now, where too few are, and so often it is looked."""
+AWAY_MS: Final = 10 * 60_000
+"""One that has been away for longer than a host takes to start is not waited for."""
 _RANK: Final = itemgetter(0, 1, 2)
 
 
@@ -122,7 +124,8 @@ class Shepherds:
         while len(chosen) < at_least:
             self._fetched_ms = -1  # one may have come up since
             chosen = await self._chosen(call, demand)
-            is_over = self._clock.monotonic_ms() >= give_up_ms or not any(map(_is_unheard, self._nodes))
+            unheard = [node for node in self._nodes if _is_unheard(node, self._clock.now_ms())]
+            is_over = self._clock.monotonic_ms() >= give_up_ms or not unheard
             if is_over or len(chosen) >= at_least:
                 break
             await self._clock.sleep(LOOK_MS)
@@ -365,9 +368,10 @@ def too_few(kinds: Sequence[str]) -> CheloniaError:
     return CheloniaError(Kind.NO_SHEPHERD, cause=f"{why}; try again in a moment")
 
 
-def _is_unheard(node: NodeView) -> bool:
-    """Whether the Librarian has not heard of a Shepherd that is meant to be there: not yet, or not lately."""
-    return node.state == NODE_OFFLINE or (node.state == NODE_ALIVE and not node.boot)
+def _is_unheard(node: NodeView, now_ms: Ms) -> bool:
+    """Whether the Librarian has not heard of a Shepherd that may be there in a moment: not yet, or not lately."""
+    is_lately_gone = node.state == NODE_OFFLINE and (not node.since_ms or now_ms - node.since_ms < AWAY_MS)
+    return is_lately_gone or (node.state == NODE_ALIVE and not node.boot)
 
 
 def taken(waiting: list[T], count: int) -> list[T]:

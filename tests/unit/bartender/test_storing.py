@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from chelonia.bartender.shepherds import LOOK_MS, UNHEARD_MS
+from chelonia.bartender.shepherds import AWAY_MS, LOOK_MS, UNHEARD_MS
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
-from chelonia.core.cluster.placement import Demand
+from chelonia.core.cluster.placement import NODE_OFFLINE, Demand
 from chelonia.core.errors import Kind
-from chelonia.core.ids import RequestKey, ServiceId
+from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId
 from chelonia.core.ports.files import Content, Done, Failure, Inline, Look, Looked, Set, Splice, Want, When, Write
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from chelonia.core.values import replace
 from tests.support.files_worlds import at
@@ -90,6 +91,23 @@ async def test_shepherds_that_are_not_heard_of_yet_are_waited_for_a_little(stage
     await stage.clock.sleep(UNHEARD_MS // 2)
     await stage.add_shepherds("s1", "s2")
     assert isinstance(await writing, Done)
+
+
+@pytest.mark.parametrize(("away_ms", "is_waited_for"), [(AWAY_MS - 2 * UNHEARD_MS, True), (AWAY_MS, False)])
+@scene
+async def test_only_shepherds_that_went_lately_are_waited_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, away_ms: int, is_waited_for: bool
+) -> None:
+    began_ms = stage.clock.monotonic_ms()
+    since_ms = Ms(stage.clock.now_ms() - away_ms)
+    away = [NodeView(ServiceId(name), Dn("/CN=x"), NODE_OFFLINE, since_ms) for name in ("s1", "s2")]
+
+    async def nodes(*_: object) -> tuple[NodeView, ...]:
+        return tuple(away)
+
+    monkeypatch.setattr(stage.librarian, "nodes", nodes)
+    assert isinstance(await write(stage, 2), Failure)
+    assert (stage.clock.monotonic_ms() > began_ms) == is_waited_for
 
 
 @scene
