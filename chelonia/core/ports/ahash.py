@@ -161,12 +161,22 @@ class Page(msgspec.Struct, frozen=True):
     items: tuple[tuple[str, str], ...]
     more: bool
 
+    @property
+    def after(self) -> str:
+        """Where the next page begins, "" when there is none."""
+        return self.items[-1][0] if self.more and self.items else ""
+
 
 class ObjectPage(msgspec.Struct, frozen=True):
     """An ordered page of the ids of all objects, in byte order, and whether more follow."""
 
     ids: tuple[ObjectId, ...]
     more: bool
+
+    @property
+    def after(self) -> str:
+        """Where the next page begins, "" when there is none."""
+        return self.ids[-1] if self.more and self.ids else ""
 
 
 class ReplicaView(msgspec.Struct, frozen=True):

@@ -171,9 +171,9 @@ class LibrarianDrills:
             for (reference, _), blob in zip(page.items, blobs, strict=True):
                 if blob.exists:
                     held.append(drills.holding(blob, ReferenceId(reference), shepherd, nodes))
-            if not (page.more and page.items):
+            after = page.after
+            if not after:
                 break
-            after = page.items[-1][0]
         return held
 
     async def _spared(self, shepherd: ServiceId, spare: Sequence[Holding]) -> Holding:

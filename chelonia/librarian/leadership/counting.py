@@ -114,7 +114,7 @@ class Counting:
             page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
             while not await self._page([each for each in page.ids if is_uuid(each) or _is_upload(each)], totals):
                 pass
-            after, more = page.ids[-1] if page.ids else "", page.more
+            after, more = page.after, bool(page.after)
             if more:
                 await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
         return True
@@ -159,16 +159,12 @@ class Counting:
 
     async def _noted(self, counter: str, total: Total) -> None:
         """Add what is noted of files, unless they were counted before it was."""
-        after, more = "", True
-        while more:
-            page = await self._on.records.scan(
-                self._on.call, log_object(counter), "named", after, bounds.PAGE_ENTRIES_MAX
-            )
-            for file, value in page.items:
+        pages = self._on.records.pages(self._on.call, log_object(counter), "named", bounds.PAGE_ENTRIES_MAX)
+        async for items in pages:
+            for file, value in items:
                 size = decide.parse_logged(value)
                 if size is not None and not total.has(file):
                     total.add_noted(file, size)
-            after, more = page.items[-1][0] if page.items else "", page.more
 
     async def _join(self, totals: Mapping[str, Total]) -> None:
         """The counters count from now on; of what was counted again, what differs is told."""

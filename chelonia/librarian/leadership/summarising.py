@@ -47,7 +47,7 @@ class Summarising:
             page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
             for collection in await self._collections(page.ids):
                 await self._fill(collection)
-            after = self._after = page.ids[-1] if page.more else END
+            after = self._after = page.after or END
             if self._written:
                 await self._leading.apply([put(REPAIR_OBJECT, SECTION, "after", after)])
             if page.more:

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -44,6 +44,9 @@ PATIENCE_MS: Final = 30_000
 """How long an A-Hash that does not answer is asked again: an election, or a start of its process, is shorter."""
 PATIENCE_PAUSE_MS: Final = 1_000
 """Before the first time; it doubles."""
+
+Items = tuple[tuple[str, str], ...]
+"""Of a wide section: property and value."""
 
 Applied = Callable[[tuple[Element, ...]], None]
 """Told of every transact that applied here, or may have."""
@@ -155,6 +158,15 @@ class Records:
         own = self._identity.call(call)
         return await self._ask(lambda: self._ahash.scan(own, object_id, section, after, limit))
 
+    async def pages(self, call: Call, object_id: ObjectId, section: str, limit: int) -> AsyncIterator[Items]:
+        """A whole wide section, page by page; none when it is empty."""
+        after, more = "", True
+        while more:
+            page = await self.scan(call, object_id, section, after, limit)
+            after, more = page.after, bool(page.after)
+            if page.items:
+                yield page.items
+
     async def below(self, call: Call, ask: Below) -> BelowPage:
         """Read a page of what is below an object."""
         return await self._ask(lambda: self._ahash.below(self._identity.call(call), ask))
@@ -162,6 +174,16 @@ class Records:
     async def objects(self, call: Call, after: str, limit: int) -> ObjectPage:
         """A page of the ids of all objects."""
         return await self._ask(lambda: self._ahash.objects(self._identity.call(call), after, limit))
+
+    async def object_pages(self, call: Call, prefix: str, limit: int) -> AsyncIterator[tuple[ObjectId, ...]]:
+        """The ids of all objects that begin so, page by page; none when there are none."""
+        after, more = prefix, True
+        while more:
+            page = await self.objects(call, after, limit)
+            ids = tuple(each for each in page.ids if each.startswith(prefix))
+            after, more = page.after, bool(page.after) and len(ids) == len(page.ids)
+            if ids:
+                yield ids
 
     async def count(self, call: Call) -> int:
         """About how many objects there are."""

@@ -31,22 +31,16 @@ class StoredKeys:
     async def all(self, call: Call) -> tuple[SealedKey, ...]:
         """All keys, ordered by id."""
         out: list[SealedKey] = []
-        async for ids in self._ids(call):
+        async for ids in self._pages(call):
             out += [key for key in map(read_key, await self._records.get(call, ids)) if key is not None]
         return tuple(out)
 
-    async def _ids(self, call: Call) -> AsyncIterator[list[ObjectId]]:
-        after, more = ACCESS_KEY_PREFIX, True
-        while more:
-            page = await self._records.objects(call, after, bounds.PAGE_ENTRIES_MAX)
-            ids = [each for each in page.ids if each.startswith(ACCESS_KEY_PREFIX)]
-            yield ids
-            more = page.more and len(ids) == len(page.ids)
-            after = page.ids[-1] if page.ids else after
+    def _pages(self, call: Call) -> AsyncIterator[tuple[ObjectId, ...]]:
+        return self._records.object_pages(call, ACCESS_KEY_PREFIX, bounds.PAGE_ENTRIES_MAX)
 
     async def _room(self, call: Call, now: Ms) -> list[Element]:
         """What makes room for a key: expired ones go once there is none. Raises: TOO_LARGE."""
-        if sum([len(ids) async for ids in self._ids(call)]) < bounds.ACCESS_KEYS_MAX:
+        if sum([len(ids) async for ids in self._pages(call)]) < bounds.ACCESS_KEYS_MAX:
             return []
         over = [sealed.key.id for sealed in await self.all(call) if 0 < sealed.key.expires_ms <= now]
         if not over:

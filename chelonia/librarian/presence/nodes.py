@@ -397,7 +397,7 @@ class NodeTable:
             location = Location(shepherd, ReferenceId(reference))
             state = found[blob_object(BlobId(blob))].value("locations", str(location))
             items.append(InventoryItem(location.reference, BlobId(blob), ReplicaState(state) if state else None))
-        return InventoryPage(tuple(items), page.items[-1][0] if page.more and page.items else "")
+        return InventoryPage(tuple(items), page.after)
 
 
 def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:

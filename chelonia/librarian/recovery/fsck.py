@@ -34,7 +34,7 @@ from chelonia.core.ids import (
     is_guid,
 )
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
-from chelonia.core.ports.ahash import Element, Page, Walk
+from chelonia.core.ports.ahash import Element, Walk
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import content_of, last_byte_key
@@ -249,7 +249,7 @@ class Fsck:
         if wide:
             piece.cursor = Cursor(ids[-1], wide)
         else:
-            piece.cursor = Cursor(ids[-1]) if page.more else None
+            piece.cursor = Cursor(page.after) if page.after else None
 
     async def _objects(self, call: Call, ids: Sequence[ObjectId]) -> list[Finding]:
         """What is wrong with objects themselves; those that are gone meanwhile are not."""
@@ -284,7 +284,7 @@ class Fsck:
             return await self._record_pages(call, obj, cursor.at)
         page = await self._records.scan(call, obj, cursor.section, cursor.at, PAGE)
         found = await self._item_rules(call, obj, cursor.section, page.items, cursor.at)
-        return SectionPage(_after(page), len(page.items), found)
+        return SectionPage(page.after, len(page.items), found)
 
     async def _item_rules(
         self, call: Call, obj: ObjectId, section: str, items: Sequence[Item], after: str = ""
@@ -323,7 +323,7 @@ class Fsck:
         for _ in range(RECORDS_PER_OUTBOX_PASS):
             page = await self._records.scan(call, obj, "file", after, PAGE)
             left += await self._unlisted(call, shepherd, page.items)
-            count, after = count + len(page.items), _after(page)
+            count, after = count + len(page.items), page.after
             if not after:
                 break
         ordered = await self._ordered(call, obj, {reference for reference, _ in left})
@@ -335,13 +335,10 @@ class Fsck:
 
     async def _ordered(self, call: Call, obj: ObjectId, references: set[str]) -> set[str]:
         """Those of some references that a Shepherd's outbox names."""
-        ordered, after, more = set[str](), "", bool(references)
-        while more:
-            page = await self._records.scan(call, obj, "erase", after, bounds.PAGE_ENTRIES_MAX)
-            ordered |= {ref for key, _ in page.items if (ref := outbox_reference(key)) in references}
-            after = _after(page)
-            more = bool(after)
-        return ordered
+        if not references:
+            return set()
+        pages = self._records.pages(call, obj, "erase", bounds.PAGE_ENTRIES_MAX)
+        return {ref async for items in pages for key, _ in items if (ref := outbox_reference(key)) in references}
 
     # --- below a collection -----------------------------------------------------------------------------------------
 
@@ -368,13 +365,10 @@ class Fsck:
         cursor = Piece(Cursor(content, "extents"), findings=piece.findings)
         while cursor.cursor is not None and cursor.cursor.section:
             await self._wide_page(call, cursor, cursor.cursor)
-        after, more = "", True
-        while more:
-            page = await self._records.scan(call, content, "named", after, PAGE)
-            ids = [blob_object(BlobId(blob)) for blob, _ in page.items]
+        async for items in self._records.pages(call, content, "named", PAGE):
+            ids = [blob_object(BlobId(blob)) for blob, _ in items]
             piece.findings += await self._confirmed(lambda ids=ids: self._objects(call, ids))  # type: ignore[misc]
             piece.examined += len(ids)
-            after, more = _after(page), page.more
         piece.findings += await self._confirmed(lambda: self._objects(call, (content,)))
         piece.looked += cursor.looked
 
@@ -466,11 +460,6 @@ class Fsck:
         shepherd = ServiceId(obj.removeprefix(SHEPHERD_PREFIX))
         left = await self._unlisted(call, shepherd, items)
         return invariants.record_rules(shepherd, left, await self._ordered(call, obj, {ref for ref, _ in left}))
-
-
-def _after(page: Page) -> str:
-    """Where a section goes on after a page, "" at its end."""
-    return page.items[-1][0] if page.more and page.items else ""
 
 
 def _section_of(finding: Finding) -> str:

@@ -150,16 +150,13 @@ class Snapshotting:
     async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
         """Read everything and store what is new of it; None when nothing is, or when it is not to go on."""
         await writing.start()
-        after, more = "", True
-        while more and self._goes_on:
-            page = await self._on.records.objects(self._on.call, after, PAGE)
-            for obj in await self._on.records.get(self._on.call, page.ids, _READ):
+        async for ids in self._on.records.object_pages(self._on.call, "", PAGE):
+            for obj in await self._on.records.get(self._on.call, ids, _READ):
                 for part in await self._parts(obj) if obj.id.startswith(CONTENT_PREFIX) else (obj,):
                     await writing.take(part)
-            after, more = page.ids[-1] if page.ids else "", page.more
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
-        if not self._goes_on:
-            return None
+            if not self._goes_on:
+                return None
         position = self._on.records.position
         return await writing.finish(position.cluster, position.generation, begun)
 
@@ -169,12 +166,9 @@ class Snapshotting:
         for _ in range(CONTENT_TRIES):
             parts = [msgspec.structs.replace(content, sections={"content": content.sections.get("content", {})})]
             for section in CONTENT_KEPT[1:]:
-                after, more = "", True
-                while more:
-                    page = await records.scan(call, content.id, section, after, PAGE)
-                    some = {**parts[0].sections, section: dict(page.items)}
-                    parts += [msgspec.structs.replace(content, sections=some)] if page.items else []
-                    after, more = page.items[-1][0] if page.items else "", page.more
+                async for items in records.pages(call, content.id, section, PAGE):
+                    some = {**parts[0].sections, section: dict(items)}
+                    parts.append(msgspec.structs.replace(content, sections=some))
             now = await records.one(call, content.id, (Needed("content"),))
             if now.sections == parts[0].sections:
                 return parts

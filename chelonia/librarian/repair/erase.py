@@ -89,7 +89,7 @@ class Erasers:
         obj = shepherd_object(shepherd)
         page = await self._records.scan(self._call, obj, "erase", after, bounds.ERASURES_PER_CALL_MAX)
         self._found[shepherd] = len(page.items)
-        self._after[shepherd] = page.items[-1][0] if page.more else ""
+        self._after[shepherd] = page.after
         if page.more:
             self._due[shepherd] = Ms(0)
         if not page.items:

@@ -117,8 +117,7 @@ class Contents:
             page = await self._records.scan(call, content_object(content), "extents", after, bounds.PAGE_ENTRIES_MAX)
             found = [extent for item in page.items if (extent := parse_extent(*item)).at < span.end]
             out += found
-            more = page.more and len(found) == len(page.items)
-            after = page.items[-1][0] if page.items else ""
+            after, more = page.after, bool(page.after) and len(found) == len(page.items)
             if len(out) > bounds.TRANSACT_ELEMENTS_MAX:
                 cause = f"the bytes {span.at} to {span.end} have too many extents for one change; change less at once"
                 raise CheloniaError(Kind.TOO_LARGE, subject="extents", cause=cause)
@@ -162,18 +161,15 @@ class Contents:
         of them shows in fsck, which mends it."""
         content, wanted = await self._names.set_wanted(call, request), str(request.wanted)
         still = check(entry_id(request.guid), is_("states", "neededReplicas", wanted), is_("content", "id", content))
-        after, more = "", bool(content)
-        while more:
-            page = await self._records.scan(call, content_object(content), "named", after, bounds.PAGE_ENTRIES_MAX)
-            ids = [blob_object(BlobId(blob)) for blob, _ in page.items]
+        if not content:
+            return
+        async for items in self._records.pages(call, content_object(content), "named", bounds.PAGE_ENTRIES_MAX):
+            ids = [blob_object(BlobId(blob)) for blob, _ in items]
             blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
             elements = [e for blob in blobs for e in want_copies(blob, content, A_CONTENT, request.wanted)]
-            if not page.items:
-                return
             outcome = await self._records.attempt(self._world.step(call), PlannedTransact([still, *elements]))
             if not outcome.applied:  # spliced meanwhile: a blob of the page is gone
                 await self._one_by_one(call, still, elements)
-            after, more = page.items[-1][0], page.more
 
     async def _one_by_one(self, call: Call, still: Element, elements: Sequence[Element]) -> None:
         for element in elements:

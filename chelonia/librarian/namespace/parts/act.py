@@ -130,14 +130,9 @@ class PartUploads:
         return file if is_same and content_object(content_of(stored)) == header.id else Guid("")
 
     async def _stored(self, call: Call, obj: ObjectId) -> dict[int, Stored]:
-        out, after, more = dict[int, Stored](), "", True
-        while more:
-            page = await self._records.scan(call, obj, "parts", after, bounds.PAGE_ENTRIES_MAX)
-            for item in page.items:
-                found = decide.parse_part(*item)
-                out[found.part.number] = found
-            after, more = page.items[-1][0] if page.items else "", page.more
-        return out
+        pages = self._records.pages(call, obj, "parts", bounds.PAGE_ENTRIES_MAX)
+        found = [decide.parse_part(*item) async for items in pages for item in items]
+        return {each.part.number: each for each in found}
 
     async def _lay(self, call: Call, upload: Opened, chosen: Chosen, stored: Mapping[int, Stored]) -> bool:
         """Lay the extents of the parts chosen, page by page; whether nothing got in between."""

@@ -125,12 +125,8 @@ class Quotas:
         return found
 
     async def _accounts(self, call: Call) -> dict[str, QuotaAccount]:
-        out, after, more = dict[str, QuotaAccount](), "", True
-        while more:
-            page = await self._records.scan(call, QUOTAS_OBJECT, "tally", after, bounds.PAGE_ENTRIES_MAX)
-            out.update((key, decide.parse_account(key, value)) for key, value in page.items)
-            after, more = page.items[-1][0] if page.items else "", page.more
-        return out
+        pages = self._records.pages(call, QUOTAS_OBJECT, "tally", bounds.PAGE_ENTRIES_MAX)
+        return {key: decide.parse_account(key, value) async for items in pages for key, value in items}
 
     async def trees(self, call: Call, table: Table, parents: Iterable[Guid]) -> Trees:
         """For collections: which of them and of those above have a quota."""

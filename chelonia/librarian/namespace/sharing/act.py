@@ -108,16 +108,14 @@ class Sharing:
 
     async def _laid(self, call: Call, source: StoredObject, content: ContentId) -> int:
         """Lay the extents of a file; how many they are. Raises: CONFLICT when it is not as it was read any more."""
-        obj, after, more, laid = content_object(content_of(source)), "", True, 0
-        named = Counter[BlobId]()
-        while more:
-            page = await self._records.scan(call, obj, "extents", after, bounds.COPY_PAGE)
-            extents = [parse_extent(*item) for item in page.items]
+        obj, laid, named = content_object(content_of(source)), 0, Counter[BlobId]()
+        async for items in self._records.pages(call, obj, "extents", bounds.COPY_PAGE):
+            extents = [parse_extent(*item) for item in items]
             for extent in extents:
                 named[extent.blob] += extent.length
             page_call = self._world.step(call)
             await self._records.apply(page_call, partial(self._page, call, source, content, extents, named))
-            laid, after, more = laid + len(extents), page.items[-1][0] if page.items else "", page.more
+            laid += len(extents)
         return laid
 
     async def _page(

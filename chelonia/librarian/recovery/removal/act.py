@@ -190,7 +190,7 @@ class NodeLife:
             items = page.items[done : done + PART]
             losses += await self._part(call, leave, items)
             done += len(items)
-        last = page.items[done - 1][0] if done < len(page.items) or (page.more and page.items) else ""
+        last = page.items[done - 1][0] if done < len(page.items) else page.after
         return ForgetPage(done, tuple(losses), last, forgotten=False)
 
     async def _part(self, call: Call, leave: _Leave, items: Sequence[tuple[str, str]]) -> list[Loss]:
@@ -251,16 +251,12 @@ class NodeLife:
 
     async def _stays(self, call: Call, shepherd: ServiceId) -> bool:
         """Whether any blob is listed on a Shepherd."""
-        obj, after = shepherd_object(shepherd), ""
-        while True:
-            page = await self._records.scan(call, obj, "file", after, bounds.REFERENCES_PAGE)
-            ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items)
+        async for items in self._records.pages(call, shepherd_object(shepherd), "file", bounds.REFERENCES_PAGE):
+            ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in items)
             found = await self._records.get(call, list(ids), (Needed("locations"),))
             if any(_listed(blob, shepherd) for blob in found):
                 return True
-            if not page.more:
-                return False
-            after = page.items[-1][0]
+        return False
 
     async def _end(self, call: Call, shepherd: ServiceId, still: Sequence[Element], burnt: Sequence[Element]) -> bool:
         """Empty the Shepherd's outbox, then take its object away with what is `burnt`, if nothing names it. With what

@@ -105,10 +105,10 @@ class Balancing:
                 moved += await self._turn(blob, move)
             waiting += look.unquiet
             held = _more(held, look.held)
-            if not page.more:
+            after = page.after
+            if not after:
                 self._hold(held)
                 break
-            after = page.items[-1][0]
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
         return moved, waiting
 

@@ -96,7 +96,7 @@ class Repairing:
             self._on.call, shepherd_object(shepherd), "file", after, bounds.REFERENCES_PAGE
         )
         blobs = dict.fromkeys(BlobId(blob) for _, blob in found.items)
-        self._work.paged(shepherd, after, blobs, found.items[-1][0] if found.more and found.items else "")
+        self._work.paged(shepherd, after, blobs, found.after)
 
     async def _plan(self, batch: Sequence[BlobId]) -> None:
         # The leader trims on what it reads here.
