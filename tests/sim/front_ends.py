@@ -161,7 +161,7 @@ def front_ends(rng: random.Random) -> Iterator[None]:
 
     async def trusting(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
         known = await verified(parts, request, signable)
-        return replace(known, call=Call(dn=Dn(request.peer.dn), request_id=request.request_id))
+        return replace(known, call=replace(known.call, dn=Dn(request.peer.dn)))
 
     drawn = Drawn(rng)
     patches = [patch.object(s3_door, "verified", trusting)]
