@@ -290,13 +290,18 @@ async def _given_on(parts: S3Parts, ask: Ask) -> str:
 
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
     """Give a version its key again; `marker`: what is about to go. Raises: CONFLICT, when the key has been removed anew
-    meanwhile."""
-    done = await apply(parts.plain, ask.exchange.call, Move(each.place, ask.place, parents=True))
-    newest = next(iter(await kept(parts, in_own_name(parts, ask), 1)), None)
-    anew = newest is not None and newest.removed and newest.order <= each.order
-    if done.attributes is not None and anew and newest != marker:
-        await apply(parts.plain, ask.exchange.call, Move(ask.place, each.place, when=_pinned(done.attributes)))
-        raise _busy(ask)
+    meanwhile: then it goes back, also where another has overwritten it by then."""
+    own, call = in_own_name(parts, ask), ask.exchange.call
+    await apply(parts.plain, call, Move(each.place, ask.place, parents=True))
+    for _ in range(TRIES):
+        newer = [now for now in await kept(parts, own) if now.order <= each.order and now != marker]
+        if not any(now.removed for now in newer):
+            return
+        place = next((now.place for now in newer if now.guid == each.guid), ask.place)
+        (back,) = await apply_all(parts.plain, call, (Move(place, each.place, when=When(guid=each.guid)),))
+        if not (isinstance(back, Failure) and back.kind in _RACES):
+            break
+    raise _busy(ask)
 
 
 async def _is_first(parts: S3Parts, ask: Ask, place: LogicalName) -> bool:

@@ -219,6 +219,36 @@ def test_a_null_version_is_copied_while_it_is_overwritten(suspended: Door, meanw
     assert suspended.ask("GET", "/lab/to").body == b"null"
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_comes_back_to_a_key_that_was_removed_anew_and_is_overwritten_stands_where_it_stood(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """It stood above what had come and gone since. `listed`: it is overwritten after a look at what is newer."""
+    one, marker = kept.put("k", b"one"), kept.ask("DELETE", "/lab/k").version
+    apply, told = kept.files.apply, list[Heard]()
+
+    async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        change = changes[0]
+        back = isinstance(change, Move) and change.source.parts[1] == "k"
+        if not isinstance(change, Move) or (len(told) != 0 and not (back and listed and len(told) == 2)):
+            return await apply(call, changes)
+        monkeypatch.setattr(kept.files, "apply", apply)
+        if back:
+            told.append(await kept._ask("PUT", "/lab/k", b"three", JOE, {}))
+        for method in () if back else ("PUT", "DELETE"):
+            told.append(await kept._ask(method, "/lab/k", b"two" if method == "PUT" else b"", JOE, {}))
+        answers = await apply(call, changes)
+        if not listed:
+            told.append(await kept._ask("PUT", "/lab/k", b"three", JOE, {}))
+        monkeypatch.setattr(kept.files, "apply", cross)
+        return answers
+
+    monkeypatch.setattr(kept.files, "apply", cross)
+    assert kept.ask("DELETE", f"/lab/k?versionId={marker}").status == 204
+    two, anew, three = (each.version for each in told)
+    assert [version for _, version, _ in kept.history()] == [three, anew, two, one]
+
+
 def test_who_completes_again_is_told_the_version_though_it_was_overwritten(kept: Door, meanwhile: Meanwhile) -> None:
     kept.put("k", b"one")
     target, whole = parted(kept)
