@@ -112,7 +112,7 @@ def _link(http: HttpClient, trace: Teller | None, waiting: WaitingNotes | None) 
     """Channels over connections that are there; what passes is told to `trace`, what does not come to `waiting`."""
     packed = http.compact
     if trace is not None or waiting is not None:
-        watch = MessageWatch(trace or keep_still, waiting.silent if waiting is not None else keep_still)
+        watch = MessageWatch(trace, waiting.silent if waiting is not None else keep_still)
         http = cast(HttpClient, WatchedHttp(http, watch))
         packed = cast(CompactClient, WatchedCompact(packed, watch)) if packed is not None else None
     return Link(http, SystemClock(), SystemIds(), trouble=waiting, compact=packed)

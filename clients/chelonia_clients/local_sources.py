@@ -17,17 +17,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chelonia.core import bounds
-from chelonia.hosting.transfer.upload import Source
+from chelonia.hosting.transfer.upload import Source, bytes_source
 
 
 def file_source(path: Path) -> Source:
-    """A local file; a pipe or a device is read once, to its end.
+    """A local file, a small one read at once; a pipe or a device is read once, to its end. Blocks.
 
     Raises: OSError when it cannot be read, and from the source when it ends before the size it had: cut off meanwhile.
     """
     size = expected_size(path)
     if not path.is_file():
         return pipe_source(lambda: path.open("rb"))
+    if 0 <= size <= bounds.INLINE_BYTES_MAX:
+        data = path.read_bytes()
+        if len(data) >= size:
+            return bytes_source(data)
     return _reading(path, 0, size, sys.maxsize)
 
 

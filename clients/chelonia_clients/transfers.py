@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import LEAVE, UNSHARED, Clone, Done, Setting, When
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.requester import Progress
-from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, stream_source, upload
+from chelonia.hosting.transfer.upload import Source, UploadOptions, UploadResult, stream_source, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
 from chelonia_clients.client import SHORT, Client, DirectoryEntry
 from chelonia_clients.comparing import Verdict, compare, kept_time
@@ -69,30 +68,39 @@ class TreeOptions:
         return bounds.REPLICAS_DEFAULT if self.replicas is None else self.replicas
 
 
+Place = Callable[[int], contextlib.AbstractAsyncContextManager[object]]
+"""Where a file of so many bytes waits for its turn."""
 PLAIN: Final = TreeOptions()
 """Everything of a tree, with the defaults."""
 
 
-async def put_file(client: Client, source: Path, ln: str, options: TreeOptions) -> TransferResult:
-    """Upload one local file; failures are in the result."""
+async def put_file(
+    client: Client, source: Path, ln: str, options: TreeOptions, place: Place = lambda size: contextlib.nullcontext()
+) -> TransferResult:
+    """Upload one local file; failures are in the result. `place`: where it waits for its turn, by its size."""
     try:
-        found = await asyncio.to_thread(os.stat, source)
+        found, made = await asyncio.to_thread(_opened, source)
         wish = UploadOptions(options.wanted, options.replace, kept_time(found), progress=options.progress)
-        stored = await _stored(client, source, found, ln, wish)
+        async with place(found.st_size):
+            stored = await _stored(client, source, made, ln, wish)
         return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except (OSError, CheloniaError) as error:
         return TransferResult("file", printable(str(source)), ln, error=_told(error, "put", source))
 
 
-async def _stored(client: Client, source: Path, found: os.stat_result, ln: str, wish: UploadOptions) -> UploadResult:
+def _opened(path: Path) -> tuple[os.stat_result, Source]:
+    return path.stat(), file_source(path)
+
+
+async def _stored(client: Client, path: Path, source: Source, ln: str, wish: UploadOptions) -> UploadResult:
     """Upload a local file, a large one in parts where the cluster takes them."""
-    if client.files is not None and stat.S_ISREG(found.st_mode) and found.st_size >= PARTED_BYTES:
+    if client.files is not None and source.size >= PARTED_BYTES:
         try:
-            return await upload_in_parts(client, source, ln, wish)
+            return await upload_in_parts(client, path, ln, wish)
         except CheloniaError as error:
             if error.kind is not Kind.NOT_SUPPORTED:
                 raise
-    return await upload(client, await asyncio.to_thread(file_source, source), ln, wish)
+    return await upload(client, source, ln, wish)
 
 
 async def get_file(
@@ -100,9 +108,7 @@ async def get_file(
 ) -> TransferResult:
     """Download one file; failures are in the result. `mtime_s`: its modification time, where it is known."""
     try:
-        got = await download(client, ln, target, overwrite=options.replace, progress=options.progress)
-        if mtime_s is not None:
-            await asyncio.to_thread(os.utime, target, (mtime_s, mtime_s))
+        got = await download(client, ln, target, overwrite=options.replace, progress=options.progress, mtime_s=mtime_s)
         had = f"{ln}: {human_size(got.had)} of {human_size(got.size)} had arrived before" if got.had else ""
         return TransferResult("file", ln, printable(str(target)), got.size, remark=had)
     except (OSError, CheloniaError) as error:
@@ -262,25 +268,19 @@ async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry
     source, client, options = printable(str(path)), tree.client, tree.options
     try:
         verdict = await compare(path, there, checksum=options.checksum) if there is not None else Verdict.OTHER
-        size = (await asyncio.to_thread(os.stat, path)).st_size
-    except OSError as error:
-        return TransferResult("file", source, ln, error=local_error(error, "put", path))
-    if verdict is Verdict.OTHER and there is not None and there.type == "file" and not options.replace:
-        return TransferResult("file", source, ln, error=_differs("put", ln, source))
-    if verdict is Verdict.OTHER:
-        planned = TransferResult("file", source, ln, size, over=there is not None)
-        if options.dry_run:
-            return planned
-        async with tree.place(size):
-            return await put_file(client, path, ln, options)
-    if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
-        modified = f"{kept_time(await asyncio.to_thread(os.stat, path)):.3f}"
-        try:
-            await client.modify(ln, "set", Triple("timestamps", "modified", modified))
-        except CheloniaError as error:
-            return TransferResult("file", source, ln, error=error)
-    _counted(size, options)
-    return TransferResult("file", source, ln, size, same=True)
+        if verdict is Verdict.OTHER and there is not None and there.type == "file" and not options.replace:
+            return TransferResult("file", source, ln, error=_differs("put", ln, source))
+        if verdict is Verdict.OTHER and not options.dry_run:
+            return await put_file(client, path, ln, options, tree.place)
+        found = await asyncio.to_thread(os.stat, path)
+        if verdict is Verdict.OTHER:
+            return TransferResult("file", source, ln, found.st_size, over=there is not None)
+        if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
+            await client.modify(ln, "set", Triple("timestamps", "modified", f"{kept_time(found):.3f}"))
+    except (OSError, CheloniaError) as error:
+        return TransferResult("file", source, ln, error=_told(error, "put", path))
+    _counted(found.st_size, options)
+    return TransferResult("file", source, ln, found.st_size, same=True)
 
 
 async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[Job, None]:
@@ -318,9 +318,10 @@ async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path
     target, options = printable(str(path)), tree.options
     try:
         verdict = await compare(path, entry, checksum=options.checksum)
+        there = True
     except OSError:  # it is not there, or the download says what is wrong
-        verdict = Verdict.OTHER
-    if verdict is Verdict.OTHER and not options.replace and await asyncio.to_thread(os.path.lexists, path):
+        verdict, there = Verdict.OTHER, False
+    if verdict is Verdict.OTHER and there and not options.replace:
         return TransferResult("file", source, target, error=_differs("get", target, source))
     if verdict is Verdict.OTHER and options.dry_run:
         return TransferResult("file", source, target, entry.size)

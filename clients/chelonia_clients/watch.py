@@ -29,15 +29,16 @@ def keep_still(message: str) -> None:
 
 
 class MessageWatch(msgspec.Struct, frozen=True):
-    """Who is told of messages, and of the target of each answer that does not come for `SILENCE_MS`."""
+    """Who is told of messages, if anybody, and of the target of each answer that does not come for `SILENCE_MS`."""
 
-    tell: Teller
+    tell: Teller | None
     silent: Teller
 
-    def say(self, head: str, body: str) -> None:
-        """Tell a message, line by line."""
-        for line in (head, *body.splitlines()):
-            self.tell(line)
+    def say(self, head: str, text: Callable[[T], str], body: T) -> None:
+        """Tell a message, line by line, and what its body is as text."""
+        if self.tell is not None:
+            for line in (head, *text(body).splitlines()):
+                self.tell(line)
 
     async def over(self, url: str, answer: Awaitable[T]) -> T:
         """Wait for an answer. Raises: what comes of it."""
@@ -58,9 +59,9 @@ class WatchedHttp:
     async def request(self, sending: Sending) -> Received:
         """Send. Raises: as `HttpClient.request`."""
         if isinstance(sending.body, bytes):
-            self._watch.say(f"> {sending.method} {sending.url}", sending.body.decode("utf-8", "replace"))
+            self._watch.say(f"> {sending.method} {sending.url}", _decoded, sending.body)
         received = await self._watch.over(sending.url, self._http.request(sending))
-        self._watch.say(f"< {received.status}", received.body.decode("utf-8", "replace"))
+        self._watch.say(f"< {received.status}", _decoded, received.body)
         return received
 
 
@@ -78,11 +79,18 @@ class WatchedCompact:
     async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
         """Make one call. Raises: as `CompactClient.ask`."""
         words = asking.words
-        self._watch.say(f"> {words.service}.{words.method} {url}", _json(words.args))
+        self._watch.say(f"> {words.service}.{words.method} {url}", _json, words.args)
         answered = await self._watch.over(url, self._client.ask(url, asking))
-        result = answered.failure or msgspec.msgpack.decode(answered.result)
-        self._watch.say(f"< {'failed' if answered.failure else 'ok'}", _json(result))
+        self._watch.say(f"< {'failed' if answered.failure else 'ok'}", _told, answered)
         return answered
+
+
+def _decoded(body: bytes) -> str:
+    return body.decode("utf-8", "replace")
+
+
+def _told(answered: compact.IncomingAnswer) -> str:
+    return _json(answered.failure or msgspec.msgpack.decode(answered.result))
 
 
 def _json(value: Any) -> str:

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Protocol, cast
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
@@ -36,7 +36,7 @@ from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
-from chelonia.hosting.transfer.part_file import KEPT_BYTES, part_file
+from chelonia.hosting.transfer.part_file import KEPT_BYTES, PartFile
 from chelonia.hosting.transfer.requester import Progress, Requester
 
 
@@ -142,9 +142,16 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
 
 
 async def download(
-    client: Requester, ln: str, target: Path, *, overwrite: bool = False, progress: Progress | None = None
+    client: Requester,
+    ln: str,
+    target: Path,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    mtime_s: float | None = None,
 ) -> Downloaded:
-    """Fetch a file to `target`, which appears only when it is whole and verified; a symbolic link leads to its target.
+    """Fetch a file to `target`, which appears only when it is whole and verified, with the modification time `mtime_s`;
+    a symbolic link leads to its target.
 
     Raises: EXISTS when the target is there and `overwrite` is False, NOT_A_FILE when it is a device, a pipe or a
         directory, and as `read`; OSError from the local disk.
@@ -152,8 +159,8 @@ async def download(
     _check_free(target, overwrite)
     target = _replaceable(target)
     with contextlib.ExitStack() as stack:
-        fetched, part = await _fetch(client, ln, lambda whole: stack.enter_context(part_file(target, whole)), progress)
-        await asyncio.to_thread(_finish, *part, target)
+        fetched, part = await _fetch(client, ln, lambda whole: stack.enter_context(PartFile(target, whole)), progress)
+        await asyncio.to_thread(part.finish, mtime_s)
     return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum, fetched.had)
 
 
@@ -174,37 +181,34 @@ def _replaceable(target: Path) -> Path:
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
-Part = tuple[BinaryIO, Path]
-
-
 async def _fetch(
-    client: Requester, ln: str, open_part: Callable[[str], Part], progress: Progress | None
-) -> tuple[_Fetched, Part]:
+    client: Requester, ln: str, open_part: Callable[[str], PartFile], progress: Progress | None
+) -> tuple[_Fetched, PartFile]:
     """Write a file's bytes to a file of its own, from as many replicas as it takes. Raises: as `read`."""
     search, part = _Search(client, ln), None
     async for fetched, choice in search.replicas():
         part = part or await _taken_up(search, fetched, open_part, progress)
-        file = part[0]
         try:
-            await _append(client, choice, file, fetched, progress)
+            await _append(client, choice, part, fetched, progress)
             fetched.check()
             return fetched, part
         except CheloniaError as error:
             search.failed(choice, error)
             if error.kind is Kind.CHECKSUM:
-                file.seek(0)
-                file.truncate()
+                part.start_over()
                 if progress is not None:
                     progress(-fetched.size)
     raise search.failure
 
 
 async def _taken_up(
-    search: _Search, fetched: _Fetched, open_part: Callable[[str], Part], progress: Progress | None
-) -> Part:
+    search: _Search, fetched: _Fetched, open_part: Callable[[str], PartFile], progress: Progress | None
+) -> PartFile:
     """The file to write to; what an earlier download has left in it counts as fetched."""
+    if not fetched.whole:
+        return open_part("")
     part = await asyncio.to_thread(open_part, fetched.whole)
-    if had := await asyncio.to_thread(fetched.take_up, part[0]):
+    if had := await asyncio.to_thread(fetched.take_up, part):
         search.is_mixed()
         if progress is not None:
             progress(had)
@@ -355,7 +359,7 @@ async def _from(client: Requester, choice: _Choice, offset: int) -> AsyncGenerat
 
 
 async def _append(
-    client: Requester, choice: _Choice, file: BinaryIO, fetched: _Fetched, progress: Progress | None
+    client: Requester, choice: _Choice, file: PartFile, fetched: _Fetched, progress: Progress | None
 ) -> None:
     keeper = _Keeper(file, fetched)
     try:
@@ -368,19 +372,10 @@ async def _append(
         await keeper.flush()
 
 
-def _finish(file: BinaryIO, path: Path, target: Path) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
-    path.replace(target)
-
-
 class _Keeper:
     """Hashes and writes what has come in a thread while more is received."""
 
-    def __init__(self, file: BinaryIO, fetched: _Fetched) -> None:
+    def __init__(self, file: PartFile, fetched: _Fetched) -> None:
         self._file = file
         self._fetched = fetched
         self._pieces: list[bytes] = []
@@ -430,9 +425,9 @@ class _Fetched:
         """What tells large bytes from all others; "" of small ones, and where that is not known."""
         return str(self._facts) if self.checksum and self._wanted >= KEPT_BYTES else ""
 
-    def take_up(self, file: BinaryIO) -> int:
-        """Begin with the bytes of a file, and leave it at its end: how many they are; blocks."""
-        while chunk := file.read(bounds.CHUNK_BYTES) if file.readable() else b"":
+    def take_up(self, file: PartFile) -> int:
+        """Begin with what an earlier download has left: how many bytes; blocks."""
+        for chunk in file.left():
             if self._hash is not None:
                 self._hash.update(chunk)
             self.size += len(chunk)
@@ -449,7 +444,7 @@ class _Fetched:
         else:
             self._hash.update(chunk)
 
-    def keep(self, file: BinaryIO, pieces: list[bytes]) -> None:
+    def keep(self, file: PartFile, pieces: list[bytes]) -> None:
         """Hash and write; blocks."""
         for piece in pieces:
             file.write(piece)

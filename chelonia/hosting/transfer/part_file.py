@@ -12,12 +12,13 @@ import fcntl
 import hashlib
 import os
 import re
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
@@ -26,21 +27,66 @@ _PREFIX: Final = ".chelonia."
 _SUFFIX: Final = ".part"
 
 
-@contextlib.contextmanager
-def part_file(target: Path, whole: str = "") -> Iterator[tuple[BinaryIO, Path]]:
-    """A file beside the target, at its start. `whole`: tells the bytes from all others; "": they are not kept.
+class PartFile:
+    """What has come of a file, to be given to its target; less than a chunk is in memory, unless it is to be kept.
 
-    Raises: OSError from the local disk.
+    Use as a context manager; all of it blocks. Raises: OSError from the local disk.
     """
-    kept = _kept(target, whole) if whole else None
-    file, path = kept or _new(target)
-    with file:
-        try:
-            yield file, path
-        except BaseException as error:  # it goes while it is held: who comes next makes a file of his own
-            if kept is None or not _goes_on(error):
-                path.unlink(missing_ok=True)
-            raise
+
+    def __init__(self, target: Path, whole: str = "") -> None:
+        """Begin, or go on. `whole`: tells the bytes from all others; "": they are not kept."""
+        self._target = target
+        kept = _kept(target, whole) if whole else None
+        self._file: BinaryIO | None
+        self._file, self._path = kept or (None, target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"))
+        self._is_kept = kept is not None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def __enter__(self) -> PartFile:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._file is not None:
+            if not (self._is_kept and error is not None and _goes_on(error)):
+                self._path.unlink(missing_ok=True)  # while it is held: who comes next makes a file of his own
+            self._file.close()
+
+    def left(self) -> Iterator[bytes]:
+        """What an earlier download has left, after which goes what is written."""
+        while self._is_kept and self._file is not None and (chunk := self._file.read(bounds.CHUNK_BYTES)):
+            yield chunk
+
+    def write(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self._held.append(piece)
+        self._held_bytes += len(piece)
+        if self._is_kept or self._held_bytes >= bounds.CHUNK_BYTES:
+            self._written()
+
+    def _written(self) -> BinaryIO:
+        file = self._file = self._file or open(self._path, "xb")  # noqa: SIM115 - closed by `__exit__` or `finish`
+        held, self._held, self._held_bytes = self._held, [], 0
+        file.writelines(held)
+        file.flush()
+        return file
+
+    def start_over(self) -> None:
+        """Forget what has come."""
+        self._held, self._held_bytes = [], 0
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.truncate()
+
+    def finish(self, mtime_s: float | None) -> None:
+        """Give it to its target, with a modification time."""
+        file = self._written()
+        if mtime_s is not None:
+            os.utime(file.fileno(), (mtime_s, mtime_s))
+        os.fsync(file.fileno())
+        self._path.replace(self._target)
+        self._file = None
+        file.close()
 
 
 def is_kept(name: str) -> bool:
@@ -53,11 +99,6 @@ def _goes_on(error: BaseException) -> bool:
     if isinstance(error, CheloniaError):
         return error.kind not in (Kind.CHECKSUM, Kind.CONFLICT)
     return not isinstance(error, OSError)
-
-
-def _new(target: Path) -> tuple[BinaryIO, Path]:
-    descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=target.parent)
-    return os.fdopen(descriptor, "wb"), Path(name)
 
 
 def _kept(target: Path, whole: str) -> tuple[BinaryIO, Path] | None:
@@ -76,7 +117,7 @@ def _kept(target: Path, whole: str) -> tuple[BinaryIO, Path] | None:
 def _held(path: Path, create: int = 0) -> BinaryIO | None:
     """A file of this user's own, locked; None where it is not, another process has it, or it has lost its name."""
     try:
-        descriptor = os.open(path, create | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, create | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError:
         return None
     file = cast(BinaryIO, os.fdopen(descriptor, "r+b"))

@@ -53,6 +53,19 @@ async def test_a_broken_download_goes_on_where_it_broke_on_another_replica(fake:
     assert sum(moved) == got.size == len(DATA)
 
 
+@pytest.mark.parametrize("size", [0, 5, 3 * bounds.CHUNK_BYTES + 1])
+async def test_a_download_appears_with_its_time_and_the_usual_rights_whatever_its_size(
+    fake: FakeBartender, tmp_path: Path, size: int
+) -> None:
+    fake.add_file("/f", bytes(size))
+    fake.store.faults = [Fault(after=size // 2, kind=Kind.NETWORK)]
+    (tmp_path / "usual").touch()
+    await download(client_on(fake), "/f", tmp_path / "f", mtime_s=1_000_000.5)
+    found = (tmp_path / "f").stat()
+    assert (found.st_size, found.st_mtime, found.st_mode) == (size, 1_000_000.5, (tmp_path / "usual").stat().st_mode)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["f", "usual"]
+
+
 async def test_a_replica_that_says_nothing_costs_no_more_than_a_moment(fake: FakeBartender, tmp_path: Path) -> None:
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(stall=True)]
