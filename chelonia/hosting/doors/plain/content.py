@@ -12,20 +12,24 @@ from functools import lru_cache
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import check_name
 from chelonia.core.ports.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.rights.locks import check_held
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain import measuring, pages, preview, redirects
+from chelonia.hosting.doors.plain import frame, measuring, pages, preview, redirects
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.ranged import ranged
-from chelonia.hosting.doors.plain.sending import for_write
+from chelonia.hosting.doors.plain.sending import for_write, form_file
+from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import HttpResponse, error_answer
 from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
+from chelonia.wire.web.dav import href_of
 from chelonia.wire.web.digests import digest_headers, parse_digests
 from chelonia.wire.web.ranges import unsatisfied_range
 
+FORM_FILE: Final = "multipart/form-data"
 BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
@@ -120,6 +124,23 @@ async def put(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     etag = (("ETag", quoted(done.attributes.etag)),) if done.attributes else ()
     accepted = (("X-OC-Mtime", "accepted"),) if mtime else ()
     return HttpResponse(201 if done.made else 204, (*etag, *accepted))
+
+
+async def add(parts: DoorParts, exchange: Exchange) -> HttpResponse:
+    """Answer the form of a collection's page: a new file of the name that it has there; 303 to the page.
+
+    Raises: DENIED to a form of another site; PRECONDITION where the name is taken; as PUT.
+    """
+    frame.require_own(exchange)
+    filename, body = await form_file(exchange.request)
+    name = filename.replace("\\", "/").rpartition("/")[2]
+    if not name:
+        raise CheloniaError(Kind.BAD_REQUEST, "POST", str(exchange.place), "choose a file first")
+    place = exchange.place.child(check_name(name))
+    whole = replace(exchange, request=replace(exchange.request, body=body, length=-1), place=place)
+    await _written(parts, whole, replace(exchange.free, absent=True), Setting(), parts.copies)
+    to = href_of(exchange.place.parts, collection=True) + query_of(exchange.request)
+    return HttpResponse(303, (("Location", to), ("Cache-Control", "no-store")), b"", 0)
 
 
 async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Setting, copies: int) -> Done:

@@ -1,7 +1,8 @@
 """What a person sees of a collection: a page for browsers, lines for everything else.
 
 Rendered here, without scripts of strangers: names are escaped, the page may load nothing but its own style and script
-(their hashes stand in its Content-Security-Policy), and it works without the script, which adds uploading.
+(their hashes stand in its Content-Security-Policy), and it works without the script, which adds dropping, several files
+at a time, progress and replacing.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ ROWS_MAX: Final = 2_000
 """Entries of one page: browsers lay out more only slowly, and what is below them is far away. Programs get all."""
 AFTER: Final = "after"
 """`/lab/?after=name`: the page that follows a name."""
+LINK: Final = "link"
+"""`/lab/?link`: where the button goes that makes one."""
 STYLE: Final = f"""{TABLES}
 td a{{white-space:pre-wrap;overflow-wrap:anywhere}}
 tr:hover,tr:focus-within{{background:#8882}}
 #drop{{margin-top:1.5rem;padding:1rem;border:2px dashed #8888;border-radius:.5rem}}
-#drop.over{{border-color:#06c}}progress{{width:100%}}output{{overflow-wrap:anywhere}}
+#drop.over{{border-color:#06c}}progress{{width:100%}}
 """
 SCRIPT: Final = """
 'use strict';
 const drop=document.getElementById('drop'),pick=document.getElementById('pick'),told=document.getElementById('told');
-drop.hidden=false;
+drop.querySelector('button').hidden=true;pick.multiple=true;
 function send(file,over){return new Promise(done=>{
  const row=document.createElement('p'),bar=document.createElement('progress');
  bar.setAttribute('aria-label',file.name);row.textContent=file.name+' ';row.append(bar);told.append(row);
@@ -55,23 +58,12 @@ function send(file,over){return new Promise(done=>{
  if(!over)ask.setRequestHeader('If-None-Match','*');
  ask.send(file)})}
 async function all(files){let good=true;for(const file of files)good=await send(file)&&good;if(good)location.reload()}
-pick.onchange=()=>all(pick.files);
+drop.onsubmit=e=>e.preventDefault();pick.onchange=()=>all(pick.files);
 document.ondragover=e=>{e.preventDefault();drop.classList.add('over')};
 document.ondragleave=()=>drop.classList.remove('over');
 document.ondrop=e=>{e.preventDefault();drop.classList.remove('over');all(e.dataTransfer.files)};
-const share=document.getElementById('share');
-if(share){share.hidden=false;const [button,out]=share.children;button.onclick=async()=>{
- const answer=await fetch(location.pathname,{method:'POST',headers:{'Content-Type':'application/macaroon-request'},
-  body:'{"caveats":["activity:DOWNLOAD,LIST"],"validity":"P1D"}'});
- if(!answer.ok){out.textContent=await answer.text();return}
- const link=document.createElement('a');link.href=link.textContent=(await answer.json()).uri.targetWithMacaroon;
- out.replaceChildren(link)}}
 """
-
-NO_SCRIPT: Final = (
-    "<noscript><p>Adding files here needs JavaScript; <code>curl -T FILE URL</code> does not.</p></noscript>"
-)
-POLICY: Final = policy(STYLE, f"script-src {sha256_source(SCRIPT)}; connect-src 'self'; ")
+POLICY: Final = policy(STYLE, f"script-src {sha256_source(SCRIPT)}; connect-src 'self'; ", "'self'")
 
 
 async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse:
@@ -141,9 +133,9 @@ def _foot(parts: DoorParts, exchange: Exchange) -> str:
     if call.scopes and not any(scope.covers(Action.ADD_ENTRY, exchange.place) for scope in call.scopes):
         return f"</main>{footer}"
     return (
-        '<div id="drop" hidden><label>Add files, or drop them on this page: '
-        '<input type="file" id="pick" multiple></label>'
-        f'<div id="told" role="status"></div></div>{NO_SCRIPT}{_share(call)}</main>{footer}<script>{SCRIPT}</script>'
+        '<form id="drop" method="post" enctype="multipart/form-data"><label>Add files, or drop them on this page: '
+        '<input type="file" name="file" id="pick" required></label> <button>Add it</button>'
+        f'<div id="told" role="status"></div></form>{_share(call)}</main>{footer}<script>{SCRIPT}</script>'
     )
 
 
@@ -151,8 +143,8 @@ def _share(call: Call) -> str:
     """Where a link to this collection is made, by who may have one."""
     if call.via or call.dn == ANONYMOUS:
         return ""
-    button = '<button type="button">Make a link by which anybody can read this collection for a day</button>'
-    return f'<p id="share" hidden>{button} <output></output></p>'
+    button = "<button>Make a link by which anybody can read this collection for a day</button>"
+    return f'<form id="share" method="post" action="?{LINK}">{button}</form>'
 
 
 def _row(entry: Named, query: str) -> str:

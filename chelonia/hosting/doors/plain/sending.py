@@ -12,7 +12,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
-from chelonia.hosting.net.http_messages import Whole, nothing, read_whole
+from chelonia.hosting.net.http_messages import HttpRequest, Whole, nothing, read_whole
+from chelonia.wire.s3.forms import FormDecoder, boundary_of
 
 log = logging.getLogger("chelonia.files")
 
@@ -64,6 +65,30 @@ async def _sent(
                 raise
             log.info("upload is sent anew request=%s error=%s", exchange.request.request_id, error)
     raise AssertionError("the last try returns or raises")
+
+
+async def form_file(request: HttpRequest) -> tuple[str, AsyncIterator[bytes]]:
+    """The file in a browser's form: its name there, and its bytes as they come; they fail where the form breaks off.
+
+    Raises: BAD_REQUEST.
+    """
+    decoder, first = FormDecoder(boundary_of(request.headers.get("Content-Type", ""))), b""
+    async for piece in request.body:
+        first = decoder.feed(piece)
+        if decoder.filename is not None:
+            break
+    else:
+        decoder.end()
+    return decoder.filename or "", _form_bytes(request, decoder, first)
+
+
+async def _form_bytes(request: HttpRequest, decoder: FormDecoder, first: bytes) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for piece in request.body:
+        if data := decoder.feed(piece):
+            yield data
+    decoder.end()
 
 
 class PassingBody:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -59,9 +59,7 @@ async def show(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 async def bring_back(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer POST of the form: 303 to the collection. Raises: DENIED, BAD_REQUEST; as `undelete` fails."""
     trash = _trash(parts, exchange)
-    if not _of_this_site(exchange):
-        cause = "the form is of another site; open the trash of the collection here, and press the button there"
-        raise CheloniaError(Kind.DENIED, "undelete", str(exchange.place), cause)
+    frame.require_own(exchange)
     body = await read_whole(exchange.request, Whole(FORM_BYTES_MAX))
     asked = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     guid, name = asked.get("guid", ""), asked.get("name", "")
@@ -86,14 +84,6 @@ def _trash(parts: DoorParts, exchange: Exchange) -> Trash:
 def _check(told: ListDeletedOutcome | Outcome, exchange: Exchange) -> None:
     if told.kind:
         raise CheloniaError(Kind(told.kind), TRASH, str(exchange.place), told.cause)
-
-
-def _of_this_site(exchange: Exchange) -> bool:
-    """Whether a form was not sent by a page of another site: browsers say whose it is, programs say nothing."""
-    site, origin = exchange.header("Sec-Fetch-Site"), exchange.header("Origin")
-    if site and site != "same-origin":
-        return False
-    return not origin or urlsplit(origin).netloc.lower() == exchange.header("Host").lower()
 
 
 def _row(entry: DeletedEntry) -> str:

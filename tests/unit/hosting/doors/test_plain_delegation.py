@@ -174,7 +174,7 @@ def test_who_shows_no_certificate_delegates_nothing(asker: Asker) -> None:
 def test_a_page_of_another_site_delegates_and_forgets_nothing(asker: Asker, kind: str) -> None:
     asker.delegate()
     body = f"""<e:Envelope xmlns:e="{ENVELOPE}"><e:Body><d:destroy xmlns:d="{V2}"/></e:Body></e:Envelope>"""
-    assert asker.bench.ask("POST", "/?delegation", body.encode(), Content_Type=kind).status == 415
+    assert asker.bench.ask("POST", "/?delegation", body.encode(), Content_Type=kind).status in (403, 415)
     assert asker.copy("/f", Source=OTHER).status == 202
 
 
