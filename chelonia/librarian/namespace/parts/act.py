@@ -114,10 +114,10 @@ class PartUploads:
             upload = decide.opened(header, request.begin, any_name=True)
             stored = await self._stored(call, header.id)
             chosen = decide.choose(request, stored)
-            if await self._lay(call, upload, chosen, stored):
-                guid = await self._give(call, request, content, chosen)
-                if guid:
-                    return guid
+            laid = await self._lay(call, upload, chosen, stored)
+            guid = await self._give(call, request, content, chosen, laid) if laid else Guid("")
+            if guid:
+                return guid
         raise CheloniaError(Kind.CONFLICT, "seal", str(request.begin.ln), "its parts keep changing; try again")
 
     async def _already(self, call: Call, request: SealUpload, header: StoredObject) -> Guid:
@@ -134,38 +134,40 @@ class PartUploads:
         found = [decide.parse_part(*item) async for items in pages for item in items]
         return {each.part.number: each for each in found}
 
-    async def _lay(self, call: Call, upload: Opened, chosen: Chosen, stored: Mapping[int, Stored]) -> bool:
-        """Lay the extents of the parts chosen, page by page; whether nothing got in between."""
+    async def _lay(self, call: Call, upload: Opened, chosen: Chosen, stored: Mapping[int, Stored]) -> str:
+        """Lay the extents of the parts chosen, page by page. Returns: the order that they are laid for, "" when
+        something got in between."""
         obj, order = upload.content.id, upload.fact("order")
 
         async def applied(elements: list[Element]) -> bool:
             return (await self._records.attempt(self._world.step(call), PlannedTransact(elements))).applied
 
-        if order != chosen.digest:
+        if not chosen.is_in(order):
             # Cleared is only while no order is there: else it would be what somebody lays at the same time.
             if order:
                 await applied(decide.no_order(obj, order))
-                return False
+                return ""
             while (page := await self._records.scan(call, obj, "extents", "", bounds.DELETE_WIDE_MAX)).items:
                 if not await applied(decide.clear_extents(obj, [key for key, _ in page.items])):
-                    return False
-            if not await applied(decide.begin_order(upload, chosen)):
-                return False
+                    return ""
+            order = decide.order_of(upload, chosen)
+            if not await applied(decide.begin_order(upload, order)):
+                return ""
         parts, extents = list(stored.values()), chosen.extents
         for start in range(0, len(parts), bounds.PARTS_PAGE):
-            if not await applied(decide.lay_page(obj, chosen, extents, parts[start : start + bounds.PARTS_PAGE])):
-                return False
-        return True
+            if not await applied(decide.lay_page(obj, order, extents, parts[start : start + bounds.PARTS_PAGE])):
+                return ""
+        return order
 
-    async def _give(self, call: Call, request: SealUpload, content: ContentId, chosen: Chosen) -> Guid:
-        """Give a file the content that is laid; "" when something got in between."""
+    async def _give(self, call: Call, request: SealUpload, content: ContentId, chosen: Chosen, laid: str) -> Guid:
+        """Give a file the content that is laid for an order; "" when something got in between."""
         begin, obj = request.begin, content_object(content)
         changed = False
 
         async def build() -> PlannedTransact:
             nonlocal changed
             header = await self._records.one(call, obj, HEADER)
-            changed = header.value("content", "order") != chosen.digest
+            changed = header.value("content", "order") != laid
             if changed:
                 return PlannedTransact(())
             upload = decide.opened(header, begin, any_name=True)

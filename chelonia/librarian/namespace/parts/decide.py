@@ -269,6 +269,10 @@ class Chosen:
     parts: tuple[Stored, ...]
     digest: str
 
+    def is_in(self, order: str) -> bool:
+        """Whether an order is of these parts."""
+        return order.partition(" ")[0] == self.digest
+
     @property
     def size(self) -> int:
         """Bytes of all."""
@@ -346,16 +350,21 @@ def clear_extents(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
     return [check(obj, *_is_open(), unset("content", "order")), *(drop(obj, "extents", key) for key in keys)]
 
 
-def begin_order(upload: Opened, chosen: Chosen) -> list[Element]:
+def order_of(upload: Opened, chosen: Chosen) -> str:
+    """What an order is called that is begun now: when one of the same parts is begun anew, it is another."""
+    return f"{chosen.digest} {upload.content.version}"
+
+
+def begin_order(upload: Opened, order: str) -> list[Element]:
     """From now on extents are laid for this order, where none are."""
     assert not upload.fact("order"), "what was laid for another order is taken away first"
     free = (*_is_open(), unset("content", "order"), empty("extents"), version(upload.content.version))
-    return [put(upload.content.id, "content", "order", chosen.digest, *free)]
+    return [put(upload.content.id, "content", "order", order, *free)]
 
 
-def lay_page(obj: ObjectId, chosen: Chosen, extents: Mapping[BlobId, Extent], page: Sequence[Stored]) -> list[Element]:
+def lay_page(obj: ObjectId, order: str, extents: Mapping[BlobId, Extent], page: Sequence[Stored]) -> list[Element]:
     """Lay the extents of a page of all parts; of those that are not chosen no byte is named."""
-    elements = [check(obj, *_is_open(chosen.digest))]
+    elements = [check(obj, *_is_open(order))]
     for each in page:
         extent = extents.get(each.blob)
         if extent is not None:
@@ -422,8 +431,8 @@ def _file(upload: Opened, chosen: Chosen, now: Ms) -> Sections:
 
 def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element]:
     """The content is the file's; its parts, and the blobs that no extent names, are left to the sweep."""
-    obj = upload.content.id
-    assert upload.fact("order") == chosen.digest, "what is sealed is what was laid"
+    obj, order = upload.content.id, upload.fact("order")
+    assert chosen.is_in(order), "what is sealed is what was laid"
     facts = {
         "state": SEALED,
         "file": guid,
@@ -432,7 +441,7 @@ def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element
         "extents": str(len(chosen.extents)),
     }
     elements = [
-        check(obj, *_is_open(chosen.digest), version(upload.content.version)),
+        check(obj, *_is_open(order), version(upload.content.version)),
         *put_all(obj, {"content": facts}),
     ]
     elements += [drop(obj, "content", fact) for fact in _WHILE_OPEN]

@@ -298,6 +298,41 @@ async def test_a_part_that_is_replaced_before_its_order_is_begun_is_not_sealed()
         assert ends(await sound(b), file) == [7, 16]
 
 
+class BegunAnew(Failing):
+    """An A-Hash in front of which something happens, once, when the first extents are laid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def transact(self, call: Call, key: str, elements: Any, *args: Any) -> Any:
+        answer = await super().transact(call, key, elements, *args)
+        lays = any(e.section == "extents" and e.change is ChangeType.SET for e in elements)
+        if lays and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return answer
+
+
+async def test_an_order_that_another_has_begun_anew_is_not_sealed_before_its_extents_are_laid() -> None:
+    """He had laid them; a part came, so another who seals the same took them away, and had not laid his."""
+    anew = BegunAnew()
+    async with bench(wrap=anew.over) as b:
+        upload, order = await filled(b, 1, 2)
+
+        async def crossing() -> None:
+            await put(b, upload, 3)
+            anew.left = 2  # he begins, and dies
+            with pytest.raises(CheloniaError):
+                await seal(b, upload, order)
+            anew.left = 10**9
+
+        anew.meanwhile = crossing
+        file = await seal(b, upload, order)
+        assert anew.meanwhile is None
+        assert ends(await sound(b), file) == [7, 14]
+
+
 async def test_sealing_twice_is_sealing_once() -> None:
     async with bench() as b:
         upload, order = await filled(b, 1, 2)
