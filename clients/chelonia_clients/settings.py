@@ -66,15 +66,15 @@ class Settings(msgspec.Struct, frozen=True):
         """The Bartenders. Raises: BAD_CONFIG naming all the ways to say which."""
         if not self.bartenders:
             raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=NO_BARTENDER)
-        return tuple(_checked_url(url, self.origins.get("bartender", "")) for url in self.bartenders)
+        return tuple(checked_url(url, self.origins.get("bartender", "")) for url in self.bartenders)
 
     def librarian_urls(self) -> tuple[str, ...]:
         """The Librarians, for administrators; may be empty."""
-        return tuple(_checked_url(url, "librarian") for url in self.librarians)
+        return tuple(checked_url(url, "librarian") for url in self.librarians)
 
     def ahash_urls(self) -> tuple[str, ...]:
         """The A-Hashes, for administrators; may be empty."""
-        return tuple(_checked_url(url, "ahash") for url in self.ahashes)
+        return tuple(checked_url(url, "ahash") for url in self.ahashes)
 
 
 NO_BARTENDER: Final = (
@@ -318,7 +318,8 @@ def _path(said: Any) -> Path | None:
     return Path(str(said)).expanduser() if said else None
 
 
-def _checked_url(url: str, origin: str) -> str:
+def checked_url(url: str, origin: str) -> str:
+    """A service's URL. Raises: BAD_CONFIG."""
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.netloc:
         cause = f"{url!r} ({origin}) is no https:// URL; every connection is encrypted and checked"

@@ -42,6 +42,7 @@ from chelonia.hosting.net.http_client import (
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.wire import compact, positions
 from chelonia.wire.web.headers import (
+    ERROR_HEADER,
     POSITION_HEADER,
     READ_AFTER_HEADER,
     REQUEST_ID_HEADER,
@@ -63,6 +64,8 @@ AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, 
 """Failures after which the same call may be made again, elsewhere or later."""
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
 """Failures that may be the transport's."""
+_OTHER_DOOR: Final = (404, 405, 415)
+"""What a listener answers that serves something else at this path: nothing, or a door of users."""
 AHASH_HEDGE_MS: Final = 400
 """Below this a replica of the A-Hash that is well has answered somebody; an election takes as long."""
 AHASH_READ_HEDGE_MS: Final = 120
@@ -332,6 +335,9 @@ class Channel:
         self._note_position(received)
         if received.headers.get("Content-Type", "").startswith("text/xml"):
             return soap.decode_response(self._soap, method, received.body)
+        if received.status in _OTHER_DOOR and ERROR_HEADER not in received.headers:
+            cause = f"HTTP {received.status}: no {self._name} answers here; is this the right port?"
+            raise CheloniaError(Kind.BAD_CONFIG, method, target_of(url), cause)
         raise_for_status(received.status, received.headers, received.body, method)
         raise CheloniaError(Kind.BAD_XML, method, cause=f"HTTP {received.status} without an XML answer")
 

@@ -10,7 +10,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.connect import home
 from chelonia_clients.session import Session
-from chelonia_clients.settings import TOML_KEYS, is_name, read_toml, toml_path
+from chelonia_clients.settings import TOML_KEYS, checked_url, is_name, read_toml, toml_path
 
 
 async def setup(session: Session, arguments: Arguments) -> None:
@@ -42,7 +42,7 @@ async def setup(session: Session, arguments: Arguments) -> None:
 def _given(session: Session, arguments: Arguments) -> dict[str, Any]:
     options = session.options
     given: dict[str, Any] = {
-        key: " ".join(options.flags[f"--{key}"]).split()
+        key: [checked_url(url, f"--{key}") for url in " ".join(options.flags[f"--{key}"]).split()]
         for key in ("bartender", "librarian", "ahash")
         if options.has(f"--{key}")
     }

@@ -121,6 +121,25 @@ async def test_a_service_without_tls_is_asked_once() -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("status", [404, 405, 415])
+async def test_another_door_is_no_name_that_is_not_there(status: int) -> None:
+    """What the A-Hash's port, the S3 door and the plain door answer; scripts read exit code 3 as `no such name`."""
+    asked: list[str] = []
+
+    class Door:
+        async def request(self, sending: Sending) -> Received:
+            asked.append(sending.url)
+            return Received(status, {}, b"this listener has: /ahash")
+
+    link = Link(cast(HttpClient, Door()), QuickClock(), SystemIds())
+    with pytest.raises(CheloniaError) as caught:
+        await remote_bartender(link, (URL,)).stat(Call(), ASKED)
+    error = caught.value
+    assert (error.kind, error.subject) == (Kind.BAD_CONFIG, "https://b.example.org:1")
+    assert "no bartender answers here; is this the right port?" in error.cause
+    assert len(asked) == 1
+
+
 async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     told = asyncio.Event()
     said: list[str] = []
