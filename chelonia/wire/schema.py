@@ -192,16 +192,7 @@ class TextContent:
     form: Form
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An element that an original service sends instead of an answer: reading it raises `kind`."""
-
-    name: str
-    kind: Kind
-    attr: str = ""
-
-
-Part = Text | Texts | Child | Children | ListOf | Metadata | AnyDepth | TextContent | Refusal
+Part = Text | Texts | Child | Children | ListOf | Metadata | AnyDepth | TextContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,25 +215,23 @@ def record(cls: type[Any], *parts: Part) -> Record:
     fields = msgspec.structs.fields(cls) if issubclass(cls, msgspec.Struct) else dataclasses.fields(cls)
     order = [field.name for field in fields]
     start = [_field_default(field) for field in fields]
-    slots = tuple(order.index(part.attr) if part.attr else -1 for part in parts)
+    slots = tuple(order.index(part.attr) for part in parts)
     for part, slot in zip(parts, slots, strict=True):
-        if slot >= 0:
-            start[slot] = _part_default(part, start[slot])
-    attrs = [part.attr for part in parts if part.attr]
-    getter = attrgetter(*attrs)
-    take: Callable[[Any], Sequence[Any]] = getter if len(attrs) > 1 else lambda value: (getter(value),)
+        start[slot] = _part_default(part, start[slot])
+    getter = attrgetter(*(part.attr for part in parts))
+    take: Callable[[Any], Sequence[Any]] = getter if len(parts) > 1 else lambda value: (getter(value),)
     return Record(parts, cls, take, slots, tuple(start))
 
 
 def shaped(make: Callable[..., Any], take: Callable[[Any], Sequence[Any]], *parts: Part) -> Record:
     """Describe a value by two functions: `make(*values)` and `take(value)`, both in the order of the parts."""
-    slots = tuple(-1 if isinstance(part, Refusal) else index for index, part in enumerate(parts))
-    return Record(parts, make, take, slots, tuple(_part_default(part, REQUIRED) for part in parts))
+    start = tuple(_part_default(part, REQUIRED) for part in parts)
+    return Record(parts, make, take, tuple(range(len(parts))), start)
 
 
-def single(part: Part, *more: Part) -> Record:
-    """Describe a value that is one part; `more` are refusals."""
-    return shaped(lambda value, *_: value, lambda value: (value,), part, *more)
+def single(part: Part) -> Record:
+    """Describe a value that is one part."""
+    return shaped(lambda value: value, lambda value: (value,), part)
 
 
 def arguments(method: Callable[..., Any], *parts: Part) -> Record:
@@ -298,8 +287,6 @@ def _part_default(part: Part, inherited: Any) -> Any:
             return {} if part.sections else ()
         case TextContent():
             return REQUIRED
-        case Refusal():
-            return None
 
 
 # --- compiling -----------------------------------------------------------------------------------------------------
@@ -319,7 +306,7 @@ def compile_record(described: Record, prefix: str) -> Codec:
 
 
 def _compile_encode(described: Record, prefix: str) -> Encode:
-    encoders = tuple(_part_encoder(part, prefix) for part in described.parts if not isinstance(part, Refusal))
+    encoders = tuple(_part_encoder(part, prefix) for part in described.parts)
     take = described.take
 
     def encode(value: Any) -> str:
@@ -384,8 +371,6 @@ def _part_encoder(part: Part, prefix: str) -> Encode:
         case TextContent():
             write = part.form.write
             return lambda value: escape(write(value)) or ""
-        case Refusal():
-            raise TypeError("a refusal is only read")
 
 
 def _leaf_encoder(tag: str, form: Form) -> Encode:
@@ -452,7 +437,7 @@ def _metadata_encoder(part: Metadata, prefix: str) -> Encode:
     return sections if part.sections else triples
 
 
-def _part_reader(part: Text | Texts | Child | Children | ListOf | Metadata | Refusal, slot: int) -> _Into:
+def _part_reader(part: Text | Texts | Child | Children | ListOf | Metadata, slot: int) -> _Into:
     match part:
         case Text():
             read = _leaf_reader(part.name, part.form)
@@ -468,8 +453,6 @@ def _part_reader(part: Text | Texts | Child | Children | ListOf | Metadata | Ref
             return _listed_reader(part, slot)
         case Metadata():
             return _metadata_reader(part, slot)
-        case Refusal():
-            return _refusal_reader(part)
 
 
 def _leaf_reader(name: str, form: Form) -> Decode:
@@ -533,13 +516,6 @@ def _triple(node: Node) -> list[str]:
             text = child.text
             found[place] = text if text and "\\" not in text else text_of(child)
     return found
-
-
-def _refusal_reader(part: Refusal) -> _Into:
-    def into(node: Node, values: list[Any]) -> None:
-        raise CheloniaError(part.kind, "", "", text_of(node)[:200])
-
-    return into
 
 
 def _whole_reader(part: TextContent | AnyDepth, slot: int) -> _Into:

@@ -22,7 +22,6 @@ from chelonia.wire.schema import (
     Metadata,
     Part,
     Record,
-    Refusal,
     Text,
     TextContent,
     Texts,
@@ -151,7 +150,7 @@ def _part(part: Part, optional: bool) -> str:
             return _element(part.name, _metadata(part.bare), occurs)
         case AnyDepth():
             return _element(part.name, _wrapped(_leaf(part.leaf, STR, many)), occurs)
-        case TextContent() | Refusal():
+        case TextContent():
             return ""
 
 

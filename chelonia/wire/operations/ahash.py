@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from chelonia.core.errors import Kind
 from chelonia.core.operations import ahash
 from chelonia.core.ports.ahash import (
     AHash,
@@ -21,15 +20,12 @@ from chelonia.wire.schema import (
     AnyDepth,
     Children,
     ListOf,
-    Refusal,
     Text,
     arguments,
     enum_form,
     record,
     single,
 )
-
-_NOT_READY = Refusal("error", Kind.UNAVAILABLE)
 
 _CONDITION = record(
     Condition,
@@ -63,15 +59,12 @@ AHASH: Final = service(
         Spec(
             AHash.get,
             arguments(AHash.get, needed(), AnyDepth("IDs", "ID", "ids")),
-            single(ListOf("objects", Children("object", "objects", _OBJECT), required=True), _NOT_READY),
+            single(ListOf("objects", Children("object", "objects", _OBJECT), required=True)),
         ),
         Spec(
             AHash.change,
             arguments(AHash.change, bulk("change", "elements", _ELEMENT)),
-            single(
-                ListOf("changeResponseList", Children("changeResponseElement", "results", _CHANGED), required=True),
-                _NOT_READY,
-            ),
+            single(ListOf("changeResponseList", Children("changeResponseElement", "results", _CHANGED), required=True)),
         ),
     ),
 )

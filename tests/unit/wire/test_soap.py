@@ -107,13 +107,6 @@ def test_ahash_collects_ids_at_any_depth() -> None:
     assert request(AHASH, inner).args == (("a", "b"), ())
 
 
-def test_original_answer_ahash_is_not_ready_is_unavailable() -> None:
-    body = message("<ahash:getResponse><ahash:error>ahash is not ready</ahash:error></ahash:getResponse>")
-    with pytest.raises(CheloniaError) as caught:
-        soap.decode_response(AHASH, "get", body)
-    assert (caught.value.kind, caught.value.cause) == (Kind.UNAVAILABLE, "ahash is not ready")
-
-
 def test_report_of_an_original_shepherd_after_its_start() -> None:
     inner = (
         "<lbr:report><lbr:serviceID>https://h/Shepherd</lbr:serviceID><lbr:filelist><lbr:file><lbr:GUID>&lt;IMBACK&gt;"
