@@ -79,7 +79,6 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     plain = DoorParts(
         bartender.files, HttpBytes(node.client, node.clock), node.dn, bounds.REPLICAS_DEFAULT, bartender, third,
         cluster=ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.job_views),
-        trash=bartender,
     )  # fmt: skip
     bearers = Bearers(
         node.registry, key, node.clock, settings.share_lifetime_ms_max, partial(_is_revoked, node.tls),

@@ -19,14 +19,7 @@ from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.bartender import (
-    ListDeletedOutcome,
-    ListRequest,
-    Outcome,
-    PutFileRequest,
-    TransferOutcome,
-    UndeleteRequest,
-)
+from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import (
     UNSHARED,
@@ -53,26 +46,6 @@ if TYPE_CHECKING:
     from chelonia.hosting.doors.plain.third_party import ThirdParty
 
 T = TypeVar("T")
-
-
-class PlainUploads(Protocol):
-    """Of the Bartender, what begins uploads that the Shepherd commits."""
-
-    async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
-        """See `core.ports.bartender.Bartender.put_file`."""
-        ...
-
-
-class Trash(Protocol):
-    """Of the Bartender, what was deleted and is kept for a while."""
-
-    async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
-        """See `core.ports.bartender.Bartender.list_deleted`."""
-        ...
-
-    async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
-        """See `core.ports.bartender.Bartender.undelete`."""
-        ...
 
 
 class AdminView(Protocol):
@@ -115,21 +88,19 @@ class KeptRoom:
 @dataclass(frozen=True, slots=True)
 class DoorParts:
     """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
-    `uploads`: what gives TURLs for a PUT that a client sends to a Shepherd itself, None: none does; `third`:
-    what copies from and to other servers, None: nothing; `measuring`: who may read a file for its checksum alone;
-    `cluster`: what administrators may look at, `trash`: what was deleted; None: nothing; `room`: for bodies on their
-    way.
+    `bartender`: gives TURLs for a PUT that a client sends to a Shepherd itself, and what was deleted, None: nothing;
+    `third`: what copies from and to other servers, None: nothing; `measuring`: who may read a file for its checksum
+    alone; `cluster`: what administrators may look at, None: nothing; `room`: for bodies on their way.
     """
 
     files: Files
     bytes: Bytes
     dn: Dn
     copies: int
-    uploads: PlainUploads | None = None
+    bartender: Bartender | None = None
     third: ThirdParty | None = None
     measuring: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     cluster: AdminView | None = None
-    trash: Trash | None = None
     room: KeptRoom = field(default_factory=KeptRoom)
 
 

@@ -46,7 +46,7 @@ async def upload(
         there is not None and bool(exchange.header("If-None-Match"))
     )
     if (
-        parts.uploads is None
+        parts.bartender is None
         or request.length < REDIRECTED_BYTES_MIN
         or not (_may(exchange) and follows and waits)
         or stays
@@ -66,7 +66,7 @@ async def upload(
     if modified_ns is not None:
         metadata.append(Triple("timestamps", "modified", str(modified_ns // 1_000_000_000)))
     asked = PutFileRequest("0", str(exchange.place), tuple(metadata), (PROTOCOL_HTTP,), replace=there is not None)
-    (answer,) = await parts.uploads.put_file(exchange.call, (asked,))
+    (answer,) = await parts.bartender.put_file(exchange.call, (asked,))
     return sent_to(answer.turl) if answer.turl else None
 
 

@@ -13,10 +13,17 @@ from urllib.parse import parse_qsl, quote
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Ms
-from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
+from chelonia.core.ports.bartender import (
+    Bartender,
+    DeletedEntry,
+    ListDeletedOutcome,
+    ListRequest,
+    Outcome,
+    UndeleteRequest,
+)
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.doors.plain import frame
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, Trash
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.web.dav import href_of
 
@@ -30,7 +37,7 @@ STYLE: Final = f"{frame.TABLES}form{{margin:0}}"
 
 def may_see(parts: DoorParts, call: Call) -> bool:
     """Whether a caller can have deleted anything."""
-    return parts.trash is not None and not call.via and not call.scopes and call.dn != ANONYMOUS
+    return parts.bartender is not None and not call.via and not call.scopes and call.dn != ANONYMOUS
 
 
 async def show(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -72,13 +79,13 @@ async def bring_back(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     return HttpResponse(303, (("Location", to), ("Cache-Control", "no-store")), b"", 0)
 
 
-def _trash(parts: DoorParts, exchange: Exchange) -> Trash:
-    if parts.trash is None:
+def _trash(parts: DoorParts, exchange: Exchange) -> Bartender:
+    if parts.bartender is None:
         raise CheloniaError(Kind.NOT_SUPPORTED, TRASH, cause="this door knows no trash")
     if not may_see(parts, exchange.call):
         cause = "what somebody deleted is shown to a certificate of his; a link or a token shows only what is there"
         raise CheloniaError(Kind.DENIED, TRASH, str(exchange.place), cause)
-    return parts.trash
+    return parts.bartender
 
 
 def _check(told: ListDeletedOutcome | Outcome, exchange: Exchange) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import pytest
@@ -18,7 +18,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
-from chelonia.core.ports.bartender import PutFileRequest, TransferOutcome
+from chelonia.core.ports.bartender import Bartender, PutFileRequest, TransferOutcome
 from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Named, Placed
 from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.grants import RoleRegistry
@@ -95,7 +95,7 @@ class Bench:
         self.files = MemoryFiles(JOE)
         self.bytes = MemoryBytes(self.files)
         self.uploads = Uploads()
-        self.parts = DoorParts(self.files, self.bytes, Dn("/CN=front"), 2, self.uploads, third)
+        self.parts = DoorParts(self.files, self.bytes, Dn("/CN=front"), 2, cast("Bartender", self.uploads), third)
         self.clock = SystemClock()
         registry = RoleRegistry((), None, self.clock)
         self.revoked: set[str] = set()

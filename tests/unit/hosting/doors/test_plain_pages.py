@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import pytest
@@ -11,7 +11,14 @@ from lxml import html
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
-from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
+from chelonia.core.ports.bartender import (
+    Bartender,
+    DeletedEntry,
+    ListDeletedOutcome,
+    ListRequest,
+    Outcome,
+    UndeleteRequest,
+)
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import pages
 from chelonia.hosting.doors.plain.door import PlainDoor
@@ -55,7 +62,7 @@ def kept() -> Kept:
 @pytest.fixture
 def bench(kept: Kept) -> Bench:
     bench = Bench()
-    bench.door = PlainDoor(replace(bench.parts, trash=kept), bench.door._who, Metrics())
+    bench.door = PlainDoor(replace(bench.parts, bartender=cast("Bartender", kept)), bench.door._who, Metrics())
     bench.ask("MKCOL", "/d")
     return bench
 
