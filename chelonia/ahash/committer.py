@@ -176,12 +176,10 @@ class _Read:
         self._found = dict(zip(keys, store.get_many(keys), strict=True)) if keys else {}
 
     def get(self, key: bytes) -> bytes | None:
-        """See `Reader`."""
         found = self._found
         return found[key] if key in found else self._store.get(key)
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """See `Reader`."""
         return self._store.scan(start, end, limit)
 
 

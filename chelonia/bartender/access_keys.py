@@ -32,7 +32,7 @@ _SECRET_BYTES: Final = 30
 
 @guarded(ACCESS_KEYS)
 class AccessKeysService:
-    """Makes, lists and revokes keys; keeps in memory, for a moment, those that doors have asked for."""
+    """`AccessKeys`, and a `KeyRing` that keeps in memory, for a moment, those that doors have asked for."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -41,7 +41,6 @@ class AccessKeysService:
         self._issued: dict[str, tuple[SealedKey, IssuedKey | None]] = {}
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
-        """Make a key."""
         dn, now = Dn(new.dn or call.dn), self._ports.clock.now_ms()
         if call.dn == ANONYMOUS or (dn != call.dn and not call.has(Role.ADMINISTRATOR)):
             cause = "a key is made by who shows a certificate, for himself; an administrator makes keys for others"
@@ -61,12 +60,10 @@ class AccessKeysService:
         return issued
 
     async def list(self, call: Call) -> tuple[AccessKey, ...]:
-        """The caller's keys; to an administrator all."""
         keys = [sealed.key for sealed in await self._ports.librarian.access_keys(self._ports.own(call))]
         return tuple(key for key in keys if key.dn == call.dn or call.has(Role.ADMINISTRATOR))
 
     async def revoke(self, call: Call, key_id: str) -> None:
-        """Take a key away."""
         sealed = await self._ports.librarian.access_key(self._ports.own(call).strongly(), key_id)
         if sealed is None or not (sealed.key.dn == call.dn != ANONYMOUS or call.has(Role.ADMINISTRATOR)):
             raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "you have no such key")
@@ -76,7 +73,6 @@ class AccessKeysService:
         audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
 
     async def find(self, key_id: str) -> IssuedKey | None:
-        """A key with its secret, None where there is none in force."""
         sealed = await self.kept(key_id)
         if sealed is None:
             self._issued.pop(key_id, None)  # revoked elsewhere, or expired

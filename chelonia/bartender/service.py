@@ -161,7 +161,6 @@ class BartenderService:
         return self._ports.limits
 
     async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
-        """Return all metadata of entries the caller may read."""
         return await answer_all(self._ports, call, self._stat, requests)
 
     async def list(

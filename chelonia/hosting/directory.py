@@ -27,7 +27,6 @@ class ShepherdDirectory:
         self._local[service] = shepherd
 
     def shepherd(self, service: ServiceId) -> Shepherd:
-        """The control port of a Shepherd. Calls raise NETWORK or TIMEOUT when it does not answer."""
         local = self._local.get(service)
         if local is not None:
             return local

@@ -34,7 +34,6 @@ class HttpNeighbours:
         self._knocks = asyncio.Semaphore(KNOCKS_MAX)
 
     def librarian(self, service: ServiceId) -> Librarian:
-        """Another Librarian."""
         if service not in self._stubs:
             patience = RetryLimits(retry_ms=0, read_ms=ASK_MS)
             self._stubs[service] = remote_librarian(self._link, (service,), patience)

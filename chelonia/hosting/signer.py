@@ -50,14 +50,13 @@ class HostSigner:
 
 
 class KeyVerifier:
-    """Checks signatures; remembers parsed keys, and the last signatures that were right."""
+    """A `Verifier` of signatures; remembers parsed keys, and the last signatures that were right."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str, PublicKey] = OrderedDict()
         self._right: OrderedDict[tuple[str, bytes, str], None] = OrderedDict()
 
     def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
-        """Whether `signature` is `verify_key`'s over `message`; malformed input is False."""
         asked = (verify_key, message, signature)
         if asked not in self._right:
             if not self._verify(verify_key, message, signature):

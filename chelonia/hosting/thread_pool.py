@@ -11,13 +11,12 @@ T = TypeVar("T")
 
 
 class ThreadWorker:
-    """Runs functions on a small pool of threads."""
+    """A `Worker` on a small pool of threads."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
 
     async def run(self, fn: Callable[[], T]) -> T:
-        """Return `fn()`; what it raises is raised here."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn)
 
     def close(self) -> None:

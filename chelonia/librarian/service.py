@@ -233,7 +233,6 @@ class LibrarianService:
     # --- the original's operations ----------------------------------------------------------------------------------
 
     async def new(self, call: Call, requests: tuple[NewRequest, ...]) -> tuple[NewOutcome, ...]:
-        """Make entry objects without names, each in one transact."""
         total = len(requests)
         return tuple([await self._parts.names.new(numbered(call, i, total), r) for i, r in enumerate(requests)])
 
@@ -241,7 +240,6 @@ class LibrarianService:
     traverse = _in(lambda parts: parts.names.traverse)
 
     async def modify_metadata(self, call: Call, requests: tuple[ModifyEntry, ...]) -> tuple[ModifyOutcome, ...]:
-        """Change single properties of entries, each atomically."""
         total = len(requests)
         return tuple([await self._parts.names.modify(numbered(call, i, total), r) for i, r in enumerate(requests)])
 
@@ -251,7 +249,6 @@ class LibrarianService:
         return tuple([await self._parts.names.remove(numbered(call, i, total), *r) for i, r in enumerate(requests)])
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
-        """Apply a Shepherd's report about its own replicas, once and in order."""
         own_shepherd(call, report.shepherd, "report")
         return await self._parts.nodes.report(call, report)
 
@@ -315,17 +312,14 @@ class LibrarianService:
         self._parts.healer.consider(blobs)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
-        """What the namespace believes to be on a Shepherd."""
         own_shepherd(call, shepherd, "inventory")
         return await self._parts.nodes.inventory(call, shepherd, after, limit)
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
-        """All Shepherds known, ordered by service id."""
         views = self._parts.nodes.views()
         return await self._parts.life.told(call, views) if call.has(Role.ADMINISTRATOR) else views
 
     async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
-        """All registered identities, ordered by role and id."""
         await self._parts.nodes.refresh(call)
         return self._parts.nodes.services()
 
@@ -339,11 +333,9 @@ class LibrarianService:
     async def forget(
         self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
     ) -> ForgetPage:
-        """Declare a Shepherd lost for good, a page at a time."""
         return await self._parts.life.forget(call, shepherd, after, check_only=check_only, accept_loss=accept_loss)
 
     async def heal_status(self, call: Call) -> HealStatus:
-        """Report how far healing is."""
         if call.has(Role.LIBRARIAN):
             return self._parts.healer.own_status()
         return await self._parts.healer.status()
@@ -352,12 +344,10 @@ class LibrarianService:
     drill = _in(lambda parts: parts.healer.drilling.order)
 
     async def drill_status(self, call: Call) -> DrillStatus:
-        """Report the present or last drill."""
         drilling = self._parts.healer.drilling
         return drilling.own_status() if call.has(Role.LIBRARIAN) else await drilling.status()
 
     async def health(self, call: Call) -> HealthSummary:
-        """Report the state of repair."""
         return self._parts.healer.summary()
 
     fsck = _in(lambda parts: parts.fsck.check)

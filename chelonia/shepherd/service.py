@@ -405,7 +405,6 @@ class ShepherdService:
     # --- the data plane -------------------------------------------------------------------------------------------
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
-        """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering."""
         return await self._uploads.receive(call, upload)
 
     async def offset(self, call: Call, turl: Turl) -> int:
@@ -413,7 +412,6 @@ class ShepherdService:
         return await self._uploads.offset(call, turl)
 
     async def open(self, call: Call, turl: Turl) -> Download:
-        """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
         return await self._downloads.open(call, turl)
 
     # --- single elements ------------------------------------------------------------------------------------------

@@ -43,11 +43,9 @@ class Crc:
         self._value = 0
 
     def update(self, data: bytes, /) -> None:
-        """Take bytes."""
         self._value = self._step(data, self._value)
 
     def digest(self) -> bytes:
-        """The value of all that was taken."""
         return self._value.to_bytes(self._size, "big")
 
 

@@ -251,7 +251,6 @@ class ReplicatedAHash:
 
     @property
     def serving(self) -> bool:
-        """Whether a term of ours is open and served here."""
         return self._reign is not None
 
     @property
@@ -490,7 +489,6 @@ class ReplicatedAHash:
             _LOG.warning("a call of replica %d is refused: %s", peer, why)
 
     def answered(self, peer: int, number: int, body: bytes) -> None:
-        """The answer to a call of ours."""
         self._forwarder.answered(peer, number, body)
 
     def lost(self, peer: int) -> None:

@@ -94,7 +94,7 @@ class LinkIdentity:
 
 
 class ReplicationLinks:
-    """All links of one replica."""
+    """All links of one replica: its `ReplicaLinks`."""
 
     def __init__(self, own: LinkIdentity, membership: Membership, trust: LinkTrust, receiver: Receiver) -> None:
         self._own = own
@@ -119,7 +119,6 @@ class ReplicationLinks:
         return int(self._server.sockets[0].getsockname()[1])
 
     def set_membership(self, membership: Membership) -> None:
-        """Link to these members from now on, and to nobody else."""
         self._membership = membership
         for replica, (member, task) in list(self._diallers.items()):
             if not _same(membership.member(replica), member):

@@ -66,19 +66,15 @@ class FilesService:
         )
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
-        """Look at entries."""
         return await answer_all(self._ports, call, self._look, asks)
 
     async def list(self, call: Call, ask: Listing) -> Listed:
-        """Return a page of a collection."""
         return await self._one(call, "list", partial(reading.listed, self._ports, self._rights), ask)
 
     async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
-        """Choose Shepherds for new bytes."""
         return await self._answered(call, "place", partial(writing.place, self._ports), asks)
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        """Apply changes, each one transact."""
         operation: BulkOperation[Change, Done | Failure] = BulkOperation(
             "apply",
             _checked(self._apply),
@@ -92,11 +88,9 @@ class FilesService:
         return await self._described(call, changes, answers)
 
     async def share(self, call: Call, ask: Share) -> Shared:
-        """Give a token for an entry."""
         return await self._one(call, "share", partial(sharing.share, self._ports), ask)
 
     async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
-        """Return a page of open uploads."""
         return await self._one(call, "uploads", partial(parts.uploads, self._ports), ask)
 
     async def parts(self, call: Call, ask: UploadParts) -> PartPage:

@@ -15,10 +15,9 @@ from chelonia.core.timing.clock import Timer
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """A `Clock`: the machine's clocks."""
 
     def now_ms(self) -> Ms:
-        """Wall-clock milliseconds since the Unix epoch."""
         return Ms(time.time_ns() // 1_000_000)
 
     def monotonic_ms(self) -> Ms:
@@ -26,28 +25,23 @@ class SystemClock:
         return Ms(clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000)
 
     async def sleep(self, duration_ms: int) -> None:
-        """Return after `duration_ms` milliseconds."""
         await asyncio.sleep(duration_ms / 1000)
 
     def call_later(self, duration_ms: int, callback: Callable[[], object]) -> Timer:
-        """Call `callback` after `duration_ms` milliseconds."""
         return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
 
 
 class SystemIds:
-    """Ids and tokens from the operating system's source; choices that nobody gains by guessing from a quicker one."""
+    """`Ids` from the operating system's source; choices that nobody gains by guessing from a quicker one."""
 
     def __init__(self) -> None:
         self._random = random.Random()  # jitter and placement; seeded by the system
 
     def uuid(self) -> str:
-        """A fresh random UUID in lower case."""
         return str(uuid.uuid4())
 
     def token(self, n_bytes: int) -> bytes:
-        """`n_bytes` unpredictable bytes."""
         return secrets.token_bytes(n_bytes)
 
     def uniform(self) -> float:
-        """A number in [0, 1)."""
         return self._random.random()

@@ -41,22 +41,19 @@ from chelonia.wire.operations.bartender import BARTENDER
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the page of the cluster shows (`doors.plain.parts.Cluster`), asked by a Bartender in its own name."""
+    """What the page of the cluster shows (`doors.plain.parts.AdminView`), asked by a Bartender in its own name."""
 
     librarian: Librarian
     call: Call
     jobs: Callable[[], tuple[JobView, ...]]
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """All Shepherds."""
         return await self.librarian.nodes(self.call)
 
     async def healing(self) -> HealStatus:
-        """Healing as the leader sees it."""
         return await self.librarian.heal_status(self.call)
 
     async def drill(self) -> Drill:
-        """The present or last drill."""
         return (await self.librarian.drill_status(self.call)).drill
 
 

@@ -53,7 +53,6 @@ class HttpTransfers:
         )
 
     async def offset(self, turl: str) -> int:
-        """How many bytes the other side kept of an interrupted push; -1 when it is complete."""
         answer = await self._client.request(Sending("HEAD", turl))
         raise_for_status(answer.status, answer.headers, answer.body, "HEAD")
         return _offset(answer)
@@ -67,11 +66,9 @@ class HttpCarrier:
         self._transfers = HttpTransfers(client)
 
     async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
-        """PUT `body` to `turl`; returns the receipts. Raises: what the other side answered, NETWORK, TIMEOUT."""
         return (await self._transfers.push(turl, _chunks(body), len(body))).receipts
 
     async def get(self, turl: str, size_max: int) -> bytes:
-        """GET all of `turl`. Raises: TOO_LARGE beyond `size_max` bytes, and as `put`."""
         async with self._client.stream(Sending("GET", turl)) as answer:
             body = await answer.read(size_max)
             raise_for_status(answer.status, answer.headers, body, "GET")

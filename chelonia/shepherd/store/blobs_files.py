@@ -66,7 +66,7 @@ _IN_THE_WAY = (errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.EI
 
 
 class FileBlobs:
-    """The files engine.
+    """The files engine of a `BlobStore`.
 
     Args:
         root: its directory, made if missing; one process at a time.
@@ -103,11 +103,9 @@ class FileBlobs:
         return await self.run(lambda: _read_identity(self._root))
 
     async def identify(self, identity: StoreIdentity) -> None:
-        """Write durably whose store this is."""
         await self.run(lambda: store_state.write_identity(self._root, identity))
 
     async def probe(self) -> None:
-        """Write to the medium. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does not."""
         path = self._root / "probe"
         try:
             await self.run(lambda: _write_durably(path, b"probe\n"))
@@ -144,12 +142,10 @@ class FileBlobs:
         await self.run(work)
 
     async def suspended(self, reference: ReferenceId) -> int:
-        """Bytes kept of an interrupted upload, 0 when none."""
         kept = self.incoming(reference, ".kept")
         return await self.run(lambda: kept.stat().st_size if kept.exists() else 0)
 
     def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
         return self._read(self.replica(reference), span)
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
@@ -165,15 +161,12 @@ class FileBlobs:
                 yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
-        """Read the record again; None when it is missing or damaged."""
         return await self.run(lambda: _read_record(self.replica(reference))[0])
 
     async def spoil(self, reference: ReferenceId) -> bool:
-        """Change one byte in the middle of a replica, durably; False when it has none."""
         return await self.run(lambda: _spoil(self.replica(reference)))
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
-        """Cut off durably what lies behind the first `size` bytes of a replica."""
         await self.run(lambda: _trim(self.replica(reference), size))
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
@@ -188,7 +181,6 @@ class FileBlobs:
         return await self._move(lambda: _erase(kept, places))
 
     async def quarantine(self, reference: ReferenceId) -> None:
-        """Set bytes and record aside."""
         source, target = self.replica(reference), self.aside(reference)
         await self._move(lambda: _move_aside(source, target))
 
@@ -199,28 +191,23 @@ class FileBlobs:
         _fsync_directory(place.parent)
 
     async def discard(self, reference: ReferenceId) -> bool:
-        """Remove durably what was set aside, and only that; False when it was not there."""
         place = self.aside(reference)
         return await self._move(lambda: _erase_at(place))
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
-        """Bring back, as committed, what was set aside; None when its bytes are not there."""
         source, target = self.aside(reference), self.replica(reference)
         return await self._move(lambda: _bring_back(source, target))
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:
-        """Interrupted uploads kept by `suspend`, in order."""
         folder = self._root / "incoming"
         names = await self.run(lambda: sorted(os.listdir(folder)))
         return tuple(ReferenceId(name.removesuffix(".kept")) for name in names if name.endswith(".kept"))
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
-        """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
         folder = self._root / "quarantine"
         return await self.run(lambda: tuple(islice(_scan_folder(folder, after), limit or None)))
 
     async def count_quarantined(self) -> int:
-        """How many replicas are set aside."""
         folder = self._root / "quarantine"
         return await self.run(lambda: sum(map(is_uuid, {name[:UUID_CHARS] for name in os.listdir(folder)})))
 
@@ -235,16 +222,13 @@ class FileBlobs:
             yield replace(page, read=[stored for stored in page.read if stored.reference not in moved])
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
-        """How many bytes of these replicas are there, -1 where none are."""
         paths = [f"{self._root}/replicas/{reference[:2]}/{reference}" for reference in references]
         return await self.run(lambda: tuple(map(_size, paths)))
 
     async def notes(self, head: bytes = b"") -> Notes:
-        """What was noted of replicas, each behind `head`."""
         return await self.run(lambda: blobs_notes.read(self._root, head))
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
-        """Note something of replicas."""
         await self.run(lambda: blobs_notes.append(self._root / blobs_notes.NAME, notes))
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
@@ -354,7 +338,7 @@ class FileBlobs:
 
 
 class FileWriter:
-    """One upload into a temporary file."""
+    """A `BlobWriter` into a temporary file."""
 
     def __init__(self, store: FileBlobs, reference: ReferenceId, fd: int, offset: int) -> None:
         self._store = store
@@ -366,7 +350,6 @@ class FileWriter:
 
     @property
     def offset(self) -> int:
-        """Bytes written so far."""
         return self._offset
 
     async def write(self, chunk: bytes) -> None:
@@ -400,7 +383,6 @@ class FileWriter:
         await self._store.run(lambda: self._keep(writing))
 
     async def abort(self) -> None:
-        """Throw away what was written."""
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1

@@ -43,7 +43,7 @@ _GONE: Final = "its segments/ is gone"
 
 
 class LocalBlobs:
-    """The engine of a Shepherd's disk.
+    """A `BlobStore`: the engine of a Shepherd's disk.
 
     Args:
         root, min_free_bytes: as of `FileBlobs`.
@@ -105,7 +105,6 @@ class LocalBlobs:
         return found
 
     async def identify(self, identity: StoreIdentity) -> None:
-        """Write durably whose store this is."""
         in_use = self._segments.in_use
         await self._files.run(lambda: store_state.write_identity(self._root, identity, segments=in_use))
 
@@ -168,7 +167,6 @@ class LocalBlobs:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
         if reference not in self._segments:
             async for chunk in self._files.read(reference, span):
                 yield chunk
@@ -190,13 +188,11 @@ class LocalBlobs:
             yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
-        """Read the record again; None when it is missing or damaged."""
         if reference in self._segments:
             return await self._files.run(lambda: self._segments.facts(reference))
         return await self._files.facts(reference)
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
-        """How many bytes of these replicas are there, -1 where none are."""
         others = [reference for reference in references if reference not in self._segments]
         found = dict(zip(others, await self._files.sizes(others), strict=True)) if others else {}
 
@@ -211,13 +207,11 @@ class LocalBlobs:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def spoil(self, reference: ReferenceId) -> bool:
-        """Change one byte in the middle of a replica, durably; False when it has none."""
         if reference in self._segments:
             return await self._files.run(lambda: self._segments.spoil(reference))
         return await self._files.spoil(reference)
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
-        """Cut off durably what lies behind the first `size` bytes of a replica."""
         if reference in self._segments:
             await self._files.run(lambda: self._segments.trim(reference, size))
         else:
@@ -349,7 +343,7 @@ class LocalBlobs:
 
 
 class SmallWriter:
-    """One upload: held in memory while it is small, then written to a file."""
+    """A `BlobWriter`: held in memory while it is small, then written to a file."""
 
     def __init__(self, store: LocalBlobs, reference: ReferenceId) -> None:
         self._store = store
@@ -359,7 +353,6 @@ class SmallWriter:
 
     @property
     def offset(self) -> int:
-        """Bytes written so far."""
         return len(self.held) if self._file is None else self._file.offset
 
     async def write(self, chunk: bytes) -> None:
@@ -394,7 +387,6 @@ class SmallWriter:
         await self._file.suspend()
 
     async def abort(self) -> None:
-        """Throw away what was written."""
         if self._file is not None:
             await self._file.abort()
         elif self._store.release(self):

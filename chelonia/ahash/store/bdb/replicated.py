@@ -155,7 +155,6 @@ class ReplicatedStore:
         self._elections.start()
 
     def found(self) -> None:
-        """Become master without an election."""
 
         def take() -> None:
             self._trusted = True
@@ -181,11 +180,9 @@ class ReplicatedStore:
         self._work.put(self._announce)
 
     def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
-        """Hold an election."""
         self._elections.ask(Order(sites, votes, valid_ms, wait_ms))
 
     def step_down(self) -> None:
-        """Become a follower."""
         self._work.put(self._leave_office)
 
     def write_pages(self) -> None:
@@ -214,15 +211,12 @@ class ReplicatedStore:
     # --- Store -----------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """The value under `key`, or None."""
         return self.get_many((key,))[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of `keys`."""
         return self._use(lambda tree: [tree.get(key) for key in keys])
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` (key, value) with start <= key < end, in order."""
         return self._use(lambda tree: environment.scan(tree, start, end, limit))
 
     def reading(self) -> AbstractContextManager[None]:

@@ -71,7 +71,6 @@ class BdbStore(NeverLate):
         self._on_panic = on_panic
 
     def get(self, key: bytes) -> bytes | None:
-        """The value under `key`, or None."""
         try:  # the hot path of every walk: no context manager
             value: bytes | None = self._handle().get(key)
         except (bdb.DBError, MemoryError) as error:
@@ -79,13 +78,11 @@ class BdbStore(NeverLate):
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of `keys`."""
         with self._errors():
             handle = self._handle()
             return [handle.get(key) for key in keys]
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` (key, value) with start <= key < end, in order."""
         with self._errors():
             return environment.scan(self._handle(), start, end, limit)
 
