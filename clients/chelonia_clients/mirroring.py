@@ -77,7 +77,7 @@ async def _extra_names(
 ) -> AsyncGenerator[Job, None]:
     """Removals of what is in the collection and not in the directory; of one that is to be made there is none."""
     try:
-        async for entry in client.list(ln, recursive=True):
+        async for entry in client.names(ln, recursive=True):
             names, is_collection = entry.name.split("/"), entry.type == "collection"
             if not options.choice.takes_below(names, collection=is_collection):
                 continue
@@ -99,7 +99,7 @@ async def _extra_files(
     client: Client, ln: str, target: Path, options: TreeOptions, emptied: Emptied
 ) -> AsyncGenerator[Job, None]:
     """Removals of what is in the directory and not in the collection."""
-    there = {entry.name async for entry in client.list(ln, recursive=True)}
+    there = {entry.name async for entry in client.names(ln, recursive=True)}
     waiting: list[tuple[Path, tuple[str, ...]]] = [(target, ())]
     while waiting:
         directory, above = waiting.pop()

@@ -76,9 +76,9 @@ async def _walk(client: Client, top: str, path: tuple[str, ...], pattern: tuple[
     """Names below `top` that fit, one collection after the other; only those are looked into where something may."""
     found: list[str] = []
     if "**" in pattern:
-        return [e.name async for e in client.list(top, recursive=True) if path_fits(e.name.split("/"), pattern)]
+        return [e.name async for e in client.names(top, recursive=True) if path_fits(e.name.split("/"), pattern)]
     where = "/".join((top.rstrip("/"), *path)) or "/"
-    async for entry in client.list(where):
+    async for entry in client.names(where):
         inner = (*path, entry.name)
         if path_fits(inner, pattern):
             found.append("/".join(inner))

@@ -92,7 +92,7 @@ async def remove_tree(
 
 async def _removals(client: Client, ln: str, collections: list[str], all_names: bool) -> AsyncGenerator[Job, None]:
     drop = client.del_file if all_names else client.unlink
-    async for entry in client.list(ln, recursive=True, needed=SHORT):
+    async for entry in client.names(ln, recursive=True):
         name = to_ln(ln, entry.name.split("/"))
         match entry.type:
             case "collection":

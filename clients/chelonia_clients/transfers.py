@@ -194,7 +194,7 @@ async def local_sizes(source: Path) -> AsyncGenerator[int, None]:
 
 async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[int, None]:
     """The sizes of the files that `get_tree` and `copy_tree` will move. Raises: as `get_tree`."""
-    async with aclosing(client.list(ln, recursive=True, needed=SHORT)) as entries:
+    async with aclosing(client.names(ln, recursive=True)) as entries:
         async for entry in entries:
             if entry.type == "file":
                 yield entry.size

@@ -70,7 +70,7 @@ async def _names(session: Session, prefix: str) -> None:
     """Names that begin with `prefix`, one a line, collections with a slash: nothing at all when anything is wrong."""
     parent, slash, start = prefix.rpartition("/")
     try:
-        async for entry in session.client().list(session.ln((parent + slash) or "/")):
+        async for entry in session.client().names(session.ln((parent + slash) or "/")):
             if entry.name.startswith(start):
                 session.out.say(f"{parent}{slash}{entry.name}" + ("/" if entry.type == "collection" else ""))
     except CheloniaError:

@@ -80,12 +80,18 @@ async def ls(session: Session, arguments: Arguments) -> None:
 
 async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
     ln, out = session.ln(text), session.out
-    needed = (*SHORT, Needed("locations")) if arguments.has("--long") or arguments.has("--format") else SHORT
+    client, recursive = session.client(), arguments.has("--recursive")
+    if arguments.has("--long") or arguments.has("--format"):
+        entries = client.list(ln, recursive=recursive, needed=(*SHORT, Needed("locations")))
+    elif recursive and not out.as_json:
+        entries = client.names(ln, recursive=True)
+    else:  # of one collection there are mostly few: to load what asks for names alone would take longer
+        entries = client.list(ln, recursive=recursive, needed=SHORT)
     show, plain = shower(session, arguments, text)
     facts: list[dict[str, object]] = []
     waiting: list[DirectoryEntry] = []
     headed = plain
-    async for entry in session.client().list(ln, recursive=arguments.has("--recursive"), needed=needed):
+    async for entry in entries:
         if not headed:
             out.say(f"'{text}': collection")
             headed = True

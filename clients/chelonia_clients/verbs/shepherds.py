@@ -109,7 +109,7 @@ async def _places(session: Session, ln: str, *, recursive: bool) -> tuple[dict[S
         if not recursive:
             raise UsageError(f"{ln} is a collection; -r checks all below it")
         base = ln.rstrip("/")
-        names = [f"{base}/{entry.name}" async for entry in client.list(ln, recursive=True) if entry.type == "file"]
+        names = [f"{base}/{entry.name}" async for entry in client.names(ln, recursive=True) if entry.type == "file"]
     places, away = dict[ServiceId, list[ReferenceId]](), dict[ServiceId, str]()
     for name in names:
         for text, state in (await client.stat(name)).get("locations", {}).items():

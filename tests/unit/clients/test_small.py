@@ -17,7 +17,7 @@ from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import NameRequest, Outcome
-from chelonia.core.ports.files import Change, Done, Failure, Files, Make
+from chelonia.core.ports.files import Change, Done, Failure, Files, Listed, Listing, Make
 from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.download import read
@@ -224,3 +224,29 @@ async def test_what_nobody_waits_for_any_more_is_not_sent(client: Client) -> Non
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(count for _, count in files.applied) == 60
+
+
+async def test_names_come_page_by_page_with_types_and_sizes_past_a_passing_trouble(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ln in ("/a", "/c", "/c/b", "/d"):
+        if ln == "/c":
+            await client.files.apply(client.new_call(), (Make(parse_ln(ln), TYPE_COLLECTION),))
+        else:
+            await upload(client, bytes_source(DATA), ln)
+    listed, asked = client.files.list, list[str]()
+
+    async def paged(call: Call, ask: Listing) -> Listed:
+        asked.append(ask.after)
+        if len(asked) == 2:
+            raise CheloniaError(Kind.UNAVAILABLE, "list", cause="nobody answers")
+        return await listed(call, msgspec.structs.replace(ask, limit=2))
+
+    monkeypatch.setattr(client.files, "list", paged, raising=False)
+    seen = [(each.name, each.type, each.size) async for each in client.names("/", recursive=True)]
+    assert seen == [("a", "file", 11), ("c", "collection", -1), ("c/b", "file", 11), ("d", "file", 11)]
+    assert len(asked) == 3
+    assert asked[1] == asked[2] != ""
+    with pytest.raises(CheloniaError) as caught:
+        _ = [each async for each in client.names("/missing")]
+    assert caught.value.kind is Kind.NOT_FOUND
