@@ -1,8 +1,9 @@
-"""Small objects through the SDK: put, get, stat, delete and list of 4 KiB files, at 1, 16 and 64 at once.
+"""Small objects through the SDK: put, get, stat, deletion and listing of 4 KiB files, at 1, 16 and 64 at once.
 
 Three Shepherds, three copies wanted, two of them durable before the answer, mutual TLS, syncs and intervals as in
 production. What a put still owes when it is answered, the third copy, is waited for after each block and counted in
-`put_and_copies`. (Peers are measured beside the S3 door: `s3`.)
+`put_and_copies`. `bulk delete`: as many are put again, and removed 1 000 at once. A collection of 100 000 names, which
+are records alone, is listed as a whole. CHELONIA_BENCH_S3_PEER: as in `s3`; it is measured in turn, by signed requests.
 Before that the store alone, in this process: batches of 16 replicas as files and in segments, settled and erased, in
 turn on one disk.
 
@@ -19,7 +20,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiohttp
 import cluster
+import listing
+import s3
+from ahash_group import Doors, urls
 from cluster import Running
 from experiment import Outcome, Setup
 from intervals import median_interval
@@ -32,7 +37,7 @@ from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads
 from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia_clients.administrator import Administrator
-from chelonia_clients.client import SHORT, Client
+from chelonia_clients.client import Client
 
 SIZE = 4096
 AT_ONCE = (1, 16, 64)
@@ -48,23 +53,20 @@ async def run(setup: Setup) -> Outcome:
     results: dict[str, Any] = {"size": SIZE, "stores": await _stores(setup, 10 if setup.quick else 40)}
     for way, told in results["stores"].items():
         setup.say(f"  {way:8} " + ", ".join(f"{what} {ms:.3f} ms" for what, ms in told.items()) + " a replica")
-    results["chelonia"] = _figures(await _measured(setup, blocks))
-    for at_once, told in results["chelonia"].items():
-        for name, figures in told.items():
-            setup.say(
-                f"  {name:14} {at_once:>2} at once: {figures['per_s']:8.0f}/s, CPU s per 1000: "
-                f"servers {figures['server_cpu']:.2f}, client {figures['client_cpu']:.2f}"
-            )
-    return Outcome(results)
+    named, costs, seen = s3.peer(), Costs(), Costs()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        await _measured(setup, blocks, costs, s3.S3Session(named, http) if named else None, seen)
+    for name, told in (("chelonia", costs), (named.name if named else "", seen)):
+        results[name] = {at_once: {op: medians(each) for op, each in ops.items()} for at_once, ops in told.items()}
+        for at_once, ops in results[name].items():
+            for op, figures in ops.items():
+                setup.say(f"  {name:10} {op:14} {at_once:>4} at once: {figures['per_s']:8.0f}/s, CPU s per 1000: "
+                          f"servers {figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
+    return Outcome(results, skipped=[] if named else [s3.NO_PEER])
 
 
 def _count(at_once: int) -> int:
     return int(os.environ.get("CHELONIA_BENCH_OBJECTS", "0")) or max(100, 20 * at_once)
-
-
-def _figures(costs: Costs) -> dict[str, Any]:
-    """The medians over the blocks."""
-    return {at_once: {name: medians(seen) for name, seen in told.items()} for at_once, told in costs.items()}
 
 
 # --- the store alone ------------------------------------------------------------------------------------------------
@@ -106,8 +108,7 @@ def _replica() -> SmallReplica:
 # --- this cluster ---------------------------------------------------------------------------------------------------
 
 
-async def _measured(setup: Setup, blocks: int) -> Costs:
-    costs: Costs = {}
+async def _measured(setup: Setup, blocks: int, costs: Costs, peer: s3.S3Session | None, seen: Costs) -> None:
     async with (
         cluster.dev(setup.scratch, 3, steady=True) as running,
         running.client() as client,
@@ -115,16 +116,32 @@ async def _measured(setup: Setup, blocks: int) -> Costs:
     ):
         await client.make_collection("/objects")
         await _block(running, client, asking, 4, "warm")
+        if peer is not None:
+            await peer.ask("PUT", f"/{s3.BUCKET}")
         for block in range(blocks):
             for at_once in AT_ONCE:
                 told = await _block(running, client, asking, at_once, f"{at_once}-{block}")
                 for name, cost in told.items():
                     costs.setdefault(str(at_once), {}).setdefault(name, []).append(cost)
-    return costs
+                if peer is not None:
+                    await s3.small(peer, seen.setdefault(str(at_once), {}), at_once, f"{at_once}-{block}")
+        await _listed(running, client, 2_000 if setup.quick else 100_000, blocks, costs.setdefault("1", {}))
+
+
+async def _listed(running: Running, client: Client, count: int, blocks: int, costs: dict[str, list[Cost]]) -> None:
+    """Names, types and sizes of a large collection."""
+    owner = (await client.stat("/objects"))["entry"]["owner"]
+    async with Doors(running) as doors:
+        await listing.fill(doors.at(urls(running)[0]), "listed", count, owner=Dn(owner))
+    for _ in range(blocks):
+        stop = meter(running.pids)
+        listed = [entry.size async for entry in client.names("/listed")]
+        assert len(listed) == count, f"{len(listed)} of {count} are listed"
+        costs.setdefault("list", []).append(stop(count))
 
 
 async def _block(running: Running, client: Client, asking: Administrator, at_once: int, name: str) -> dict[str, Cost]:
-    """Put, get, stat, list and delete the same objects."""
+    """Put, get, stat and delete the same objects, one by one and in bulk."""
     collection = f"/objects/{name}"
     await client.make_collection(collection)
     lns = [f"{collection}/{n:06d}" for n in range(_count(at_once))]
@@ -147,9 +164,9 @@ async def _block(running: Running, client: Client, asking: Administrator, at_onc
         stop = meter(running.pids)
         costs[operation] = stop(await side_by_side(lns, at_once, act))
     stop = meter(running.pids)
-    listed = [entry.name async for entry in client.list(collection, needed=SHORT)]
-    assert len(listed) == len(lns), f"{len(listed)} of {len(lns)} are listed"
-    costs["list"] = stop(len(listed))
-    stop = meter(running.pids)
     costs["delete"] = stop(await side_by_side(lns, at_once, client.del_file))
+    await side_by_side(lns, at_once, put)
+    await cluster.all_copied(asking)
+    stop = meter(running.pids)
+    costs["bulk delete"] = stop(await side_by_side(lns, 1000, client.del_file))
     return costs

@@ -41,7 +41,8 @@ LARGE = int(os.environ.get("CHELONIA_BENCH_S3_MIB", "64")) * 1024 * 1024
 AT_ONCE, LARGE_AT_ONCE = (16, 64), 4
 BLOCKS_MAX = 5
 AGAIN_MAX = 8
-OWN, LISTED = "chelonia", "bench-s3-listed"
+OWN, BUCKET, LISTED = "chelonia", f"bench-s3-{os.getpid()}", f"bench-s3-listed-{os.getpid()}"
+NO_PEER = "no peer: CHELONIA_BENCH_S3_PEER names none"
 DAY = "us-east-1/s3/aws4_request"
 
 
@@ -109,20 +110,20 @@ async def run(setup: Setup) -> Outcome:
     skipped = []
     async with cluster.dev(setup.scratch, 3, steady=True) as running, running.administrator() as asking:
         servers = [replace(own(running), settled=lambda: cluster.all_copied(asking))]
-        if told := os.environ.get("CHELONIA_BENCH_S3_PEER", "").split():
-            servers.append(S3Server(told[0], *told[1:4], lambda: tuple(map(int, told[4:]))))
+        if named := peer():
+            servers.append(named)
         else:
-            skipped.append("no peer: CHELONIA_BENCH_S3_PEER names none")
+            skipped.append(NO_PEER)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             sessions = [S3Session(each, http) for each in servers]
             for session in sessions:
-                await session.ask("PUT", "/bench-s3")
-                await _small(session, {}, 4, "warm")
+                await session.ask("PUT", f"/{BUCKET}")
+                await small(session, {}, 4, "warm")
             for block in range(blocks):
                 for session in sessions if block % 2 else sessions[::-1]:
                     seen = costs.setdefault(session.server.name, {})
                     for at_once in AT_ONCE:
-                        await _small(session, seen, at_once, f"{at_once}-{block}")
+                        await small(session, seen, at_once, f"{at_once}-{block}")
                     await _large(session, seen, block)
             for session in sessions:
                 count = int(os.environ.get("CHELONIA_BENCH_S3_LISTED", "0")) or (2_000 if setup.quick else 100_000)
@@ -141,6 +142,12 @@ async def run(setup: Setup) -> Outcome:
                       f"{figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
     setup.say(f"  load average {load()}")
     return Outcome(results, skipped=skipped)
+
+
+def peer() -> S3Server | None:
+    """The server that CHELONIA_BENCH_S3_PEER names."""
+    told = os.environ.get("CHELONIA_BENCH_S3_PEER", "").split()
+    return S3Server(told[0], *told[1:4], lambda: tuple(map(int, told[4:]))) if told else None
 
 
 def own(running: cluster.Running) -> S3Server:
@@ -164,9 +171,9 @@ def _count(at_once: int) -> int:
     return int(os.environ.get("CHELONIA_BENCH_OBJECTS", "0")) or max(200, 20 * at_once)
 
 
-async def _small(session: S3Session, seen: dict[str, list[Cost]], at_once: int, name: str) -> None:
+async def small(session: S3Session, seen: dict[str, list[Cost]], at_once: int, name: str) -> None:
     """Put, get, head and delete 4 KiB objects one by one; put as many again and delete them in bulk."""
-    keys = [f"/bench-s3/{name}/{n:06d}" for n in range(_count(at_once))]
+    keys = [f"/{BUCKET}/{name}/{n:06d}" for n in range(_count(at_once))]
     data = os.urandom(SIZE)
 
     async def put(key: str) -> None:
@@ -208,18 +215,18 @@ async def _settled(session: S3Session) -> None:
 async def _bulk(session: S3Session, keys: Sequence[str]) -> None:
     for start in range(0, len(keys), 1000):
         doomed = "".join(
-            f"<Object><Key>{key.removeprefix('/bench-s3/')}</Key></Object>" for key in keys[start : start + 1000]
+            f"<Object><Key>{key.removeprefix(f'/{BUCKET}/')}</Key></Object>" for key in keys[start : start + 1000]
         )
         body = f"<Delete><Quiet>true</Quiet>{doomed}</Delete>".encode()
         digest = base64.b64encode(hashlib.md5(body).digest()).decode()
         more = {"content-md5": digest}
-        answer = await session.ask("POST", "/bench-s3", "delete=", body, **more)
+        answer = await session.ask("POST", f"/{BUCKET}", "delete=", body, **more)
         assert b"<Error>" not in answer, answer[:300]
 
 
 async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) -> None:
     """Put and get 64 MiB objects; rates are of MiB."""
-    keys = [f"/bench-s3/large-{block}-{n}" for n in range(LARGE_AT_ONCE)]
+    keys = [f"/{BUCKET}/large-{block}-{n}" for n in range(LARGE_AT_ONCE)]
     data = os.urandom(LARGE)
     total = LARGE * len(keys) // 2**20
 
