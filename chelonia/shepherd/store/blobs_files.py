@@ -108,7 +108,7 @@ class FileBlobs:
     async def probe(self) -> None:
         path = self._root / "probe"
         try:
-            await self.run(lambda: _write_durably(path, b"probe\n"))
+            await self.run(lambda: _write_durably((path, b"probe\n")))
         except CheloniaError as error:
             if error.kind is not Kind.NO_SPACE:
                 raise
@@ -187,7 +187,7 @@ class FileBlobs:
     def put_aside(self, reference: ReferenceId, record: bytes, data: bytes, *, committed: bool) -> None:
         """Put bytes and record durably where what is set aside is. Blocks."""
         place = self.aside(reference)
-        _write_all_durably([(place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record)])
+        _write_durably((place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record))
         _fsync_directory(place.parent)
 
     async def discard(self, reference: ReferenceId) -> bool:
@@ -407,7 +407,7 @@ class FileWriter:
         os.fsync(self._fd)
         final = self._store.replica(self._reference)
         draft = self._store.incoming(self._reference, COMMITTED)
-        _write_durably(draft, record)
+        _write_durably((draft, record))
         try:
             os.replace(draft, _with(final, UNCOMMITTED))
             os.replace(self._store.incoming(self._reference, ".writing"), final)
@@ -447,7 +447,7 @@ def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica])
     ]
     try:
         for start in range(0, len(drafts), DRAFTS_OPEN_MAX):
-            _write_all_durably(drafts[start : start + DRAFTS_OPEN_MAX])
+            _write_durably(*drafts[start : start + DRAFTS_OPEN_MAX])
         for where in writing:
             os.replace(where.record, _with(where.final, UNCOMMITTED))
             os.replace(where.bytes, where.final)
@@ -490,11 +490,7 @@ def _prepare(root: Path) -> None:
     """Make the folders and throw away uploads that a crash interrupted."""
     fresh = not _is_laid_out(root)
     if fresh and (root / store_state.IDENTITY).exists():
-        cause = (
-            f"{_GONE}: mount or put back what was there; if the replicas are lost for good, "
-            "`cheloniad accept-store` says so to the cluster"
-        )
-        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause)
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), f"{_GONE}: {store_state.PUT_BACK}")
     lay_out(root)
     if fresh:
         for folder in (root / "replicas", root, root.parent):
@@ -740,16 +736,7 @@ def _bring_back(source: Path, target: Path) -> StoredReplica | None:
     return StoredReplica(ReferenceId(target.name), facts, target.stat().st_size, committed)
 
 
-def _write_durably(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        blobs_notes.write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write_all_durably(drafts: Sequence[tuple[Path, bytes]]) -> None:
+def _write_durably(*drafts: tuple[Path, bytes]) -> None:
     """Write files; all are written when the first is synced, so that the syncs share their work."""
     opened: list[int] = []
     try:

@@ -113,11 +113,7 @@ class LocalBlobs:
         if self._segments.in_use:
             self._say_segments()
         elif store_state.has_segments(self._root):
-            cause = (
-                f"{_GONE}: mount or put back what was there; if the replicas are lost for good, "
-                "`cheloniad accept-store` says so to the cluster"
-            )
-            raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), cause)
+            raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), f"{_GONE}: {store_state.PUT_BACK}")
 
     def _say_segments(self) -> None:
         """From now on the store is not complete without its segments."""

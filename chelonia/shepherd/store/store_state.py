@@ -22,6 +22,11 @@ IDENTITY: Final = "store.json"
 """The file that says whose store a directory is."""
 WITH_SEGMENTS: Final = 2
 """Its format once some replicas are in segments: software that does not know them is to refuse the store."""
+PUT_BACK: Final = (
+    "mount or put back what was there; if the replicas are lost for good, "
+    "`cheloniad accept-store` says so to the cluster"
+)
+"""What to do about a store that is not there as a whole."""
 
 
 class StateFile:
