@@ -11,7 +11,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from chelonia.core import bounds
 from chelonia.core.names import LogicalName
@@ -77,11 +77,6 @@ def followable(text: str) -> str:
     """As much of a key, or of the beginning of some, as can begin the path of names."""
     parts = text.partition("\0")[0].split("/")
     return "/".join(parts[: bounds.LN_DEPTH_MAX])
-
-
-def quoted_key(key: str) -> str:
-    """A key as a path of a URL has it."""
-    return quote(key)
 
 
 def home_of(bucket: LogicalName, key: str) -> LogicalName | None:

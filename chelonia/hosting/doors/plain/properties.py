@@ -8,7 +8,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Listing, Looked, Set, Want
 from chelonia.core.ports.librarian import TYPE_COLLECTION
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, look
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.web import dav, locks
 
@@ -57,18 +57,16 @@ async def _responses(
     writer = dav.EntryWriter(asked, locks.properties(deep))
     yield dav.HEAD + writer.entry(own, there.attributes, there.user, live).encode()
     above = dav.href_of(path, collection=True)
-    after, more = "", inside and is_collection
-    while more:
-        page = await parts.files.list(exchange.call, Listing(exchange.place, after, want=want))
-        lines = []
-        names = dav.quoted_names([entry.name for entry in page.entries])
-        for entry, name in zip(page.entries, names, strict=False):  # of no entries there is a name
-            known = entry.attributes
-            href = f"{above}{name}/" if known.type == TYPE_COLLECTION else above + name
-            covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
-            lines.append(writer.entry(href, known, entry.user, covering))
-        yield "".join(lines).encode()
-        after, more = page.after, bool(page.after)
+    if inside and is_collection:
+        async for page in list_pages(parts, exchange.call, Listing(exchange.place, want=want)):
+            lines = []
+            names = dav.quoted_names([entry.name for entry in page.entries])
+            for entry, name in zip(page.entries, names, strict=False):  # of no entries there is a name
+                known = entry.attributes
+                href = f"{above}{name}/" if known.type == TYPE_COLLECTION else above + name
+                covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
+                lines.append(writer.entry(href, known, entry.user, covering))
+            yield "".join(lines).encode()
     yield dav.TAIL
 
 

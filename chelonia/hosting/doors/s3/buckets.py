@@ -10,7 +10,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.ports.files import Listing, Make, Remove, Removing, Set, When
 from chelonia.core.ports.librarian import TYPE_COLLECTION
-from chelonia.hosting.doors.plain.parts import apply, apply_all
+from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
 from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, readable_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests
@@ -31,9 +31,8 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and int(limit)):
         raise S3Error("InvalidArgument", "max-buckets is a number from 1")
     out: list[tuple[str, int]] = []
-    after = query.get("continuation-token", "")
-    while True:
-        page = await parts.plain.files.list(call, Listing(parts.root, after, prefix=query.get("prefix", "")))
+    asked = Listing(parts.root, query.get("continuation-token", ""), prefix=query.get("prefix", ""))
+    async for page in list_pages(parts.plain, call, asked):
         for entry in page.entries:
             known = entry.attributes
             # Of what he may not read the caller is told no owner.
@@ -41,9 +40,7 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
                 if len(out) == min(int(limit), BUCKETS_MAX):
                     return xml_answer(answers.buckets(call.dn, out, f"{out[-1][0]}/"))
                 out.append((entry.name, known.created_ns))
-        after = page.after
-        if not after:
-            return xml_answer(answers.buckets(call.dn, out))
+    return xml_answer(answers.buckets(call.dn, out))
 
 
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -109,7 +109,7 @@ async def _decoded(rest: AsyncIterator[bytes], decoder: FormDecoder, first: byte
 
 
 def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpResponse:
-    told = (("ETag", etag), ("Location", f"/{bucket}/{keys.quoted_key(key)}"))
+    told = (("ETag", etag), ("Location", f"/{bucket}/{quote(key)}"))
     onward = fields.get("success_action_redirect", "") or fields.get("redirect", "")
     if urlsplit(onward).scheme in ("http", "https") and onward.isascii() and onward.isprintable():
         query = urlencode({"bucket": bucket, "key": key, "etag": etag})
@@ -117,8 +117,7 @@ def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpRes
         return HttpResponse(303, (("ETag", etag), ("Location", onward)), b"", 0)
     match fields.get("success_action_status", ""):
         case "201":
-            body = xml_answer(answers.posted(bucket, key, etag), 201)
-            return replace(body, headers=(*body.headers, *told))
+            return xml_answer(answers.posted(bucket, key, etag), *told, status=201)
         case "200":
             return HttpResponse(200, told, b"", 0)
         case _:

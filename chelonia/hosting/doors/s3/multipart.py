@@ -78,11 +78,9 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     opened = Open(ask.place, ask.bucket, known.copies, user=user, parents=True)
     done = await apply(parts.plain, ask.exchange.call, opened)
     told = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
-    answer = xml_answer(answers.upload_created(ask.target.bucket, ask.target.key, told))
-    if not scheme.asked:
-        return answer
-    named = ("x-amz-checksum-algorithm", scheme.name.upper()), ("x-amz-checksum-type", scheme.kind)
-    return replace(answer, headers=(*answer.headers, *named))
+    named = (("x-amz-checksum-algorithm", scheme.name.upper()), ("x-amz-checksum-type", scheme.kind))
+    created = answers.upload_created(ask.target.bucket, ask.target.key, told)
+    return xml_answer(created, *(named if scheme.asked else ()))
 
 
 async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -132,8 +130,8 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}")
     _check_md5(await _applied(parts, ask, change), measured)
     told = (scheme.name, checksums.to_base64(checksum)) if scheme.asked else ("", "")
-    answer = xml_answer(answers.copied(measured.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told))
-    return replace(answer, headers=(*answer.headers, *versions.copied_fields(source, there)))
+    copied = answers.copied(measured.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told)
+    return xml_answer(copied, *versions.copied_fields(source, there))
 
 
 async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -161,8 +159,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise _refusal(error, order) from error
         kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0])
     checksum = kept.checksum if kept.etag == etag else ("", "")
-    answer = xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum))
-    return replace(answer, headers=(*answer.headers, *version))
+    return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum), *version)
 
 
 def _guid(done: Done, etag: str) -> Guid:

@@ -75,9 +75,8 @@ async def attributes(parts: S3Parts, ask: Ask) -> HttpResponse:
     checksum = kept.checksum if kept.etag == known.etag else ("", "")
     shown = tuple((length, _checksum_of(checksum[0], sums)) for length, sums in pieces[after : after + limit])
     told = answers.PartSizes(len(pieces), after, limit, shown) if pieces else None
-    answer = xml_answer(answers.attributes(wanted, known.size, known.etag, checksum, told))
-    fields = ("Last-Modified", http_date(known.modified_ns)), *version_fields(ask, there)
-    return HttpResponse(200, (*answer.headers, *fields), answer.body)
+    body = answers.attributes(wanted, known.size, known.etag, checksum, told)
+    return xml_answer(body, ("Last-Modified", http_date(known.modified_ns)), *version_fields(ask, there))
 
 
 def _number(text: str, name: str) -> int:

@@ -313,8 +313,7 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         clone = Clone(place, source.place, user=user, parents=True, when=ANY if ask.final else when)
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
         version = await versions.settled(parts, ask, when, ready_to.there)
-    answer = xml_answer(answers.copied(*_stamp(done, there)))
-    return replace(answer, headers=(*answer.headers, *version, *versions.copied_fields(source, there)))
+    return xml_answer(answers.copied(*_stamp(done, there)), *version, *versions.copied_fields(source, there))
 
 
 async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
@@ -400,8 +399,7 @@ async def _measuring(body: AsyncIterator[bytes], measured: Measured) -> AsyncIte
 async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of an object's tags."""
     ask, there = await found(parts, ask, Want.USER)
-    answer = xml_answer(answers.tags(facts.facts_of(there.user).tags))
-    return replace(answer, headers=(*answer.headers, *versions.version_fields(ask, there)))
+    return xml_answer(answers.tags(facts.facts_of(there.user).tags), *versions.version_fields(ask, there))
 
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:

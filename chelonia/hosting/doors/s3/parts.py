@@ -18,7 +18,7 @@ from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, Pla
 from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good, list_pages
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts, keys, sigv4, versions
 from chelonia.wire.s3.checksums import Measured
@@ -132,9 +132,9 @@ class Ask:
         return replace(self, exchange=replace(self.exchange, place=place))
 
 
-def xml_answer(body: bytes, status: int = 200) -> HttpResponse:
-    """An answer in XML."""
-    return HttpResponse(status, answers.XML, body)
+def xml_answer(body: bytes, *headers: tuple[str, str], status: int = 200) -> HttpResponse:
+    """An answer in XML, with further header fields."""
+    return HttpResponse(status, (*answers.XML, *headers), body)
 
 
 async def seen(
@@ -274,22 +274,19 @@ class KeptVersion:
 async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
     """What a bucket keeps of a key beside what has it, the newest first; `limit`: of how many; 0: of all."""
     place, prefix = ask.bucket.child(versions.COLLECTION), f"{versions.begins(ask.target.key)} "
-    out: list[KeptVersion] = []
-    after, more = "", True
-    while more:
-        asked = Listing(place, after, limit, Want.USER, below=True, prefix=prefix)
-        try:
-            page = await parts.plain.files.list(ask.exchange.call, asked)
-        except CheloniaError as error:
-            if error.kind is Kind.NOT_FOUND:
-                return out
+    asked, out = Listing(place, "", limit, Want.USER, below=True, prefix=prefix), list[KeptVersion]()
+    try:
+        async for page in list_pages(parts.plain, ask.exchange.call, asked):
+            for each in filter(is_kept, page.entries):
+                there = LogicalName(place.start, (*place.parts, *each.name.split("/")))
+                known, (_, order) = each.attributes, versions.named(each.name) or ("", "")
+                is_marker, order = known.type == TYPE_SYMLINK, order[: versions.ORDER]
+                out.append(KeptVersion(there, version_in(each), is_marker, known.guid, order))
+            if limit:
+                break
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_FOUND:
             raise
-        for each in filter(is_kept, page.entries):
-            there = LogicalName(place.start, (*place.parts, *each.name.split("/")))
-            known, (_, order) = each.attributes, versions.named(each.name) or ("", "")
-            is_marker, order = known.type == TYPE_SYMLINK, order[: versions.ORDER]
-            out.append(KeptVersion(there, version_in(each), is_marker, known.guid, order))
-        after, more = page.after, bool(page.after) and not limit
     return out
 
 
