@@ -125,7 +125,7 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
             Level.WARN, f"not known whether all files are whole: {why}", "`chelonia admin heal status` in a moment"
         )
     elif healing.at_rest and healing.stuck:
-        cure = "start or approve Shepherds, or ask for fewer copies: `chelonia admin heal status`"
+        cure = "start or approve Shepherds, or ask for fewer copies: `chelonia admin fsck -v` names the files"
         yield HealthPoint(Level.WARN, f"{healing.stuck} files want more copies than can be made now", cure)
     elif exposed:
         cure = "`chelonia admin heal status --watch`"

@@ -44,7 +44,7 @@ class Said:
 
 
 async def run_admin(
-    made: Bench, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False, **values: str
+    made: Bench, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False, verbose: int = 0, **values: str
 ) -> Said:
     """`chelonia admin <words>`, `values` for options that take one; an error is told as the command tells it."""
     fake = FakeBartender()
@@ -52,7 +52,7 @@ async def run_admin(
     administrator.clock = made.clock  # type: ignore[misc]
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
-    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
+    out = Output(io.StringIO(), io.StringIO(), as_json=as_json, verbose=verbose)
     session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
     flags = {word: ("yes",) for word in words if word.startswith("--")}

@@ -367,9 +367,11 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
     """What healing has still to do about a blob: nothing where nothing is left."""
     states = [state.value for _, state in locations_of(blob)]
     nodes = {location.shepherd for location, _ in locations_of(blob)}
-    wanted = max(facts_of(blob).wanted, 1)
+    facts = facts_of(blob)
+    wanted = max(facts.wanted, 1)
     if states and (states != ["alive"] * wanted or len(nodes) != wanted):
-        yield _finding(blob.id, COPIES, "", f"{states} on {len(nodes)} Shepherds, wanted {wanted}")
+        told = f"{', '.join(states)} on {len(nodes)} Shepherds, wanted {wanted}: {facts.name or 'no name'}"
+        yield _finding(blob.id, COPIES, "", told)
 
 
 # --- contents -------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ async def _mend(session: Session, tally: FsckTally, findings: list[Finding]) -> 
 def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
     out, faults = session.out, tally.faults
     away = [finding for finding in tally.left if finding.rule == UNREACHABLE]
-    for finding in (*faults, *away):
+    for finding in tally.left if out.verbose else (*faults, *away):
         out.say(f"{finding.severity.value}: {finding}" + (" [--repair]" if finding.mendable else ""))
         out.result(**record_facts(finding))
     rows = [("RULE", "SEVERITY", "LEFT", "REPAIRED")]
@@ -128,7 +128,8 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
     sound = "nothing is lost" if away else "clean"
     out.say(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else sound))
     if work:
-        out.say(f"{work} in hand: repair works on them as far as it can (`chelonia admin heal status` says how far)")
+        how_far = "`chelonia admin heal status` says how far, -v names them"
+        out.say(f"{work} in hand: repair works on them as far as it can ({how_far})")
     out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
     if away:
         out.say(f"{len(away)} files cannot be read now, and are not lost: start their Shepherds, or wait for them")

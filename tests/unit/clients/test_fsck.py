@@ -40,6 +40,16 @@ async def test_a_clean_cluster_is_clean(made: Bench, monkeypatch: pytest.MonkeyP
     assert "objects checked: clean" in said
 
 
+async def test_work_in_hand_is_named_to_who_asks_for_more(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await made.file("many", wanted=9)
+    said = (await run(made, monkeypatch, "fsck"))[1]
+    assert "1 in hand" in said
+    assert "/many" not in said
+    more = await run_admin(made, monkeypatch, "fsck", verbose=1)
+    assert more.code == 0
+    assert "alive, alive on 2 Shepherds, wanted 9: /many" in more.stdout
+
+
 async def test_findings_are_told_with_their_cure_and_make_it_fail(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await damage(made, put(ObjectId(ROOT), "entries", "ghost", STRAY))
     code, said = await run(made, monkeypatch, "fsck")
