@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Location, Receipt, ReplicaState
+from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, RequestKey
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian, ReportedReplica
@@ -263,11 +264,18 @@ class ShepherdNode:
             log.info("upload set aside: nobody committed it reference=%s blob=%s", held.reference, held.blob)
 
     async def erase(self, reference: ReferenceId) -> None:
-        """Erase a replica by order, wherever it is."""
+        """Erase a replica by order, wherever it is. Raises: UNAVAILABLE: then it may be here still, and is checked."""
         held = self.index.remove(reference)
         if held is not None and self.journal.may_be_told(reference):
             self.index.miss(reference)
-        await self.ports.blobs.erase(reference)
+        try:
+            await self.ports.blobs.erase(reference)
+        except CheloniaError:
+            if held is not None and reference not in self.index:
+                self.index.put(lifecycle.unproven(held))
+                self.suspect(reference)
+                self.report(reference)
+            raise
         if held is not None:
             if not self.journal.erased(reference, held.blob, self.ports.clock.monotonic_ms()):
                 self.index.told_missing(reference)

@@ -64,6 +64,28 @@ async def test_an_order_with_authority_erases() -> None:
     assert await order(world, UNKNOWN, Position(CLUSTER, 1, 5)) == "deleted"
 
 
+@pytest.mark.expect_log("erasure failed")
+@virtual
+async def test_what_could_not_be_erased_is_here_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup of the metadata that was put back then named bytes that were said to be missing."""
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(1100)
+
+    async def fails(_: ReferenceId) -> bool:
+        raise CheloniaError(Kind.UNAVAILABLE, "disk", "", "a sync failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.blobs, "erase", fails)
+        assert (await order(world, reference, Position(CLUSTER, 1, 5))).startswith("nosuchfile")
+    await world.pass_ms(3000)
+    assert await world.state_of(reference) == "alive"
+    assert "deleted" not in [state for _, state in world.librarian.states()]
+    assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
+    assert (world.blobs.used_bytes(), await world.state_of(reference)) == (0, "none")
+    await world.stop()
+
+
 @pytest.mark.parametrize(
     ("position", "why"),
     [
