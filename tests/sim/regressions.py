@@ -302,5 +302,17 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a version that was about to get its key back had it though a PUT and a removal had crossed, was overwritten "
         "before it went back, and stood above both",
     ),
+    (
+        "versions",
+        9_710_140,
+        "bytes whose erasure failed were taken for gone: a backup of the metadata that was put back and named them was "
+        "told that they are deleted",
+    ),
+    (
+        "copies",
+        9_710_132,
+        "heartbeats of a start that was over had waited for the metadata, and claimed for a lease that its store takes "
+        "the place of another, which a later start had taken by then",
+    ),
 )
 """(scenario, seed, what it found)."""

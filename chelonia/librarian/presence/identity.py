@@ -173,6 +173,9 @@ class Voices:
         self._troubles: dict[ServiceId, str] = {}
 
     def record(self, shepherd: ServiceId, recorded: Recorded) -> None:
+        """Note what is on record; who has claimed another's place does not yet claim that of this one."""
+        if recorded.store != self.recorded(shepherd).store:
+            self._claims.pop(shepherd, None)
         self._recorded[shepherd] = recorded
 
     def recorded(self, shepherd: ServiceId) -> Recorded:

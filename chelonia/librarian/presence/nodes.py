@@ -209,9 +209,9 @@ class NodeTable:
 
     async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
         """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
-        now = self._world.clock.monotonic_ms()
         if beat.replaces:  # said once, until it is taken: older metadata may have been put back since we read
             await self._read_stores(call.strongly(), beat.shepherd)
+        now = self._world.clock.monotonic_ms()  # what has waited for the metadata was said before others were taken
         judged = self._voices.judge(beat, now)
         if judged.refused == REFUSED_STORE and await self._store_of(call, beat.shepherd, beat.store) == beat.store:
             judged = self._voices.judge(beat, now)

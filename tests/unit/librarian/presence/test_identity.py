@@ -8,6 +8,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
+from chelonia.core.metadata import Needed
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
@@ -89,6 +90,38 @@ def test_another_store_is_shown_until_the_shepherd_begins_anew(cured: Heartbeat)
     assert voices.refused(beat(6, "new"), again, now), "who is still there is told again"
     voices.taken(cured, Ms(now + 1))
     assert voices.trouble(A, Ms(now + 1)) == again.cause
+
+
+def test_who_has_claimed_the_place_of_one_store_claims_that_of_the_next_anew() -> None:
+    """Beats of a start that was over, which had waited, said for a lease that they take the place of what is recorded:
+    another Librarian had recorded a later start in between."""
+    voices, late = Voices(LEASE_MS), beat(40, "two", replaces=True)
+    voices.record(A, Recorded("one", 50))
+    assert [voices.judge(late, Ms(now)).record for now in (0, LEASE_MS)] == [False, True]
+    voices.record(A, Recorded("three", 60))
+    said = [voices.judge(late, Ms(LEASE_MS + now)).record for now in (1, LEASE_MS, LEASE_MS + 1)]
+    assert said == [False, False, True]
+
+
+async def test_what_has_waited_for_the_metadata_is_no_word_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench() as b:
+        lease_ms, one = b.settings.lease_ms, b.ahash.get
+        assert await heard_after(b, "one", 50, 2 * lease_ms) == ""
+        slow, waiting = asyncio.Event(), list[bool]()
+
+        async def waits(*args: object) -> object:
+            if (Needed("node"),) in args:
+                waiting.append(True)
+                await slow.wait()
+            return await one(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(b.ahash, "get", waits)
+        beats = [heard_after(b, "two", 40, lease_ms // 2, replaces=True) for _ in range(4)]
+        saying = asyncio.gather(*beats)
+        while len(waiting) < len(beats):
+            await asyncio.sleep(0)
+        slow.set()
+        assert await saying == [REFUSED_TWIN] * 4
 
 
 def test_trouble_is_news_when_it_begins_and_when_it_ends() -> None:
