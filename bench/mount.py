@@ -6,7 +6,8 @@ production. `sshfs` (OpenSSH, a server of its own on loopback) keeps one copy, d
 threads of this process work on both: their CPU is the client's, that of mount, transport and servers is the servers'.
 Cold is after the mount was begun anew; the page cache of the servers' disk is warm for both.
 
-CHELONIA_BENCH_MOUNT: how many small files a block (150 by default); the stream has a MiB for ten of them.
+CHELONIA_BENCH_MOUNT: how many small files a block (150 by default); CHELONIA_BENCH_MOUNT_MIB: MiB of the stream, by
+default one for ten of them. Appends, each synced, go to a file of 1 MiB and to the stream.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from chelonia_clients.client import new_call
 SIZE = 4096
 MIB = 1 << 20
 AT_ONCE = 16
-BLOCKS_MAX = 5
+BLOCKS_MAX, APPENDS = 5, 50
 MOUNTED_S = 30.0
 Costs = dict[str, list[Cost]]
 """By what was done."""
@@ -173,7 +174,7 @@ def _count() -> int:
 
 
 def _mib() -> int:
-    return max(8, _count() // 10)
+    return int(os.environ.get("CHELONIA_BENCH_MOUNT_MIB", "0")) or max(8, _count() // 10)
 
 
 def _untarred(top: Path, count: int) -> int:
@@ -226,6 +227,9 @@ def _stream(side: Side, path: Path, mib: int, measured: Callable[[str, Callable[
     with path.open("rb", buffering=0) as file, ThreadPoolExecutor(AT_ONCE) as pool:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         measured("random reads, 16", lambda: len(list(pool.map(lambda at: os.pread(file.fileno(), SIZE, at), places))))
+    _written(small := path.with_name("small"), piece)
+    measured("append, to 1 MiB", lambda: _each([small] * APPENDS, lambda each: _written(each, piece[:SIZE], mode="ab")))
+    measured("append, large", lambda: _each([path] * APPENDS, lambda each: _written(each, piece[:SIZE], mode="ab")))
     path.unlink()
 
 
@@ -235,8 +239,8 @@ def _each(paths: Sequence[Path], act: Callable[[Path], Any]) -> int:
     return len(paths)
 
 
-def _written(path: Path, data: bytes, times: int = 1) -> int:
-    with path.open("xb", buffering=0) as file:
+def _written(path: Path, data: bytes, times: int = 1, mode: str = "xb") -> int:
+    with path.open(mode, buffering=0) as file:
         for _ in range(times):
             file.write(data)
         os.fsync(file.fileno())

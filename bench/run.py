@@ -37,6 +37,7 @@ import s3
 import small_files
 import stream
 import tail
+import trees
 import uvloop
 import width
 from experiment import Outcome, Setup
@@ -62,6 +63,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "restart": restart.run,
     "small_files": small_files.run,
     "objects": objects.run,
+    "trees": trees.run,
     "s3": s3.run,
     "cumulus": cumulus.run,
     "root": root_reads.run,

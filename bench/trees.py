@@ -1,0 +1,124 @@
+"""A tree of small files by `chelonia put -r`, `get -r` and `rm -r`, beside `rclone` at a peer's S3 door.
+
+Each transfer is a whole process, as a user starts it; sixteen files at a time for `rclone`. CHELONIA_BENCH_S3_PEER: as
+in `s3`; `rclone` is the one on PATH. Without both only this cluster is measured, and that is said.
+CHELONIA_BENCH_TREE: how many files of 4 KiB (by default 10 000).
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cluster
+import s3
+from cluster import Running
+from experiment import Outcome, Setup
+from intervals import Check, check
+from machine import Cost, cpu_s, medians
+from stream import timed
+
+SIZE, IN_ONE = 4096, 100
+BLOCKS_MAX = 3
+BAR = 2.0
+
+
+async def run(setup: Setup) -> Outcome:
+    """Move trees up, down and away, in turn."""
+    count = int(os.environ.get("CHELONIA_BENCH_TREE", "0")) or (500 if setup.quick else 10_000)
+    tree, peer = _made(setup.scratch / "tree", count), s3.peer()
+    if shutil.which("rclone") is None:
+        peer = None
+    costs: dict[str, dict[str, list[Cost]]] = {}
+    async with cluster.dev(setup.scratch, 3, steady=True) as running:
+        for block in range(1 if setup.quick else BLOCKS_MAX):
+            movers = [("chelonia", _own(running, f"/tree{block}"))]
+            if peer is not None:
+                movers.append((peer.name, _rclone(peer, f"tree-{os.getpid()}-{block}")))
+            for name, move in movers[:: -1 if block % 2 else 1]:
+                seen = costs.setdefault(name, {})
+                for what in ("up", "down", "removed"):
+                    fetched = setup.scratch / f"fetched-{name}"
+                    seen.setdefault(what, []).append(_timed(move, what, tree, fetched, count))
+                    if what == "down":
+                        assert not _differing(tree, fetched), "what was downloaded is not what was uploaded"
+                        shutil.rmtree(fetched)
+    return _outcome(setup, count, costs, [] if peer is not None else ["trees: NOT COMPARED: no peer, or no rclone"])
+
+
+Mover = tuple[Callable[[str, Path, Path], list[str]], Callable[[], tuple[int, ...]]]
+"""The command for a step, from and to local directories, and the processes that serve it."""
+
+
+def _made(top: Path, count: int) -> Path:
+    for number in range(count):
+        directory = top / f"{number // IN_ONE:04d}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{number:06d}").write_bytes(os.urandom(SIZE))
+    return top
+
+
+def _own(running: Running, ln: str) -> Mover:
+    command = [str(Path(sys.executable).with_name("chelonia")), "--cluster", str(running.description)]
+
+    def words(what: str, tree: Path, fetched: Path) -> list[str]:
+        steps = {
+            "up": ["put", "-r", str(tree), ln],
+            "down": ["get", "-r", ln, str(fetched)],
+            "removed": ["rm", "-r", ln],
+        }
+        return [*command, *steps[what]]
+
+    return words, running.pids
+
+
+def _rclone(peer: s3.S3Server, bucket: str) -> Mover:
+    told = {"TYPE": "s3", "PROVIDER": "Other", "ENDPOINT": peer.url, "ACCESS_KEY_ID": peer.key}
+    told["SECRET_ACCESS_KEY"] = peer.secret
+    # this version fails on a bundle of CAs in its environment, and the peer is named by whoever runs this
+    settings = ["env", "-u", "AWS_CA_BUNDLE", *(f"RCLONE_CONFIG_PEER_{key}={value}" for key, value in told.items())]
+    command = [*settings, "rclone", "--no-check-certificate", "--transfers", "16", "--checkers", "16"]
+
+    def words(what: str, tree: Path, fetched: Path) -> list[str]:
+        there = f"peer:{bucket}"
+        steps = {"up": ["copy", str(tree), there], "down": ["copy", there, str(fetched)], "removed": ["purge", there]}
+        return [*command, *steps[what]]
+
+    return words, peer.pids
+
+
+def _timed(move: Mover, what: str, tree: Path, fetched: Path, count: int) -> Cost:
+    words, pids = move
+    os.sync()
+    before = cpu_s(pids())
+    wall_s, client_s = timed(words(what, tree, fetched))
+    return Cost(count, wall_s, cpu_s(pids()) - before, client_s)
+
+
+def _differing(one: Path, other: Path) -> list[str]:
+    found = filecmp.dircmp(one, other)
+    below = [name for each in found.common_dirs for name in _differing(one / each, other / each)]
+    _, wrong, failed = filecmp.cmpfiles(one, other, found.common_files, shallow=False)
+    return [*found.left_only, *found.right_only, *wrong, *failed, *below]
+
+
+def _outcome(setup: Setup, count: int, costs: dict[str, dict[str, list[Cost]]], skipped: list[str]) -> Outcome:
+    results: dict[str, Any] = {"files": count}
+    for name, told in costs.items():
+        results[name] = {what: medians(seen) for what, seen in told.items()}
+        for what, figures in results[name].items():
+            setup.say(f"  {name:10} {what:8} {figures['per_s']:8.0f} files/s, CPU s per 1000: "
+                      f"servers {figures['server_cpu']:.2f}, client {figures['client_cpu']:.2f}")  # fmt: skip
+    checks: list[Check] = []
+    for name in costs.keys() - {"chelonia"}:
+        for what in ("up", "down"):
+            ratio = [
+                own.per_s / other.per_s for own, other in zip(costs["chelonia"][what], costs[name][what], strict=True)
+            ]
+            checks.append(check(f"tree {what} / rclone at the peer, rate", "at least", BAR, ratio))
+    return Outcome(results, checks, skipped=skipped)
