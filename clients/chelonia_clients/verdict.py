@@ -21,6 +21,8 @@ FREE_WARN: Final = 0.15
 """Share of free space at which one should act."""
 FREE_BAD: Final = 0.05
 """Share of free space at which one has to."""
+FEW: Final = 2
+"""Below so many Shepherds that are alive no upload is answered, as Bartenders are configured unless told otherwise."""
 KNOWN_MS: Final = 3_600_000
 """Nodes that run for less tell nothing of how fast space fills."""
 _IN: Final = re.compile(r'^chelonia_data_bytes_total\{direction="in"\} ([0-9.e+]+)$', re.MULTILINE)
@@ -176,6 +178,12 @@ def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
             yield HealthPoint(Level.WARN, f"{node.shepherd} is offline", "docs/operate/when-a-shepherd-dies.md")
         elif node.trouble:
             yield HealthPoint(Level.WARN, f"{node.shepherd}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
+    alive = sum(node.state == "alive" for node in seen.nodes)
+    if alive < FEW:
+        there = "no Shepherd is alive: nothing can be stored"
+        if alive:
+            there = "one Shepherd is alive: uploads wait for a second, unless the Bartenders' `durable_copies` is 1"
+        yield HealthPoint(Level.WARN, there, "start a Shepherd, or `cheloniad join` on a further host")
     if seen.waiting:
         cure = "`chelonia admin service list`, then `approve`"
         yield HealthPoint(Level.WARN, f"{len(seen.waiting)} services wait to be approved", cure)

@@ -120,7 +120,8 @@ def test_admin_status_tells_the_position(
     [status] = json.loads(chelonia("admin", "status", "--json").out)["results"]
     assert status["position"] == {"cluster": "c", "generation": 1, "sequence": 60}
     assert chelonia("admin", "status").lines == [
-        "OK: all files are whole, all services are there",
+        "WARNING: no Shepherd is alive: nothing can be stored",
+        "  WARN  no Shepherd is alive: nothing can be stored: start a Shepherd, or `cheloniad join` on a further host",
         "",
         "A-Hash             none is known here",
         "repair is led by   https://l/Librarian",

@@ -18,7 +18,8 @@ from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE
 
 HEALTH = HealthSummary("https://l/Librarian", True, Position("c", 1, 2), 0, 0, 0, 0)
 NODE = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s1"), "alive", Ms(0), free_bytes=80, total_bytes=100)
-WELL = Seen(HEALTH, WHOLE, (NODE,))
+OTHER = NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s2"), "alive", Ms(0))
+WELL = Seen(HEALTH, WHOLE, (NODE, OTHER))
 FAILS = JobView("librarian", "sweep", FAILING, "", "", 0, None, True)
 AWAY = CheloniaError(Kind.NETWORK, cause="connection refused")
 
@@ -45,6 +46,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, healing=replace(WHOLE, exposed=(Exposed(4, 1),), stuck=1)), "WARN",
          "1 files want more copies than can be made now", "start or approve"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
+        (replace(WELL, nodes=(NODE,)), "WARN", "one Shepherd is alive: uploads wait", "cheloniad join"),
+        (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "no Shepherd is alive", "start a Shepherd"),
         (replace(WELL, nodes=(replace(NODE, free_bytes=10),)), "WARN", "10 % of the space is free", "add a Shepherd"),
         (replace(WELL, nodes=(replace(NODE, free_bytes=1),)), "BAD", "1 % of the space is free", "add a Shepherd"),
         (replace(WELL, healing=replace(WHOLE, leader="", is_leader=False)), "WARN",
