@@ -130,9 +130,8 @@ class Shepherds:
                 break
             await self._clock.sleep(LOOK_MS)
         if len(chosen) < at_least:
-            cause = (
-                f"{len(chosen)} Shepherds can take it now, {at_least} are needed; start or approve more, or free space"
-            )
+            able = f"{len(chosen)} of {at_least} Shepherds that are needed can take it now"
+            cause = f"{able}; start or approve more, or free space" + ", or ask for one copy" * (len(chosen) == 1)
             raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
         return tuple(sorted(chosen, key=lambda node: self.is_silent(node.shepherd)))
 

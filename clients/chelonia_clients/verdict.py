@@ -22,7 +22,7 @@ FREE_WARN: Final = 0.15
 FREE_BAD: Final = 0.05
 """Share of free space at which one has to."""
 FEW: Final = 2
-"""Below so many Shepherds that are alive no upload is answered, as Bartenders are configured unless told otherwise."""
+"""With fewer Shepherds alive, Bartenders refuse uploads of several copies unless they are told otherwise."""
 KNOWN_MS: Final = 3_600_000
 """Nodes that run for less tell nothing of how fast space fills."""
 _IN: Final = re.compile(r'^chelonia_data_bytes_total\{direction="in"\} ([0-9.e+]+)$', re.MULTILINE)
@@ -182,7 +182,7 @@ def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
     if alive < FEW:
         there = "no Shepherd is alive: nothing can be stored"
         if alive:
-            there = "one Shepherd is alive: uploads wait for a second, unless the Bartenders' `durable_copies` is 1"
+            there = "one Shepherd is alive: uploads that want more copies are refused (`durable_copies`)"
         yield HealthPoint(Level.WARN, there, "start a Shepherd, or `cheloniad join` on a further host")
     if seen.waiting:
         cure = "`chelonia admin service list`, then `approve`"

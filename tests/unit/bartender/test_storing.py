@@ -93,6 +93,16 @@ async def test_shepherds_that_are_not_heard_of_yet_are_waited_for_a_little(stage
     assert isinstance(await writing, Done)
 
 
+@scene
+async def test_who_finds_one_shepherd_hears_what_it_could_take(stage: Stage) -> None:
+    await stage.add_shepherds("s1")
+    failed = await write(stage, 3)
+    assert isinstance(failed, Failure)
+    assert failed.cause.startswith("1 of 2 Shepherds that are needed can take it now; ")
+    assert failed.cause.endswith(", or ask for one copy")
+    assert isinstance(await write(stage, 1), Done)
+
+
 @pytest.mark.parametrize(("away_ms", "is_waited_for"), [(AWAY_MS - 2 * UNHEARD_MS, True), (AWAY_MS, False)])
 @scene
 async def test_only_shepherds_that_went_lately_are_waited_for(
