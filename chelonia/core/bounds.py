@@ -162,6 +162,9 @@ CONNECTIONS_PER_DN_MAX: Final = 256
 """Of one user: the pool of one client; jobs on many hosts that run under one DN take turns beyond it."""
 HANDSHAKES_PER_ADDRESS_MAX: Final = 1000
 """Connections of one address whose handshakes have not ended: so many jobs of a site behind it may begin at once."""
+UNASKED_BYTES: Final = 32 * 1024
+"""Read of a connection in one step of the event loop until a door has asked for a long body: with 256 KiB a step under
+attack took 2 ms, and every user's call waited for it (docs/performance.md)."""
 REFUSED_PIECE_BYTES: Final = 64 * 1024
 """Read at once of a body that was refused, so that its sender gets to see the refusal."""
 REFUSED_PAUSE_MS: Final = 2

@@ -506,7 +506,7 @@ class _Acceptor(web.Server):
 
     def protocol(self) -> Buffered:
         """What the event loop speaks to on a new connection."""
-        return Buffered(self(), self._buffer)
+        return Buffered(self(), self._buffer, bounds.UNASKED_BYTES)
 
     def __call__(self) -> RequestHandler:
         """A handler for a new connection."""
@@ -605,10 +605,13 @@ async def _body(raw: web.BaseRequest, limits: HttpLimits, clock: Clock) -> Async
     if "100-continue" in raw.headers.get("Expect", "").lower() and raw.version >= (1, 1):
         await raw.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         raw.writer.output_size = 0
-    window_start, window_bytes = clock.monotonic_ms(), 0
+    window_start, window_bytes, taken = clock.monotonic_ms(), 0, 0
     while chunk := await _next_chunk(raw, limits):
         yield chunk
         window_bytes += len(chunk)
+        taken += len(chunk)
+        if taken > bounds.SOAP_SMALL_BYTES and raw.transport is not None:
+            _widen(raw.transport)
         elapsed = clock.monotonic_ms() - window_start
         if elapsed >= limits.body_idle_ms:
             if window_bytes * 1000 < limits.body_rate_bytes_per_s_min * elapsed:
@@ -616,6 +619,13 @@ async def _body(raw: web.BaseRequest, limits: HttpLimits, clock: Clock) -> Async
                     Kind.TIMEOUT, cause=f"the body came at less than {limits.body_rate_bytes_per_s_min} B/s"
                 )
             window_start, window_bytes = clock.monotonic_ms(), 0
+
+
+def _widen(transport: asyncio.BaseTransport) -> None:
+    """A door asks for more of a body than a stranger's message has: it comes in large steps from now on."""
+    reading = transport.get_protocol()
+    if isinstance(reading, Buffered):
+        reading.widen()
 
 
 async def _next_chunk(raw: web.BaseRequest, limits: HttpLimits) -> bytes:

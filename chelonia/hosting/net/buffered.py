@@ -16,15 +16,31 @@ class Buffered(asyncio.BufferedProtocol):
 
     TLS is read into such a buffer for 0.55 CPU seconds per GiB; for protocols that are given bytes uvloop needs 1.5
     (docs/performance-history.md). Filling and emptying it is one step of the event loop, so all connections share one.
+    `first_bytes`: most that a step takes until `widen`.
     """
 
-    def __init__(self, handler: asyncio.Protocol, buffer: bytearray) -> None:
+    def __init__(self, handler: asyncio.Protocol, buffer: bytearray, first_bytes: int = SLICE_BYTES) -> None:
         self._handler = handler
-        self._view = memoryview(buffer)
+        self._whole = memoryview(buffer)
+        self._view = self._whole[:first_bytes]
+        self._transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As the handler."""
+        self._transport = transport
+        self._take_at_once(self._view)
         self._handler.connection_made(transport)
+
+    def widen(self) -> None:
+        """Take as much in a step as the buffer has room for."""
+        if len(self._view) < len(self._whole):
+            self._take_at_once(self._whole)
+
+    def _take_at_once(self, view: memoryview) -> None:
+        self._view, transport = view, self._transport
+        if transport is not None and transport.get_extra_info("ssl_object") is not None:
+            # else TLS takes in twice 256 KiB in a step, whatever is decrypted of it
+            transport.set_read_buffer_limits(len(view))  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As the handler."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -155,25 +155,62 @@ async def refuse(request: HttpRequest) -> HttpResponse:
     raise CheloniaError(Kind.DENIED, cause="not you")
 
 
-async def test_a_refused_body_is_read_in_pieces_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the next turn an hour away, what is not read of 16 MB stays with its sender, who has the answer."""
-    monkeypatch.setattr(bounds, "REFUSED_PAUSE_MS", 3_600_000)
-    come = 0
+def steps_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes the event loop takes in a step, of whatever comes from now on."""
+    steps: list[int] = []
 
     class Counting(Buffered):
         def buffer_updated(self, nbytes: int) -> None:
-            nonlocal come
-            come += nbytes
+            steps.append(nbytes)
             super().buffer_updated(nbytes)
 
     monkeypatch.setattr(http_server, "Buffered", Counting)
+    return steps
+
+
+@pytest.mark.parametrize("door", [refuse, bounded])
+def test_what_no_door_has_asked_for_is_read_in_small_steps(
+    door: Callable[[HttpRequest], Awaitable[HttpResponse]], grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One refuses at once, the other after 1000 bytes: both with 8 MB on their way."""
+    steps = steps_of(monkeypatch)
+    assert sent_over_tls(grid, door, pieces(80)) in (403, 413)
+    assert 0 < max(steps) <= bounds.UNASKED_BYTES
+
+
+def test_a_body_that_a_door_takes_is_read_in_large_steps(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = steps_of(monkeypatch)
+    assert sent_over_tls(grid, echo, pieces(80)) == 200
+    assert max(steps) > bounds.UNASKED_BYTES
+
+
+def sent_over_tls(
+    grid: Grid, door: Callable[[HttpRequest], Awaitable[HttpResponse]], body: AsyncIterator[bytes]
+) -> int:
+    """The status of a body of 8 MB that is sent to a door by who has no certificate, on the loop of production."""
+
+    async def scenario() -> int:
+        async with (
+            secure(door, grid.server(), ClientCertificate.OPTIONAL) as server,
+            client_of(grid.client(None)) as client,
+        ):
+            return (await client.request(Sending("PUT", url(server), body=body, length=8_000_000))).status
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(scenario())
+
+
+async def test_a_refused_body_is_read_in_pieces_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the next turn an hour away, what is not read of 16 MB stays with its sender, who has the answer."""
+    monkeypatch.setattr(bounds, "REFUSED_PAUSE_MS", 3_600_000)
+    steps = steps_of(monkeypatch)
     async with plain(refuse, HttpLimits(linger_ms=3_600_000)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 16000000\r\n\r\n" + bytes(16_000_000))
         assert b" 403 " in await reader.readuntil(b"\r\n")
         (connection,) = server._acceptor.connections  # type: ignore[union-attr]
         await poll_async(lambda: connection._reading_paused)
-        assert come < 2_000_000
+        assert sum(steps) < 2_000_000
         writer.transport.abort()
 
 
