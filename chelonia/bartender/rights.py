@@ -53,7 +53,6 @@ class FoundEntry(msgspec.Struct, frozen=True):
 
     @property
     def guid(self) -> Guid:
-        """Identity of the entry."""
         return Guid(self.object.id)
 
     @property
@@ -63,7 +62,6 @@ class FoundEntry(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """DN of the owner."""
         return self.object.value("entry", "owner")
 
     def section(self, name: str) -> Mapping[str, str]:

@@ -26,7 +26,6 @@ class Strain:
         return self._late_ms
 
     async def run(self) -> None:
-        """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + SAMPLE_S

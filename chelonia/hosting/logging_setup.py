@@ -159,7 +159,6 @@ class JsonLines(logging.Formatter):
         self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record."""
         line = {
             "time": _instant(record),
             "level": record.levelname,

@@ -87,7 +87,6 @@ class _ReadCounter(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """As the library's counter."""
         name, text, labels = self._family
         family = CounterMetricFamily(name, text, labels=labels)
         for values, count in sorted(self._read().items()):

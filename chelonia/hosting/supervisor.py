@@ -53,7 +53,6 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._process is not None and self._process.returncode is None
 
     async def run(self) -> None:

@@ -228,7 +228,6 @@ class Healer:
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep healing until cancelled."""
         try:
             await self.jobs.run()
         finally:

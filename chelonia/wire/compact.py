@@ -79,7 +79,6 @@ class WireError(msgspec.Struct, array_like=True, frozen=True):
         return cls(error.kind.value, error.op, error.subject, error.cause)
 
     def error(self) -> CheloniaError:
-        """The error that was told."""
         return CheloniaError(kind_from_wire(self.kind), self.op, self.subject, self.cause)
 
 

@@ -38,7 +38,6 @@ class Arguments:
     flags: dict[str, tuple[str, ...]]
 
     def has(self, name: str) -> bool:
-        """Whether the option was given."""
         return name in self.flags
 
     def value(self, name: str, default: str = "") -> str:

@@ -29,7 +29,6 @@ class _Limited:
         self._clock = clock
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.close()
 
     async def request(self, sending: Sending) -> Received:

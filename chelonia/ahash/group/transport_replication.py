@@ -149,7 +149,6 @@ class ReplicationLinks:
         return None if link is None else link.round_trip_ms
 
     async def close(self) -> None:
-        """Close everything."""
         tasks = [task for _, task in self._diallers.values()]
         tasks += self._watching
         self._diallers.clear()
@@ -339,7 +338,6 @@ class _Link(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
         if not self._ending and (self._in or exc is not None):
             where = " within a message" if self._in else ""
             self._links.complain(f"{self._name()} was cut off{where}: {exc or 'it closed'}", logging.INFO)

@@ -454,7 +454,6 @@ class Finding(msgspec.Struct, frozen=True):
     mendable: bool = False
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.object}: {self.text}"
 
 

@@ -71,7 +71,6 @@ class ConnectionTable:
         self._idle: tuple[dict[Hashable, None], ...] = ({}, {}, {})
 
     def __len__(self) -> int:
-        """Connections that are open."""
         return len(self._owner_of)
 
     def came(self, connection: Hashable, owner: str, rank: Rank) -> ConnectionDecision:

@@ -128,12 +128,10 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
         return self._listening.port
 
     @property
     def connections(self) -> int:
-        """Open connections."""
         return len(self._acceptor.connections) + len(self.compact_connections) if self._acceptor else 0
 
     async def start(self) -> None:

@@ -25,7 +25,6 @@ class JobsDoor:
         self._look = look
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
         if request.method != "GET":
             return text_answer(405, "jobs are listed: GET\n", (("Allow", "GET"),))
         try:

@@ -58,7 +58,6 @@ class Routes:
         self._metrics = metrics
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
         first = request.path.strip("/").partition("/")[0].lower()
         door = self._doors.get(first)
         if door is not None:

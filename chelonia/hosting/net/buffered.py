@@ -26,7 +26,6 @@ class Buffered(asyncio.BufferedProtocol):
         self._transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As the handler."""
         self._transport = transport
         self._take_at_once(self._view)
         self._handler.connection_made(transport)
@@ -43,19 +42,15 @@ class Buffered(asyncio.BufferedProtocol):
             transport.set_read_buffer_limits(len(view))  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As the handler."""
         self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """As the handler."""
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """As the handler."""
         self._handler.resume_writing()
 
     def eof_received(self) -> bool | None:
-        """As the handler."""
         return self._handler.eof_received()
 
     def get_buffer(self, sizehint: int) -> memoryview:

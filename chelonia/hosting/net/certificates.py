@@ -154,7 +154,6 @@ class CertificateAuthority:
 
     @property
     def certificate(self) -> x509.Certificate:
-        """The CA's own certificate."""
         return self.issued.certificate
 
     @property

@@ -186,12 +186,10 @@ class Connection(asyncio.Protocol):
         return bool(self._waiting)
 
     def close(self) -> None:
-        """End it."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -56,7 +56,6 @@ class PassedOver(msgspec.Struct, frozen=True):
     reason: str
 
     def __str__(self) -> str:
-        """One line for people."""
         return f"{self.path} ({self.origin}): {self.reason}"
 
 

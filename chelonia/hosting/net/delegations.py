@@ -100,7 +100,6 @@ class Delegations:
         return held.until_ms
 
     def drop(self, peer: Peer) -> None:
-        """Forget it."""
         self._held.pop(_who(peer), None)
 
     def credential(self, peer: Peer, left_ms: int) -> bytes:

@@ -178,7 +178,6 @@ class IdentityCache:
         self._voms_noted: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """Number of identities remembered."""
         return len(self._known)
 
     def identify(self, tls: TlsObject | None) -> Identity:

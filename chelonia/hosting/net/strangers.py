@@ -51,7 +51,6 @@ class Strangers:
         self._client = self._beyond = HttpClient(tls, limits, _Public(allowed))
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.close()
 
     @asynccontextmanager

@@ -207,7 +207,6 @@ class Knock:
         self._socket.sendall(b"\n")
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
     def _line(self) -> bytes:

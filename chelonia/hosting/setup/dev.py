@@ -137,7 +137,6 @@ class DevNode:
 
     @property
     def cert(self) -> Path:
-        """Its certificate."""
         return self.certs / f"{self.name}-cert.pem"
 
     @property
@@ -146,7 +145,6 @@ class DevNode:
 
     @property
     def dn(self) -> Dn:
-        """The subject of its certificate."""
         return dn_of(self.cert, self.key)
 
     def url(self, service: str) -> str:

@@ -146,7 +146,6 @@ class _TakenBody:
         self.waits = self.whole = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body."""
         while (chunk := await self._next()) is not None:
             self.size += len(chunk)
             yield chunk

@@ -240,7 +240,6 @@ class FileAim:
         return BegunUpload(start.turl, start.put, start.cause)
 
     async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
-        """Give the bytes their name."""
         metadata = (*self._wish.metadata, *_mtime(self._wish.mtime_s))
         request = (CommitPutRequest("0", begun.put, tuple(words), metadata),)
         done = await self._client.settled(lambda call: self._client.bartender.commit_put(call, request))

@@ -145,7 +145,6 @@ class Records:
         return found
 
     async def one(self, call: Call, object_id: ObjectId, needed: Filter = ()) -> StoredObject:
-        """Read one object."""
         return (await self.get(call, (object_id,), needed))[0]
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:

@@ -125,7 +125,6 @@ class NodeTable:
         return tuple(dict.fromkeys(approved))
 
     async def approve(self, call: Call, record: ServiceRecord) -> None:
-        """Approve or withdraw an identity."""
         _check_identity(record)
 
         async def build() -> PlannedTransact:

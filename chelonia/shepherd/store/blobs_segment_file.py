@@ -42,7 +42,6 @@ class SegmentFile:
         self._changes = self._safe = 0
 
     def __del__(self) -> None:
-        """Close it."""
         if self.fd >= 0:
             os.close(self.fd)
 

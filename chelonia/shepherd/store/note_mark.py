@@ -26,7 +26,6 @@ class ToldReport:
     number: int = 0
 
     def __str__(self) -> str:
-        """For the log."""
         return f"report {self.number} of boot {self.boot}"
 
 

@@ -68,7 +68,6 @@ class Service:
 
     @property
     def type_name(self) -> str:
-        """The original's service type."""
         return f"org.nordugrid.storage.{self.name}"
 
 

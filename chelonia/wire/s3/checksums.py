@@ -138,7 +138,6 @@ class Measured:
         self.size = 0
 
     def update(self, data: bytes) -> None:
-        """Take bytes of the body."""
         self.size += len(data)
         for each in self._hashes.values():
             each.update(data)

@@ -62,7 +62,6 @@ class CommitCounter:
             os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Release the file."""
         if self._file >= 0:
             self._map.close()
             os.close(self._file)
@@ -106,7 +105,6 @@ class ReplicaNotes:
         self._known.sync()
 
     def close(self) -> None:
-        """Release the files."""
         for counter in (self.acked, self._known, self._promised):
             counter.close()
 

@@ -53,7 +53,6 @@ class PlainDoor:
         self._metrics = metrics
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
         started, kind = time.perf_counter(), ""
         try:
             return await self._answer(request)

@@ -79,7 +79,6 @@ class S3Door:
         self._metrics = metrics
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
         started, kind, operation = time.perf_counter(), "", OTHER
         ids = (("x-amz-request-id", request.request_id), ("x-amz-id-2", request.request_id))
         try:
