@@ -21,7 +21,7 @@ from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply_all
 from chelonia.hosting.doors.s3 import versions as versioning
-from chelonia.hosting.doors.s3.objects import GONE, removals
+from chelonia.hosting.doors.s3.objects import GONE, removals, removed
 from chelonia.hosting.doors.s3.parts import (
     Ask,
     S3Parts,
@@ -39,6 +39,7 @@ from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, apart, facts, keys, pages, requests, versions
 from chelonia.wire.s3.answers import Asked, Item, KeyRemoved
 from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.web.conditions import quoted
 
 KEYS_MAX: Final = 1000
 """Keys and prefixes of one page."""
@@ -291,8 +292,9 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
     doomed, quiet = requests.deletion(body)
     await check_bucket(parts, ask)
-    if await versioning.state_of(parts, ask) or any(each.version not in ("", versions.NULL) for each in doomed):
-        outcomes = [await _version_deleted(parts, ask, each) for each in doomed]
+    state = await versioning.state_of(parts, ask)
+    if state or any(each.version not in ("", versions.NULL) or each.etag for each in doomed):
+        outcomes = [await _one_deleted(parts, ask, state, each) for each in doomed]
         return xml_answer(answers.deleted(outcomes, quiet=quiet))
     names, some = list(dict.fromkeys(each.key for each in doomed)), DELETED_AT_ONCE
     calls = [_deleted(parts, ask, names[start : start + some]) for start in range(0, len(names), some)]
@@ -302,14 +304,14 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     )
 
 
-async def _version_deleted(parts: S3Parts, ask: Ask, doomed: requests.BulkDeletion) -> KeyRemoved:
-    """What became of a key or a version, one of many, in a bucket that keeps versions."""
+async def _one_deleted(parts: S3Parts, ask: Ask, state: str, doomed: requests.BulkDeletion) -> KeyRemoved:
+    """What became of one of many, where the bucket keeps versions or a version or an etag is named."""
+    match = doomed.etag and (doomed.etag if doomed.etag == "*" else quoted(doomed.etag))
     asked = replace(ask, target=replace(ask.target, key=doomed.key))
     try:
         keys.check_key(doomed.key)
-        if doomed.version:
-            return await versioning.version_removed(parts, asked, doomed.version)
-        return await versioning.removed(parts, asked)
+        done = await removed(parts, asked, state, doomed.version, match)
+        return replace(done, version=done.version or doomed.version)
     except CheloniaError as error:
         return KeyRemoved(doomed.key, doomed.version, error)
 

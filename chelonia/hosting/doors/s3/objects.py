@@ -56,6 +56,7 @@ from chelonia.hosting.net.http_messages import HttpResponse, Whole, nothing, rea
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
+from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.checksums import Measured, kind_of
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import Facts
@@ -244,16 +245,25 @@ async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaErro
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of an object; one that is not there is gone already."""
-    version, versioning = ask.query.get("versionId", ""), await versions.state_of(parts, ask)
+    state = await versions.state_of(parts, ask)
+    done = await removed(parts, ask, state, ask.query.get("versionId", ""), ask.header("If-Match"))
+    return HttpResponse(204, versions.told(done))
+
+
+async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match: str) -> KeyRemoved:
+    """Take a key away, or one of its versions; `versioning`: the bucket's state; `match`: the key only from what has
+    this etag, as `If-Match` gives it. Raises: NoSuchBucket; with `match` NoSuchKey, PRECONDITION."""
+    when = when_of({"If-Match": match})
     if version and (versioning or version != wire_versions.NULL):
-        return HttpResponse(204, versions.told(await versions.version_removed(parts, ask, version)))
+        return await versions.version_removed(parts, ask, version)
     if versioning:
-        asked = when_of({"If-Match": ask.header("If-Match")})
-        return HttpResponse(204, versions.told(await versions.removed(parts, ask, asked)))
+        return await versions.removed(parts, ask, when)
     changes = removals(ask.bucket, ask.target.key)
-    if ask.header("If-Match"):
+    if match:
         ask, there = await seen(parts, ask)
-        when = await conditions(parts, ask, there)
+        if there is None:
+            raise no_key(ask.target.key)
+        when.require(ask.exchange.place, there.attributes)
         changes = tuple(replace(change, when=when) for change in changes if change.place == ask.place)
     answers = await apply_all(parts.plain, ask.exchange.call, changes)
     for answer in answers:
@@ -261,7 +271,7 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise answer.error(ask.operation)
     if all(isinstance(answer, Failure) for answer in answers):
         await check_bucket(parts, ask)
-    return HttpResponse(204)
+    return KeyRemoved(ask.target.key)
 
 
 def removals(bucket: LogicalName, key: str) -> tuple[Remove, ...]:

@@ -544,6 +544,23 @@ def test_many_are_removed_by_one_call(kept: Door) -> None:
     assert kept.history() == [("k", first, "*"), ("new", marker, "marker*")]
 
 
+@pytest.mark.parametrize("versions", [False, True], ids=["plain", "versions"])
+def test_many_are_removed_only_as_their_etags_say(
+    door: Door, request: pytest.FixtureRequest, *, versions: bool
+) -> None:
+    bucket = request.getfixturevalue("kept") if versions else door
+    keys = {"right": b"1", "wrong": b"2", "any": b"3", "plain": b"4"}
+    etags = {key: bucket.ask("PUT", f"/lab/{key}", data).headers["ETag"] for key, data in keys.items()}
+    asked = {"right": etags["right"], "wrong": etags["right"], "any": "*", "plain": "", "none": etags["right"]}
+    doomed = "".join(
+        f"<Object><Key>{key}</Key>{f'<ETag>{etag}</ETag>' if etag else ''}</Object>" for key, etag in asked.items()
+    )
+    told = bucket.ask("POST", "/lab?delete", f"<Delete><Quiet>true</Quiet>{doomed}</Delete>")
+    assert dict(zip(told.texts("Key"), told.texts("Code"), strict=True))["wrong"] == "PreconditionFailed"
+    assert set(told.texts("Key")) <= {"wrong", "none"}
+    assert {key for key in keys if bucket.ask("HEAD", f"/lab/{key}").status == 200} == {"wrong"}
+
+
 def test_an_upload_in_parts_becomes_a_version(kept: Door) -> None:
     first = kept.put("k", b"one")
     upload = kept.opened("k")
