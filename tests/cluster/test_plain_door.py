@@ -52,8 +52,15 @@ def test_curl_puts_and_gets_and_lists(cluster: Cluster, place: str, tmp_path: Pa
     assert curl(cluster, f"{place}/").stdout == b"file\n"
     assert b" 204 " in curl(cluster, "-i", "-X", "DELETE", f"{place}/file").stdout
     (guid,) = re.findall(r'name="guid" value="([^"]+)"', curl(cluster, f"{place}/?trash").stdout.decode())
-    back = curl(cluster, "-i", "-d", f"guid={guid}&name=file", f"{place}/?trash")
+    form = f"guid={guid}&name=file"
+    assert b" 403 " in curl(cluster, "-i", "-d", form, f"{place}/?trash").stdout, "what another site would send"
+    ours = ("-i", "-H", f"Origin: {place.rpartition('/')[0]}")
+    back = curl(cluster, *ours, "-d", form, f"{place}/?trash")
     assert b"303" in back.stdout.splitlines()[0], back
+    added = curl(cluster, *ours, "-F", f"file=@{source};filename=by form", f"{place}/")
+    assert b" 303 " in added.stdout, added
+    assert curl(cluster, f"{place}/by%20form").stdout == DATA
+    assert b" 204 " in curl(cluster, "-i", "-X", "DELETE", f"{place}/by%20form").stdout
     assert curl(cluster, f"{place}/file").stdout == DATA
 
 
