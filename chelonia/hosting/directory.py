@@ -16,9 +16,9 @@ STUBS_MAX: Final = 4096
 class ShepherdDirectory:
     """`core.ports.shepherd.Directory` of one process. A Shepherd's service id is its URL."""
 
-    def __init__(self, link: Link, read_ms: int = 10_000) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._patience = RetryLimits(retry_ms=0, read_ms=read_ms)
+        self._patience = RetryLimits(retry_ms=0, read_ms=10_000)
         self._local: dict[ServiceId, Shepherd] = {}
         self._remote: OrderedDict[ServiceId, Shepherd] = OrderedDict()
 

@@ -444,9 +444,9 @@ def remote_files(link: Link, urls: Sequence[str], patience: RetryLimits | None =
     return cast("Files", remote(link, "files", urls, patience or RetryLimits()))
 
 
-def remote_keys(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AccessKeys:
+def remote_keys(link: Link, urls: Sequence[str]) -> AccessKeys:
     """The port `AccessKeys` of a Bartender elsewhere."""
-    return cast("AccessKeys", remote(link, "access_keys", urls, patience or RetryLimits()))
+    return cast("AccessKeys", remote(link, "access_keys", urls, RetryLimits()))
 
 
 def remote_bartender(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Bartender:

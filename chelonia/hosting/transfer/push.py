@@ -19,9 +19,8 @@ from chelonia.wire.web.ranges import content_range
 class HttpTransfers:
     """`core.ports.shepherd.Transfers` over the pooled client; users' SDKs upload with it too."""
 
-    def __init__(self, client: HttpClient, read_idle_ms: int = 0) -> None:
+    def __init__(self, client: HttpClient) -> None:
         self._client = client
-        self._read_idle_ms = read_idle_ms
 
     async def push(
         self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
@@ -37,7 +36,7 @@ class HttpTransfers:
                 raise CheloniaError(Kind.BAD_REQUEST, "PUT", cause="a resumed upload must say how long it is")
             total = offset + length
             headers["Content-Range"] = content_range(ByteRange(offset, length), total) if length else f"bytes */{total}"
-        sending = Sending("PUT", turl, headers, body, length, COPY_MS if patient else self._read_idle_ms)
+        sending = Sending("PUT", turl, headers, body, length, COPY_MS if patient else 0)
         answer = await self._client.request(sending)
         if answer.status == 308:
             return Uploaded(False, _offset(answer))
