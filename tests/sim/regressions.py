@@ -314,5 +314,15 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "heartbeats of a start that was over had waited for the metadata, and claimed for a lease that its store takes "
         "the place of another, which a later start had taken by then",
     ),
+    (
+        "versions",
+        9_710_162,
+        "a late message that was to give a version its key gave it what had exchanged its place with that",
+    ),
+    (
+        "objects",
+        9_711_186,
+        "a listing told a delete marker that was taken back, as another had the key, and made anew with another id",
+    ),
 )
 """(scenario, seed, what it found)."""

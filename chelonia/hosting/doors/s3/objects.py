@@ -167,8 +167,8 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     if measured.checksum:
         kept = structs.replace(kept, checksum=(measured.checksum, measured.told), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
-    await applied(parts, ask, replace(write, when=ANY if ask.final else when))
-    version = await versions.settled(parts, ask, when, known.there)
+    done = await applied(parts, ask, replace(write, when=ANY if ask.final else when))
+    version = await versions.settled(parts, versions.stored_as(ask, done), when, known.there)
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind, *version), b"", 0)
@@ -322,7 +322,7 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         user = facts.stored(structs.replace(kept, version=ask.version))
         clone = Clone(place, source.place, user=user, parents=True, when=ANY if ask.final else when)
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
-        version = await versions.settled(parts, ask, when, ready_to.there)
+        version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.there)
     return xml_answer(answers.copied(*_stamp(done, there)), *version, *versions.copied_fields(source, there))
 
 

@@ -15,6 +15,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
     Attributes,
+    Done,
     Failure,
     Look,
     Looked,
@@ -74,6 +75,11 @@ async def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") 
     order = await _order(parts, ask, there, tag)
     version = order if ask.versioning == ENABLED else ""
     return replace(ask.at(place_of(ask, order)), final=ask.place, version=version)
+
+
+def stored_as(ask: Ask, done: Done) -> Ask:
+    """The request, about the very file that was stored: its place may be another's when a message is late."""
+    return replace(ask, guid=done.attributes.guid) if done.attributes is not None else ask
 
 
 async def settled(parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | None = None) -> Headers:
@@ -186,11 +192,13 @@ async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
 
 async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
     """Take the key away from what has it, and note that: a delete marker is what the key has from then on."""
+    told = ""
     for left in range(TRIES, -1, -1):
         here, there = await seen_to_change(parts, ask)
         when.require(here.place, there.attributes if there else None)
         order = await _order(parts, here, there)
-        marker = order if here.versioning == ENABLED else NULL
+        told = told or order  # listings may have told it though it was taken back
+        marker = told if here.versioning == ENABLED else NULL
         mark = Make(place_of(ask, order), TYPE_SYMLINK, target=marker, parents=True)
         await apply(parts.plain, ask.exchange.call, mark)
         try:

@@ -10,6 +10,7 @@ from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey
 from chelonia.core.ports.files import (
     Change,
     Clone,
@@ -122,6 +123,35 @@ def test_what_a_listing_tells_while_puts_cross_stays_and_pages_end_behind_it(kep
     assert paged == newest_first
     kept.ask("DELETE", "/lab/k")
     assert [version for _, version, _ in kept.history()][1:] == newest_first
+
+
+def test_a_marker_that_was_taken_back_and_made_anew_keeps_its_id(kept: Door, meanwhile: Meanwhile) -> None:
+    kept.put("k", b"one")
+    told = meanwhile(Move, ("GET", "/lab?versions"), ("PUT", "/lab/k", "two"))
+    marker = kept.ask("DELETE", "/lab/k").version
+    assert marker in told[0].texts("VersionId")
+    assert [version for _, version, _ in kept.history()][:2] == [marker, told[1].version]
+
+
+def test_a_message_that_is_late_gives_no_other_version_the_key(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was to move had exchanged its place with what had the key, which came back instead."""
+    kept.put("k", b"one")
+    kept.ask("DELETE", "/lab/k")
+    apply, late = kept.files.apply, list[tuple[Call, tuple[Change, ...]]]()
+
+    async def crossed(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Move) and not late:
+            late.append((call.keyed(RequestKey("late")), changes))
+            await kept._ask("PUT", "/lab/k", b"two", JOE, {})
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", crossed)
+    assert kept.ask("PUT", "/lab/k", b"three").status == 200
+    kept.ask("DELETE", "/lab/k")
+    before = kept.history()
+    (answer,) = asyncio.run(apply(*late[0]))
+    assert isinstance(answer, Failure)
+    assert kept.history() == before
 
 
 def test_a_put_whose_version_an_erasure_has_given_the_key_is_done(kept: Door, meanwhile: Meanwhile) -> None:
