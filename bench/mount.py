@@ -31,9 +31,9 @@ from experiment import Outcome, Setup
 from machine import Cost, NoPeer, medians, meter
 from scp import Sshd, sshd
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Look, Looked, Want
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads
 from chelonia.hosting.transfer.front import HttpBytes

@@ -16,9 +16,8 @@ from chelonia.bartender.rights import FoundEntry, Judge, is_visible
 from chelonia.core import bounds
 from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, StoredObject
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.metadata import Sections, Triple
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, Triple
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, check_policy_rule
 
 IGNORED = frozenset({("entry", "type"), ("entry", "owner"), ("timestamps", "created")})

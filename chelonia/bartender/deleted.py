@@ -14,9 +14,10 @@ from chelonia.core import bounds, status
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Guid
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
-from chelonia.core.ports.librarian import TYPE_COLLECTION, Trashed, Undelete
+from chelonia.core.ports.librarian import Trashed, Undelete
 from chelonia.core.rights.policy import Action
 
 

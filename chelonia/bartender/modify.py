@@ -16,11 +16,11 @@ from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, versi
 from chelonia.core import bounds, status
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.metadata import Needed, Triple
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import ModifyRequest, Outcome
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, SetWanted
 from chelonia.core.ports.librarian import ModifyEntry as Change
+from chelonia.core.ports.librarian import SetWanted
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
 _READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))

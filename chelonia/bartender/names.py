@@ -16,20 +16,10 @@ from chelonia.core import bounds, status
 from chelonia.core.caller import Role
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.metadata import Sections
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Sections  # fmt: skip
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest, Outcome
-from chelonia.core.ports.librarian import (
-    TYPE_COLLECTION,
-    TYPE_FILE,
-    TYPE_MOUNTPOINT,
-    Delete,
-    MakeEntry,
-    MoveEntry,
-    Traversal,
-    Unlink,
-    Unmake,
-)  # fmt: skip
+from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
 from chelonia.core.rights.policy import Action
 
 

@@ -23,16 +23,18 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.metadata import Filter, Needed, StoredObject
-from chelonia.core.names import LogicalName
-from chelonia.core.ports.librarian import (
+from chelonia.core.metadata import (
     TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_MOUNTPOINT,
     TYPE_SPECIAL,
     TYPE_SYMLINK,
-    Traversal,
+    Filter,
+    Needed,
+    StoredObject,
 )
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.librarian import Traversal
 from chelonia.core.rights.policy import Action, Decision, decide
 from chelonia.core.rights.scopes import narrowed_to
 

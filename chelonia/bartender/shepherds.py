@@ -19,19 +19,11 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_OFFLINE, Demand, shared
-from chelonia.core.cluster.replicas import Location, ReplicaFacts
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Librarian, NodeView
-from chelonia.core.ports.shepherd import (
-    PROTOCOL_HTTP,
-    Directory,
-    GetRequest,
-    Purpose,
-    PutRequest,
-    Shepherd,
-    TurlOutcome,
-)
+from chelonia.core.ports.shepherd import Directory, GetRequest, Purpose, PutRequest, Shepherd, TurlOutcome
 from chelonia.core.timing.clock import Clock, Ids, ended_within, within
 from chelonia.core.timing.racing import Race, many
 from chelonia.core.values import replace

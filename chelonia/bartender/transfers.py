@@ -11,26 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import (
-    FileFacts,
-    accepted,
-    checked_facts,
-    file_facts,
-    merged,
-    new_policies,
-)
+from chelonia.bartender.client_metadata import FileFacts, accepted, checked_facts, file_facts, merged, new_policies
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.bartender.shepherds import UploadPlan
 from chelonia.core import bounds, status
 from chelonia.core.cluster.placement import Demand
-from chelonia.core.cluster.replicas import Location, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId, parse_guid
-from chelonia.core.metadata import Needed, Sections, StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, Sections, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
@@ -42,8 +35,8 @@ from chelonia.core.ports.bartender import (
     StartPutRequest,
     TransferOutcome,
 )
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry, Traversal
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose
+from chelonia.core.ports.librarian import MakeEntry, Traversal
+from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 from chelonia.wire import receipts

@@ -13,6 +13,18 @@ import msgspec
 
 from chelonia.core.ids import ObjectId
 
+TYPE_FILE = "file"
+TYPE_COLLECTION = "collection"
+TYPE_MOUNTPOINT = "mountpoint"
+TYPE_SYMLINK = "symlink"
+"""A name for another name: `node/target` is the text that the reader of it follows; nothing here does."""
+TYPE_SPECIAL = "special"
+"""A device, pipe or socket of a mount: `posix/mode` and `posix/device` say which."""
+TYPE_PENDING = "pending"
+"""`entry/type` of an upload that is not complete: seen by nobody."""
+TYPE_TRASHED = "trashed"
+"""`entry/type` of a deleted file that is kept for a while: seen by nobody, unless asked for in the trash."""
+
 Sections = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}`."""
 

@@ -19,11 +19,11 @@ from chelonia.core.cluster.drills import DrillStatus
 from chelonia.core.cluster.healing import ForgetPage, HealingWord, HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, ServiceId
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.operations.librarian import LIBRARIAN
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import (
     NOBODY,
-    TYPE_COLLECTION,
     Finding,
     HealthSummary,
     Heartbeat,

@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId
-from chelonia.core.ports.shepherd import ByteRange, Damaged, ScrubOrder, ScrubPage
+from chelonia.core.ports.shepherd import Damaged, ScrubOrder, ScrubPage
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait
 from chelonia.core.values import replace
 from chelonia.shepherd.node import CURSOR, ShepherdNode

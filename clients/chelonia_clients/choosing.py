@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import translate
 from typing import Final
+
+import msgspec
 
 _MAGIC: Final = frozenset("*?[")
 
@@ -49,8 +50,7 @@ def below_fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
     return pattern[0] == "**" or (name_fits(path[0], pattern[0]) and below_fits(path[1:], pattern[1:]))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """What of a tree is meant: all but what fits an `exclude`; with `include`, of files only those that fit one.
 
     What is left out is left alone: it is neither moved nor removed. A collection that is left out takes all below it

@@ -15,9 +15,10 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO, cast
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -163,8 +164,7 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
         return await upload.run(note, {}, begun.note)
 
 
-@dataclass(frozen=True, slots=True)
-class _FilesAnswer:
+class _FilesAnswer(msgspec.Struct, frozen=True):
     """One answer of the port `Files` in the form that repeats on passing trouble."""
 
     kind: str

@@ -6,7 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError
 
@@ -16,8 +17,7 @@ AHEAD = 8
 """Results kept waiting for their turn, for each file moved at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransferResult:
+class TransferResult(msgspec.Struct, frozen=True):
     """What became of one name.
 
     Args:

@@ -14,10 +14,11 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -40,8 +41,7 @@ SMALL_AT_ONCE: Final = 8
 """Small files at a time for each larger one: they share their calls (`call_batches`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeOptions:
+class TreeOptions(msgspec.Struct, frozen=True):
     """How to move files.
 
     Args:
@@ -249,8 +249,7 @@ async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Director
         return {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
+class _Tree(msgspec.Struct, frozen=True):
     """What all transfers of a tree have in common. `large`: places for files that are not small."""
 
     client: Client

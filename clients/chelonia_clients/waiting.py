@@ -8,8 +8,9 @@ while and fails again is told of again. An answer that just does not come is tro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from chelonia.core.timing.clock import Clock
 from chelonia_clients.watch import SILENCE_MS
@@ -24,8 +25,7 @@ def keep_quiet(target: str, reason: str) -> None:
     """The `Trouble` of programs that want no notes."""
 
 
-@dataclass(slots=True)
-class _Spell:
+class _Spell(msgspec.Struct):
     since_ms: int
     last_ms: int
     told: bool = False

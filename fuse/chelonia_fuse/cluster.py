@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.names import LogicalName
@@ -43,7 +43,6 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.file_reader import FileReader

@@ -17,12 +17,12 @@ from functools import partial
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Guid
+from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.files import LEAVE, Attributes, Looked, Set, Setting, Want, When
-from chelonia.core.ports.librarian import TYPE_FILE
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster, Saving, new_etag

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia.core.names import LogicalName, check_name
 from chelonia.core.ports.files import (
     Attributes,
@@ -33,7 +34,6 @@ from chelonia.core.ports.files import (
     Want,
     When,
 )
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache, CachedCopy

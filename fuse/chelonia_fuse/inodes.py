@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from chelonia.core.ids import Guid
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia_fuse.names import NOTHING, KnownNames, Told
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import pyfuse3.asyncio
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_MOUNTPOINT, TYPE_SYMLINK
 from chelonia.core.ports.files import Named, Over, Setting
-from chelonia.core.ports.librarian import TYPE_MOUNTPOINT, TYPE_SYMLINK
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.filesystem import FileSystem, Handle, Owner

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Arrived, Placed
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files

@@ -12,10 +12,10 @@ import time
 from functools import partial
 from typing import Final
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Looked, Want
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.copies import Cache, CachedCopy, Fetch
 from chelonia_fuse.errors import AGAIN

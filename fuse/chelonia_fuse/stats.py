@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia.core.ports.files import UNSET, Attributes
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia_fuse.inodes import UNWRITTEN_NS, Inode
 from chelonia_fuse.options import Options
 

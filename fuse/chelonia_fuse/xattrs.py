@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Looked, Set, Want
-from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.inodes import ROOT, Inode
 

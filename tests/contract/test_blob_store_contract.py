@@ -11,9 +11,10 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
-from chelonia.core.ports.shepherd import MARK, BlobStore, ByteRange, Notes, SmallReplica
+from chelonia.core.ports.shepherd import MARK, BlobStore, Notes, SmallReplica
 from chelonia.shepherd.store import blobs_files
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_files import FileBlobs

@@ -6,7 +6,7 @@ import asyncio
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.ports.files import (
@@ -29,16 +29,7 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
-from chelonia.core.ports.shepherd import ByteRange
-from tests.support.files_worlds import (
-    Play,
-    World,
-    applied,
-    at,
-    done,
-    there,
-    write,
-)
+from tests.support.files_worlds import Play, World, applied, at, done, there, write
 from tests.unit.bartender.stage import EVE, JOE
 
 S = 1_000_000_000

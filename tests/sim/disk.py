@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.cluster.replicas import ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.ahash import Position
-from chelonia.core.ports.shepherd import NO_NOTES, ByteRange, Notes, Scanned, ShepherdState, SmallReplica, StoredReplica
+from chelonia.core.ports.shepherd import NO_NOTES, Notes, Scanned, ShepherdState, SmallReplica, StoredReplica
 from chelonia.core.values import replace
 from tests.sim.process import check_alive
 from tests.support.memory_blobs import MemoryBlobs, MemoryState

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 from multidict import CIMultiDict
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import Arrived, Placed
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import parts as plain_parts
 from chelonia.hosting.doors.plain.parts import DoorParts

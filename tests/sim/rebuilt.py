@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId, blob_object
-from chelonia.core.metadata import StoredObject
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, RebuildStatus
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, StoredObject
+from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.ports.bartender import CommitPutRequest, GetFileRequest, StartPutRequest
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.wire import receipts
 from tests.sim.front_ends import BytesFrom
 from tests.sim.scenario import CALM

@@ -21,11 +21,12 @@ from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Receipt, ReplicaState
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Report, ServiceRecord
-from chelonia.core.ports.shepherd import ByteRange, StoreIdentity, Turl, Upload, Uploaded
+from chelonia.core.ports.shepherd import StoreIdentity, Turl, Upload, Uploaded
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.presence import reports
@@ -49,9 +50,8 @@ from tests.support.turls import parse_turl
 T = TypeVar("T")
 
 USER = Call(dn=Dn("/O=Sim/CN=user"))
-ADMIN_DN = Dn("/O=Sim/CN=admin")
+ADMIN_DN, CORE_DN = Dn("/O=Sim/CN=admin"), Dn("/O=Sim/CN=core")
 ADMIN = Call(dn=ADMIN_DN, roles=(Role.ADMINISTRATOR,))
-CORE_DN = Dn("/O=Sim/CN=core")
 
 BODY_IDLE_MS = 10_000
 """A body whose sender is silent for so long has lost its connection."""

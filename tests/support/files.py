@@ -20,7 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.extents import Extent, check_extents, laid
+from chelonia.core.contents.extents import ByteRange, Extent, check_extents, laid
 from chelonia.core.contents.parts import (
     PartPage,
     PartsUpload,
@@ -33,6 +33,7 @@ from chelonia.core.contents.parts import (
 from chelonia.core.contents.parts import UploadedPart as Told
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, BlobId, ContentId, Dn, Guid, Ms
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
 from chelonia.core.ports.files import (
     ANY,
@@ -70,8 +71,6 @@ from chelonia.core.ports.files import (
     Want,
     Write,
 )
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.rights.policy import Action, decide
 from chelonia.core.rights.scopes import Scope, Share, Shared

@@ -12,18 +12,10 @@ from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import BeginPut, CommitFile, SpliceFile
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.limits import LimitCounts
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, StoredObject
 from chelonia.core.names import entry_name, parse_ln
 from chelonia.core.ports.ahash import AHash
-from chelonia.core.ports.librarian import (
-    TYPE_COLLECTION,
-    Heartbeat,
-    MakeEntry,
-    Report,
-    ReportAnswer,
-    ReportedReplica,
-    ServiceRecord,
-)
+from chelonia.core.ports.librarian import Heartbeat, MakeEntry, Report, ReportAnswer, ReportedReplica, ServiceRecord
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity

@@ -12,13 +12,13 @@ from typing import Any
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
 from chelonia.core.ports.shepherd import (
     MARK,
     NO_NOTES,
     PREFIX_CHARS,
-    ByteRange,
     Notes,
     Scanned,
     ShepherdState,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.uploads import Committed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
@@ -24,16 +25,7 @@ from chelonia.core.ports.librarian import (
     Report,
     ReportAnswer,
 )
-from chelonia.core.ports.shepherd import (
-    ByteRange,
-    Purpose,
-    PutRequest,
-    StoreIdentity,
-    Turl,
-    TurlOutcome,
-    Upload,
-    Uploaded,
-)
+from chelonia.core.ports.shepherd import Purpose, PutRequest, StoreIdentity, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService

@@ -26,21 +26,21 @@ from chelonia.core.contents.attributes import attributes_of, is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, RequestKey
-from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Triple, from_triples
-from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
-from chelonia.core.ports.librarian import (
+from chelonia.core.metadata import (
     TYPE_COLLECTION,
     TYPE_MOUNTPOINT,
     TYPE_SPECIAL,
     TYPE_SYMLINK,
-    ChangeEntry,
-    Delete,
-    MakeEntry,
-    Traversal,
-    Unlink,
-    Unmake,
+    Filter,
+    Needed,
+    Sections,
+    StoredObject,
+    Triple,
+    from_triples,
 )
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
+from chelonia.core.ports.librarian import ChangeEntry, Delete, MakeEntry, Traversal, Unlink, Unmake
 from chelonia.core.ports.librarian import MoveEntry as MoveOrder
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 

@@ -17,10 +17,10 @@ from chelonia.core.caller import Role
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
+from chelonia.core.metadata import TYPE_COLLECTION, Filter, Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Set, When
-from chelonia.core.ports.librarian import TYPE_COLLECTION, Traversal
+from chelonia.core.ports.librarian import Traversal
 from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new, from_text, to_text
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace

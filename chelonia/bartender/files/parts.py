@@ -18,10 +18,9 @@ from chelonia.core.contents.parts import PartPage, UploadPage
 from chelonia.core.contents.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.metadata import from_triples
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 

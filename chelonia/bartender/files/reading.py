@@ -26,15 +26,14 @@ from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.contents.below import Below, Leaf
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.contents.summaries import MARK_LOCKS, MARK_USER
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ObjectId
-from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.metadata import TYPE_FILE, Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName, entry_name
 from chelonia.core.ports.files import Listed, Listing, Look, Looked, Named, Want
-from chelonia.core.ports.librarian import TYPE_FILE, Traversal
-from chelonia.core.ports.shepherd import ByteRange
+from chelonia.core.ports.librarian import Traversal
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace

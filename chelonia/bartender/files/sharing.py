@@ -16,8 +16,8 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, Judge, existing, parent_of_new
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Ms, RequestKey
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.access_keys import LINK_PREFIX, AccessKey, SealedKey
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import CHANGING, READING, Scope, Share, Shared
 from chelonia.wire.shares import ShareToken, issue

@@ -22,10 +22,9 @@ from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expe
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.metadata import Sections, from_triples
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace

@@ -15,6 +15,9 @@ import msgspec
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 
+PROTOCOL_HTTP = "http"
+"""The protocol name of every TURL we hand out, as in the original also for https."""
+
 
 class ReplicaState(enum.Enum):
     """State of one replica; the values are the original's strings."""

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core.ids import Dn, Guid
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_FILE, TYPE_MOUNTPOINT, StoredObject
 from chelonia.core.ports.files import UNSET, Attributes
-from chelonia.core.ports.librarian import TYPE_FILE, TYPE_MOUNTPOINT
 
 NS_PER_S: Final = 1_000_000_000
 

@@ -17,6 +17,13 @@ from chelonia.core.ids import BlobId
 from chelonia.core.values import replace
 
 
+class ByteRange(msgspec.Struct, frozen=True):
+    """`length` bytes from `offset`."""
+
+    offset: int
+    length: int
+
+
 class Extent(msgspec.Struct, frozen=True, order=True):
     """The bytes [`at`, `at` + `length`) of a file are the bytes [`skip`, `skip` + `length`) of a blob."""
 

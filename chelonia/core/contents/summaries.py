@@ -17,9 +17,8 @@ from typing import Final
 
 from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.ids import Dn, Guid
-from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.metadata import TYPE_FILE, Filter, Needed, StoredObject
 from chelonia.core.ports.files import Attributes
-from chelonia.core.ports.librarian import TYPE_FILE
 
 SECTION: Final = "summaries"
 NAMES_MAX: Final = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ports.files import Arrived, Placed
-from chelonia.core.ports.shepherd import ByteRange
 
 PATIENT: Final = 2
 """The `start` of what cannot be sent again: nobody is given up for a short silence."""

@@ -20,12 +20,11 @@ import msgspec
 from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import QuotaUse, narrowest
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.contents.parts import PartPage, UploadId, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.scopes import Share, Shared
 

@@ -38,23 +38,11 @@ from chelonia.core.contents.uploads import (
     SpliceFile,
 )
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
-from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
+from chelonia.core.metadata import TYPE_FILE, Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import SealedKey
 
 NOBODY = ServiceId("")
-
-TYPE_FILE = "file"
-TYPE_COLLECTION = "collection"
-TYPE_MOUNTPOINT = "mountpoint"
-TYPE_SYMLINK = "symlink"
-"""A name for another name: `node/target` is the text that the reader of it follows; nothing here does."""
-TYPE_SPECIAL = "special"
-"""A device, pipe or socket of a mount: `posix/mode` and `posix/device` say which."""
-TYPE_PENDING = "pending"
-"""`entry/type` of an upload that is not complete: seen by nobody."""
-TYPE_TRASHED = "trashed"
-"""`entry/type` of a deleted file that is kept for a while: seen by nobody, unless asked for in the trash."""
 
 
 # --- the original's operations -------------------------------------------------------------------------------------

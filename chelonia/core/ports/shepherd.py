@@ -17,10 +17,8 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import ShepherdDrill
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-
-PROTOCOL_HTTP = "http"
-"""The protocol name of every TURL we hand out, as in the original also for https."""
 
 
 class Purpose(enum.Enum):
@@ -373,13 +371,6 @@ class Uploaded(msgspec.Struct, frozen=True):
     receipts: tuple[Receipt, ...] = ()
     guid: str = ""
     checksums: Checksums = Checksums()
-
-
-class ByteRange(msgspec.Struct, frozen=True):
-    """`length` bytes from `offset`."""
-
-    offset: int
-    length: int
 
 
 class Download(msgspec.Struct, frozen=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
+
+import msgspec
 
 from chelonia.core.ids import Ms
 
@@ -25,8 +26,7 @@ class Pace:
         self._free_ms = max(now, self._free_ms) + much * 1000 / (self.per_s_max or 1)
 
 
-@dataclass(slots=True)
-class Backoff:
+class Backoff(msgspec.Struct):
     """Pauses after failures in a row: `first_ms`, then double the last one, at most `max_ms`."""
 
     first_ms: int

@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from email.utils import formatdate
 from typing import Final
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import ByteRange, Download, ShepherdData, Turl, Upload, Uploaded
+from chelonia.core.ports.shepherd import Download, ShepherdData, Turl, Upload, Uploaded
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics

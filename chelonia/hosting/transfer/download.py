@@ -19,29 +19,31 @@ import os
 import stat
 import zlib
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
-from chelonia.core.ports.librarian import TYPE_FILE
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP, ByteRange
 from chelonia.hosting.net.http_client import target_of
 from chelonia.hosting.transfer.call_batches import CallBatches
-from chelonia.hosting.transfer.file_reader import FileReader
-from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.part_file import KEPT_BYTES, PartFile
 from chelonia.hosting.transfer.requester import Progress, Requester
 
+if TYPE_CHECKING:
+    from chelonia.hosting.transfer.file_reader import FileReader
 
-@dataclass(frozen=True, slots=True)
-class Downloaded:
+
+class Downloaded(msgspec.Struct, frozen=True):
     """What was fetched: size in bytes, and the checksum that was verified. `had`: bytes an earlier try had left."""
 
     ln: str
@@ -51,8 +53,7 @@ class Downloaded:
     had: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
+class _Facts(msgspec.Struct, frozen=True):
     """What a file's bytes are to be. `size` -1, and checksums "", where not known; `etag`: names the bytes of several
     blobs."""
 
@@ -62,8 +63,7 @@ class _Facts:
     etag: str = ""
 
 
-@dataclass(slots=True)
-class _ContentChoice:
+class _ContentChoice(msgspec.Struct):
     """One reading of a file of several blobs, as it was looked at; `turls` is empty once it was begun."""
 
     reader: FileReader
@@ -72,8 +72,7 @@ class _ContentChoice:
     given: str = ""
 
 
-@dataclass(slots=True)
-class _SmallChoice:
+class _SmallChoice(msgspec.Struct):
     """Bytes that came with the look; `turls` is empty once they were taken."""
 
     data: bytes
@@ -319,6 +318,9 @@ class _Search:
         return facts, ReplicaChoice(list(dict.fromkeys(there.sources)), patience_ms)
 
     async def _content(self, files: Files) -> tuple[_Facts, _Choice]:
+        from chelonia.hosting.transfer.file_reader import FileReader  # not above: few files are of several blobs
+        from chelonia.hosting.transfer.front import HttpBytes
+
         place, call = parse_ln(self._ln), self._client.new_call()
         (there,) = await files.look(call, (Look(place, Want.SOURCES | Want.CHECKSUMS),))
         if isinstance(there, Failure):

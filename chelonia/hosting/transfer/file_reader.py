@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.caller import Call
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
-from chelonia.core.ports.shepherd import ByteRange
 
 SPANS_AT_ONCE: Final = 256
 """Of one question: as text they have less than the header fields that a Shepherd reads."""

@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import Arrived, Placed
-from chelonia.core.ports.shepherd import ByteRange, Uploaded
+from chelonia.core.ports.shepherd import Uploaded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.http_client import HttpClient, Streaming

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.racing import Race
@@ -24,8 +25,7 @@ PATIENCE_MS: Final = (500, 2_000, 8_000, 60_000)
 """How long a replica may be silent, round by round; the last counts for all further rounds."""
 
 
-@dataclass(slots=True)
-class ReplicaChoice:
+class ReplicaChoice(msgspec.Struct):
     """Replicas still to be tried in this round, nearest first, and how long each may be silent. `given`: the last whose
     answer was given."""
 
@@ -34,8 +34,7 @@ class ReplicaChoice:
     given: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenRead:
+class _OpenRead(msgspec.Struct, frozen=True):
     answer: Streaming
     holding: AsyncExitStack
 

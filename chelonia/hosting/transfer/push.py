@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.cluster.replicas import Receipt
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.operations.shepherd import COPY_MS
-from chelonia.core.ports.shepherd import ByteRange, Uploaded
+from chelonia.core.ports.shepherd import Uploaded
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import parse_digests

@@ -12,8 +12,9 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Protocol, cast
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -36,8 +37,7 @@ PAUSE_MS = 200
 """Before the second start; doubled for each further one, so that a lost node has been noticed by the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadOptions:
+class UploadOptions(msgspec.Struct, frozen=True):
     """How to store a file. `mtime_s`: modification time to keep; `metadata`: user metadata and policy rules."""
 
     replicas: int = bounds.REPLICAS_DEFAULT
@@ -47,8 +47,7 @@ class UploadOptions:
     progress: Progress | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UploadResult:
+class UploadResult(msgspec.Struct, frozen=True):
     """What was stored: its size in bytes and SHA-256 (hex), as confirmed by the Shepherds.
 
     `note`: for the user, as that there are fewer Shepherds than copies wanted.
@@ -84,8 +83,7 @@ def stream_source(chunks: AsyncIterator[bytes]) -> Source:
     return Source(lambda: chunks, -1, repeatable=False)
 
 
-@dataclass(frozen=True, slots=True)
-class BegunUpload:
+class BegunUpload(msgspec.Struct, frozen=True):
     """Where bytes go: `turl`, and the token `put` that names them afterwards. `note`: for the user."""
 
     turl: str
@@ -190,8 +188,7 @@ _START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLET
 """Failures of a commit, or of a PUT, that a fresh start may cure although the same request would not."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Try:
+class _Try(msgspec.Struct, frozen=True):
     aim: Aim
     progress: Progress | None
     number: int

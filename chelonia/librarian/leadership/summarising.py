@@ -13,9 +13,8 @@ from chelonia.core import bounds
 from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.contents.summaries import SECTION, SUMMARISED, summary_of
 from chelonia.core.ids import REPAIR_OBJECT, ObjectId, is_guid
-from chelonia.core.metadata import Needed
+from chelonia.core.metadata import TYPE_COLLECTION, Needed
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.elements import check, is_, put, version

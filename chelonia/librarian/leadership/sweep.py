@@ -26,9 +26,8 @@ from chelonia.core.ids import (
     blob_object,
     is_guid,
 )
-from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.metadata import TYPE_PENDING, TYPE_TRASHED, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_PENDING, TYPE_TRASHED
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata import contents, rebuild_record

@@ -24,9 +24,8 @@ from chelonia.core.cluster.replicas import (
 )
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ContentId, Dn, Guid, Ms, ObjectId, blob_id, blob_object
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
-from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.librarian.metadata.elements import (
     check,
     drop,

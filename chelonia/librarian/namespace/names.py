@@ -31,14 +31,11 @@ from chelonia.core.ids import (
     is_guid,
     parse_guid,
 )
-from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Filter, Needed, StoredObject, from_triples
 from chelonia.core.names import LogicalName, check_name, entry_name
 from chelonia.core.ports.ahash import Element, Linked, Walk, WalkOutcome
 from chelonia.core.ports.files import Over
 from chelonia.core.ports.librarian import (
-    TYPE_COLLECTION,
-    TYPE_FILE,
-    TYPE_TRASHED,
     ChangeEntry,
     Delete,
     MakeEntry,

@@ -13,9 +13,8 @@ import msgspec
 
 from chelonia.core.contents.summaries import NAMES_MAX, SECTION, SECTIONS, summary_of
 from chelonia.core.ids import ObjectId
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import ChangeType, Element
-from chelonia.core.ports.librarian import TYPE_FILE
 from chelonia.librarian.metadata.elements import check, drop, put, version
 from chelonia.librarian.namespace.tree import names_of, type_of
 

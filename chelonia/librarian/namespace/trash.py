@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_id, content_object
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Trashed
+from chelonia.core.ports.librarian import Trashed
 from chelonia.librarian.metadata.blobs import blob_of, leave_blob
 from chelonia.librarian.metadata.contents import DISCARDED, LEFT, SEALED, content_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, put, version

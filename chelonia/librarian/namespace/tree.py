@@ -18,10 +18,7 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId
-from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
-from chelonia.core.names import check_name, entry_key
-from chelonia.core.ports.ahash import Condition, Element
-from chelonia.core.ports.librarian import (
+from chelonia.core.metadata import (
     TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_MOUNTPOINT,
@@ -29,13 +26,14 @@ from chelonia.core.ports.librarian import (
     TYPE_SPECIAL,
     TYPE_SYMLINK,
     TYPE_TRASHED,
-    ChangeEntry,
-    MakeEntry,
-    MoveEntry,
-    SetWanted,
-    Undelete,
-    Unlink,
+    Filter,
+    Needed,
+    Sections,
+    StoredObject,
 )
+from chelonia.core.names import check_name, entry_key
+from chelonia.core.ports.ahash import Condition, Element
+from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, MoveEntry, SetWanted, Undelete, Unlink
 from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.elements import (
     add,

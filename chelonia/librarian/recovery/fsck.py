@@ -33,9 +33,9 @@ from chelonia.core.ids import (
     content_object,
     is_guid,
 )
-from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, WIDE_SECTIONS, Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element, Walk
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
+from chelonia.core.ports.librarian import Finding, FsckPage, Mended
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import content_of, last_byte_key
 from chelonia.librarian.metadata.elements import check, outbox_reference, version

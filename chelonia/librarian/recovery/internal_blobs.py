@@ -16,10 +16,10 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import Demand
-from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaFacts
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums, Location, Receipt, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, Guid, ServiceId
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Carrier, GetRequest, Purpose, PutRequest
+from chelonia.core.ports.shepherd import Carrier, GetRequest, Purpose, PutRequest
 from chelonia.core.timing.clock import within
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import NewBlob, agreed

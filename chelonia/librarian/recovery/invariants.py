@@ -35,18 +35,10 @@ from chelonia.core.ids import (
     is_guid,
     shepherd_object,
 )
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, StoredObject
 from chelonia.core.names import entry_name
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
-from chelonia.librarian.metadata.blobs import (
-    A_CONTENT,
-    OWNERS,
-    Owner,
-    blob_of,
-    facts_of,
-    locations_of,
-    owners_of,
-)
+from chelonia.core.ports.librarian import Finding, Severity
+from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, Owner, blob_of, facts_of, locations_of, owners_of
 from chelonia.librarian.metadata.contents import DISCARDED, OPEN, SEALED, content_of, parse_extent
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace import trash

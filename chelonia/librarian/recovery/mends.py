@@ -36,9 +36,10 @@ from chelonia.core.ids import (
     content_object,
     shepherd_object,
 )
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED
 from chelonia.core.names import entry_name
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
+from chelonia.core.ports.librarian import Finding
 from chelonia.librarian.metadata.blobs import (
     A_CONTENT,
     A_FILE,

@@ -32,9 +32,8 @@ from chelonia.core.ids import (
     blob_object,
     is_guid,
 )
-from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
+from chelonia.core.metadata import TYPE_PENDING, Filter, Needed, Sections, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_PENDING
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import OWNERS, NewBlob, discard_blob, facts_of, locations_of, make_blob

@@ -27,17 +27,10 @@ from typing import Final, TypeVar, cast
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
-from chelonia.core.ports.shepherd import (
-    NO_NOTES,
-    ByteRange,
-    Notes,
-    Scanned,
-    SmallReplica,
-    StoredReplica,
-    StoreIdentity,
-)
+from chelonia.core.ports.shepherd import NO_NOTES, Notes, Scanned, SmallReplica, StoredReplica, StoreIdentity
 from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes, store_state
 from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_directory

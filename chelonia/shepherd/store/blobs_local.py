@@ -17,17 +17,10 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
-from chelonia.core.ports.shepherd import (
-    NO_NOTES,
-    BlobWriter,
-    ByteRange,
-    Notes,
-    Scanned,
-    SmallReplica,
-    StoreIdentity,
-)
+from chelonia.core.ports.shepherd import NO_NOTES, BlobWriter, Notes, Scanned, SmallReplica, StoreIdentity
 from chelonia.core.timing.jobs import Job, Next, Wait
 from chelonia.core.values import replace
 from chelonia.shepherd.store import segment_format as layout

@@ -21,9 +21,10 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import PREFIX_CHARS, ByteRange, SmallReplica, StoredReplica
+from chelonia.core.ports.shepherd import PREFIX_CHARS, SmallReplica, StoredReplica
 from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_segment_start as start
 from chelonia.shepherd.store import segment_format as layout

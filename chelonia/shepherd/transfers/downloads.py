@@ -9,9 +9,11 @@ import heapq
 from collections.abc import AsyncIterator
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP, ByteRange, Download, GetRequest, Turl, TurlOutcome
+from chelonia.core.ports.shepherd import Download, GetRequest, Turl, TurlOutcome
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store.lifecycle import KeptReplica

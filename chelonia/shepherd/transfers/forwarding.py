@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine
 from typing import Any, Final
 
 from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
-from chelonia.core.ports.shepherd import ByteRange, Uploaded
+from chelonia.core.ports.shepherd import Uploaded
 from chelonia.core.timing.clock import Clock, done_within
 from chelonia.core.timing.pacing import Pace
 from chelonia.shepherd.node import ShepherdNode

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import Receipt
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Receipt
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import (
-    PROTOCOL_HTTP,
-    ByteRange,
     FetchOutcome,
     MeasuredOutcome,
     Purpose,

@@ -21,11 +21,11 @@ from itertools import islice
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums, Receipt
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ReferenceId, ServiceId, parse_reference
 from chelonia.core.ports.librarian import Arriving
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, Turl, TurlOutcome, Upload, Uploaded
+from chelonia.core.ports.shepherd import Purpose, PutRequest, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode

@@ -15,8 +15,8 @@ from typing import Final
 from urllib.parse import quote
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Attributes
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.wire import xml
 from chelonia.wire.web.conditions import NS_PER_S, http_date
 

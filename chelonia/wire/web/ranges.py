@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.shepherd import ByteRange
 
 PART_HEAD_BYTES_MAX: Final = 1024
 """Of one part of a `multipart/byteranges`."""

@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import BinaryIO
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
@@ -44,8 +45,7 @@ from chelonia_clients.transfers import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(msgspec.Struct, frozen=True):
     """What the options ask for."""
 
     recursive: bool

@@ -11,10 +11,10 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.contents.below import Below
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
-from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples
+from chelonia.core.metadata import TYPE_FILE, Filter, Needed, Sections, Triple, from_triples
 from chelonia.core.ports.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
 from chelonia.core.ports.files import Inline, Listing, Setting, Write
-from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
+from chelonia.core.ports.librarian import MakeEntry
 from tests.support.files_worlds import at
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 

@@ -3,8 +3,8 @@
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.bartender import ModifyRequest
-from chelonia.core.ports.librarian import TYPE_FILE
 from tests.unit.bartender.stage import EVE, JOE, Stage, scene
 
 

@@ -5,8 +5,8 @@ import msgspec
 from chelonia.core.cluster.quotas import Quota
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Guid
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Write
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.scopes import ADDING, Scope
 from chelonia.librarian.leadership.counting import Counting
 from tests.support.files_worlds import at

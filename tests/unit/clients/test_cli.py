@@ -562,6 +562,15 @@ def test_what_asks_a_bartender_starts_without_other_ports_and_the_libraries_of_h
     assert not (libraries | others | ours) & set(ended.stdout.split())
 
 
+def test_what_moves_files_starts_without_the_ports_of_services() -> None:
+    ask = "import sys; from chelonia_clients import cli, connect; from chelonia_clients.verbs import transfer; "
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", ask + "print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    ports = {f"chelonia.core.ports.{port}" for port in ("ahash", "librarian", "shepherd")}
+    assert not (ports | {"chelonia.hosting.transfer.front", "aiohttp", "lxml"}) & set(ended.stdout.split())
+
+
 def test_how_a_verb_is_used_is_said_without_an_event_loop() -> None:
     ask = "import sys; from chelonia_clients.cli import main; main(('ls', '--help')); print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True)

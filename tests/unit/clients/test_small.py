@@ -14,11 +14,10 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import Triple
+from chelonia.core.metadata import TYPE_COLLECTION, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import NameRequest, Outcome
 from chelonia.core.ports.files import Change, Done, Failure, Files, Listed, Listing, Make
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload

@@ -13,12 +13,12 @@ import pytest
 from msgspec import structs
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Arrived, Files, Listed, Look, Looked, Named, Placed
-from chelonia.core.ports.librarian import TYPE_FILE
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia_fuse import behind, committing
 from chelonia_fuse.cluster import MountedCluster

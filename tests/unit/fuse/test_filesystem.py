@@ -18,9 +18,9 @@ from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Change, Done, Failure, Named, Over, Setting, Write
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia_fuse import committing, copies, inodes, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.directories import OpenDirectory

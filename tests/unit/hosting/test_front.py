@@ -13,9 +13,9 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Placed
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.front import HttpBytes

@@ -4,17 +4,9 @@ from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import SpliceFile
 from chelonia.core.ids import ROOT, Guid
-from chelonia.core.metadata import StoredObject, Triple
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK, StoredObject, Triple
 from chelonia.core.ports.files import Over
-from chelonia.core.ports.librarian import (
-    TYPE_COLLECTION,
-    TYPE_FILE,
-    TYPE_SYMLINK,
-    ChangeEntry,
-    MakeEntry,
-    ModifyEntry,
-    MoveEntry,
-)
+from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, ModifyEntry, MoveEntry
 from chelonia.core.values import replace
 from tests.support.librarian import BARTENDER, JOE, Bench, bench, keyed, pieced
 

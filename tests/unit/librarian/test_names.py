@@ -9,13 +9,10 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.contents.below import Below
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, ServiceId
-from chelonia.core.metadata import Needed, Triple
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Needed, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Over
 from chelonia.core.ports.librarian import (
-    TYPE_COLLECTION,
-    TYPE_FILE,
-    TYPE_MOUNTPOINT,
     Delete,
     MakeEntry,
     ModifyEntry,

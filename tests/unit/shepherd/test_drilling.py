@@ -7,9 +7,10 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
 from chelonia.core.cluster.position import Position
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
-from chelonia.core.ports.shepherd import ByteRange, GetRequest, ScrubOrder
+from chelonia.core.ports.shepherd import GetRequest, ScrubOrder
 from chelonia.core.values import replace
 from tests.support.shepherd import (
     ADMINISTRATOR,

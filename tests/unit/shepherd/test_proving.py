@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import ByteRange, Challenge, Question
+from chelonia.core.ports.shepherd import Challenge, Question
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, LIBRARIAN, World, numbered, virtual
 
 DATA = bytes(range(256)) * 400

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     Change,
@@ -26,8 +28,6 @@ from chelonia.core.ports.files import (
     Want,
     Write,
 )
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain import third_party
 from chelonia.hosting.doors.plain.parts import (
     DoorParts,

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import check_name
 from chelonia.core.ports.files import Done, Looked, Placing, Setting, Want, When, Write
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.rights.locks import check_held
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import frame, measuring, pages, preview, redirects

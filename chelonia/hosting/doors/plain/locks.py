@@ -14,9 +14,9 @@ from uuid import uuid4
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.locks import Lock, check_beside
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look, place_of, seen

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Looked, Want
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
 from chelonia.wire.crcs import NAMES, Crc, Hash

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from chelonia.core.bounds import PAGE_ENTRIES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Attributes, Listing, Named
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.rights.policy import Action
 from chelonia.hosting.doors.plain import cluster_page, preview, trash
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, may_see

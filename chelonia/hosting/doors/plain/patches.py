@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Splice, Want, When
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, reader, seen
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, TRIES, kept_sent, sent

@@ -11,8 +11,8 @@ import mimetypes
 from typing import Final
 from urllib.parse import quote
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ports.files import Attributes, Looked, Want
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain import frame
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
 from chelonia.hosting.doors.tokens.bearer import query_of

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ports.files import Looked
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.ranges import content_range, parse_range

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import Triple
 from chelonia.core.ports.bartender import PutFileRequest
 from chelonia.core.ports.files import Attributes, Looked, Want
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, look
 from chelonia.hosting.net.http_messages import HttpResponse
 

@@ -18,10 +18,10 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.files import Placing, Want, Write
-from chelonia.core.ports.librarian import TYPE_FILE
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.delegation import DELEGATION
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen

@@ -8,8 +8,8 @@ from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Listing, Make, Remove, Removing, Set, When
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
 from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, readable_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole

@@ -16,8 +16,8 @@ from msgspec import structs
 from chelonia.core import bounds
 from chelonia.core.contents.below import common_prefix
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.files import Attributes, Failure, Listing, Look, Named, Remove, Want
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply_all
 from chelonia.hosting.doors.s3 import versions as versioning

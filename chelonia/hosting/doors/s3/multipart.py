@@ -16,6 +16,7 @@ from typing import Final
 from msgspec import structs
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, etag_of, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Guid
@@ -36,7 +37,6 @@ from chelonia.core.ports.files import (
     Want,
     When,
 )
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent

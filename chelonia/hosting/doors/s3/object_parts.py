@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ports.files import Look, Looked, Want
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import good
 from chelonia.hosting.doors.plain.ranged import Headers
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, xml_answer

@@ -13,8 +13,10 @@ from typing import Final
 
 from msgspec import structs
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
@@ -33,8 +35,6 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
-from chelonia.core.ports.librarian import TYPE_COLLECTION
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, good, reader
 from chelonia.hosting.doors.plain.ranged import Headers, ranged

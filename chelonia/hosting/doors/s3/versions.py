@@ -11,6 +11,7 @@ import secrets
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_SYMLINK
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
@@ -27,7 +28,6 @@ from chelonia.core.ports.files import (
     Want,
     When,
 )
-from chelonia.core.ports.librarian import TYPE_SYMLINK
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.parts import (

@@ -16,9 +16,9 @@ from chelonia.core.contents.extents import Extent, are_apart, check_extents, lai
 from chelonia.core.contents.uploads import BeginPut, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
+from chelonia.core.ports.librarian import MakeEntry
 from chelonia.librarian.metadata.blobs import NewBlob, blob_of, facts_of, hand_over, leave_blob
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version

@@ -21,9 +21,9 @@ from chelonia.core.contents.parts import UploadedPart, UploadId, etag_of, listin
 from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id, content_object
-from chelonia.core.metadata import Sections, StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, MakeEntry
+from chelonia.core.ports.librarian import MakeEntry
 from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, leave_blob
 from chelonia.librarian.metadata.contents import DISCARDED, LEFT, OPEN, SEALED, extent_record
 from chelonia.librarian.metadata.elements import (

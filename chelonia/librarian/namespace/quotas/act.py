@@ -16,10 +16,9 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, TREE_OBJECT, Dn, Guid, ObjectId, RequestKey, parse_guid
-from chelonia.core.metadata import Needed
+from chelonia.core.metadata import TYPE_COLLECTION, Needed
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.ahash import Element, Unmet, Walk
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import add, check, drop, erase, is_, put, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records

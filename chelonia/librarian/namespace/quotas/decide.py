@@ -19,9 +19,8 @@ from chelonia.core import bounds
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CONTENT_PREFIX, QUOTA_PREFIX, QUOTAS_OBJECT, TREE_OBJECT, Dn, Guid, ObjectId
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.librarian.metadata.contents import OPEN
 from chelonia.librarian.metadata.elements import as_read, check, put, version
 from chelonia.librarian.namespace.summaries import Changed

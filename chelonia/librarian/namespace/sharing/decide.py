@@ -15,9 +15,9 @@ from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id, content_object
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_FILE, MakeEntry
+from chelonia.core.ports.librarian import MakeEntry
 from chelonia.librarian.metadata.blobs import A_CONTENT, A_FILE, Owner, blob_of, owners_of, share_blob
 from chelonia.librarian.metadata.contents import COPYING, DISCARDED, SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import EXPECT, check, drop, expectations, is_, put, put_all, seconds, version

@@ -14,9 +14,9 @@ from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_FILE, TYPE_PENDING, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_FILE, TYPE_PENDING, MakeEntry
+from chelonia.core.ports.librarian import MakeEntry
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,

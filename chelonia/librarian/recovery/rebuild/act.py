@@ -36,10 +36,10 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import NOBODY, TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
+from chelonia.core.ports.librarian import NOBODY, Finding, MakeEntry, RebuildStatus, Severity
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace

@@ -31,9 +31,8 @@ from chelonia.core.ids import (
     blob_object,
     is_guid,
 )
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_FILE, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import TYPE_FILE, TYPE_TRASHED
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,

@@ -14,12 +14,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from chelonia.core.cluster.replicas import Location, Receipt, ReplicaState
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Location, Receipt, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import Ms, ServiceId, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
+from chelonia.core.ports.shepherd import CopyOrder, Purpose, PutRequest
 from chelonia.core.timing.clock import done_within, within
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.metadata.elements import drop, file_record, is_, put

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Location
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ids import ServiceId
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.librarian.repair.plan.decide import SURPLUS, BlobPlan
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.ports.shepherd import ByteRange, Download, Turl, Upload, Uploaded
+from chelonia.core.ports.shepherd import Download, Turl, Upload, Uploaded
 from chelonia.hosting.doors.data_door import DataDoor
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors import http_server
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer
 from chelonia.hosting.net.buffered import Buffered

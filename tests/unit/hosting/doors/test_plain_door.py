@@ -16,11 +16,11 @@ from multidict import CIMultiDict
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.ports.bartender import Bartender, PutFileRequest, TransferOutcome
 from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Named, Placed
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain import properties
 from chelonia.hosting.doors.plain.door import PlainDoor

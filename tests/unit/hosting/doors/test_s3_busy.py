@@ -13,10 +13,10 @@ from botocore.config import Config
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Ms
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import AccessKey, IssuedKey
 from chelonia.core.ports.files import Make
-from chelonia.core.ports.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.http_server import HttpServer, ListenSettings
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3.door import S3Door

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, TREE_OBJECT, Dn, Guid, Ms, ObjectId
-from chelonia.core.metadata import StoredObject
-from chelonia.core.ports.librarian import TYPE_COLLECTION, TYPE_FILE, Delete, MakeEntry, MoveEntry, Unlink, Unmake
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, StoredObject
+from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Unlink, Unmake
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
 from tests.sim.virtual_loop import run_virtual

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import ByteRange, ShepherdState
+from chelonia.core.ports.shepherd import ShepherdState
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.store_state import StateFile
 from chelonia.wire import records

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
-from chelonia.core.ports.shepherd import MARK, ByteRange, ShepherdState, SmallReplica, StoredReplica, StoreIdentity
+from chelonia.core.ports.shepherd import MARK, ShepherdState, SmallReplica, StoredReplica, StoreIdentity
 from chelonia.shepherd.store import blobs_files, blobs_segment_file, store_state
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.blobs_local import LocalBlobs

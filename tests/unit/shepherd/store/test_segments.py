@@ -15,9 +15,10 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
-from chelonia.core.ports.shepherd import ByteRange, SmallReplica, StoreIdentity
+from chelonia.core.ports.shepherd import SmallReplica, StoreIdentity
 from chelonia.shepherd.store import blobs_segment_file, blobs_segment_start
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_local import LocalBlobs

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import ByteRange, GetRequest, Turl, TurlOutcome
+from chelonia.core.ports.shepherd import GetRequest, Turl, TurlOutcome
 from chelonia.wire import tickets
 from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
 from tests.support.turls import parse_turl

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.shepherd import ByteRange
 from chelonia.wire.web import ranges
 from chelonia.wire.web.ranges import ContentRange, PartsReader, content_range
 
