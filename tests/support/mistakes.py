@@ -58,8 +58,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "the record is not synced",
         BLOBS,
-        "        blobs_notes.write_all(fd, data)\n        os.fsync(fd)\n",
-        "        blobs_notes.write_all(fd, data)\n",
+        "        for fd in opened:\n            os.fsync(fd)\n",
+        "",
         SHEPHERD_LOSS,
     ),
     Mistake(
