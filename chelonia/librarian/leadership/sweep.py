@@ -156,10 +156,11 @@ class Expiring:
         if named.items:
             blobs = await records.get(call, [blob_object(BlobId(blob)) for blob, _ in named.items])
             return trash.let_go(obj, blobs, self._on.wall)
+        still = check(obj, is_("content", "state", contents.DISCARDED))  # a backup put back has it sealed
         for section in ("parts", "extents"):
             left = await records.scan(call, obj, section, "", bounds.DELETE_WIDE_MAX)
             if left.items:
-                return [drop(obj, section, item) for item, _ in left.items]
+                return [still, *(drop(obj, section, item) for item, _ in left.items)]
         return [drop(PENDING_OBJECT, "due", key), erase(obj, is_("content", "state", contents.DISCARDED))]
 
     async def _parts_left(self, key: str, content: StoredObject) -> list[Element]:
