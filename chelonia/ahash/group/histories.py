@@ -68,12 +68,16 @@ class Histories:
     def began(self, term: int, end: LogEnd) -> TermMark:
         """Our term begins, our log ends at `end`."""
         assert end.sequence < OPEN_END, "no term begins while another of ours goes on"
+        assert end.newest < (term, self.own), "the terms of a log rise"
         mark = TermMark(term, self.own, end.sequence + 1, end.vouched, self.run, end.history)
         self.end = LogEnd(mark, OPEN_END)
         return mark
 
     def ended(self, sequence: int) -> None:
         """Our term is over; our log ends at `sequence`."""
+        mark = self.end.mark
+        assert mark is not None, "only a term that began ends"
+        assert mark.first - 1 <= sequence < OPEN_END, "a term takes nothing back of the log that it began with"
         self.end = LogEnd(self.end.mark, sequence)
 
     def knows(self, mark: TermMark, sequence: int) -> bool:

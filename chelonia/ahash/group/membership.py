@@ -175,6 +175,7 @@ def check_successor(old: Membership, new: Membership) -> None:
         raise _conflict("one replica at a time")
     if not old.former and new.former != (old.voters if old.voters != new.voters else ()):
         raise _conflict("a change of voters names the voters before it")
+    assert len(set(old.voters) ^ set(new.voters)) <= 1, "every majority before and every one after share a replica"
 
 
 def encode(record: Membership) -> bytes:

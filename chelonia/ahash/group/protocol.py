@@ -388,11 +388,11 @@ class GroupReplica:
 
         Raises: UNAVAILABLE (no open term here), CONFLICT (not a valid next step).
         """
-        self._need_open_term()
+        reign = self._need_open_term()
         records.check_successor(self._membership, membership)
         if self._membership.former:
             raise CheloniaError(Kind.CONFLICT, "membership", "", "a change under way is ended by finish")
-        self._decide_by(membership)
+        self._decide_by(membership, reign)
 
     def finish(self, sequence: int) -> Membership:
         """As master: end the change whose record was committed at `sequence` (or before our term: its first commit).
@@ -403,7 +403,7 @@ class GroupReplica:
         reign = self._need_open_term()
         if not self._membership.former or not reign.watermark.covers(sequence):
             raise CheloniaError(Kind.CONFLICT, "membership", "", "the change before is not durable yet")
-        self._decide_by(records.finish(self._membership))
+        self._decide_by(records.finish(self._membership), reign)
         return self._membership
 
     def would_answer(self, membership: Membership, now_ms: int) -> bool:
@@ -422,11 +422,10 @@ class GroupReplica:
             raise CheloniaError(Kind.UNAVAILABLE, "membership", "", "this replica is not the master: ask the master")
         return self._reign
 
-    def _decide_by(self, membership: Membership) -> None:
-        assert self._reign is not None
+    def _decide_by(self, membership: Membership, reign: Reign) -> None:
         self._set_membership(membership)
-        self._reign.watermark.decide_by(self._quorum)
-        self._reign.lease.decide_by(self._quorum)
+        reign.watermark.decide_by(self._quorum)
+        reign.lease.decide_by(self._quorum)
 
     # ------------------------------------------------------------------------------------------------------ as master
 
@@ -471,10 +470,8 @@ class GroupReplica:
         if echo.ack is not None:
             self._acked(peer, echo.ack)
 
-    def _reigning(self, now_ms: int) -> None:
+    def _reigning(self, reign: Reign, now_ms: int) -> None:
         """What a master owes at any moment: open its term, tell the watermark, beat, or give up."""
-        reign = self._reign
-        assert reign is not None
         if reign.opened_ms is None and (reason := self._why_not_joined(reign)):
             self._end_reign(reason, step_down=True)
             return
@@ -553,6 +550,7 @@ class GroupReplica:
         if promise_ms:
             self._effects.append(Promises(promise_ms))
         ack = self._flushed if self._trusted else None
+        assert ack is None or ack.token.term == beat.term, "what was flushed in an earlier term says nothing here"
         self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, ack, lease_ms if beat.lease_ms else 0))
 
     def _may_follow(self, peer: int, beat: Beat, now_ms: int) -> bool:
@@ -609,6 +607,7 @@ class GroupReplica:
             self._regain(found, now_ms)
 
     def _acknowledge(self, found: Following, ack: Ack) -> None:
+        assert ack.token.term == found.term, "nothing is acknowledged in another term than the one followed"
         if ack.sequence >= found.first:
             self._remember(found.mark, ack.sequence)
             self._learn(found)
@@ -626,6 +625,7 @@ class GroupReplica:
     def _remember(self, mark: TermMark, sequence: int) -> None:
         """Our log reaches `sequence` in this term: never follow anybody who began with less."""
         end = LogEnd(mark, sequence)
+        assert end.newest <= self._seen, "the log holds no term that is newer than what was followed or led"
         if self._reign is None:
             self.histories.end = end
         self._vouched = max(self._vouched, end.vouched)
@@ -665,10 +665,8 @@ class GroupReplica:
             self._grant.until_ms = now_ms
             self._stand_due_ms = now_ms
 
-    def _obeying(self, now_ms: int) -> None:
+    def _obeying(self, found: Following, now_ms: int) -> None:
         """What a follower owes: announce itself while it is not synchronised."""
-        found = self._following
-        assert found is not None
         if not self._ready and now_ms >= found.announce_ms:
             found.announce_ms = now_ms + self._pace.announce_ms
             self._effects.append(Announce(found.master))
@@ -788,10 +786,12 @@ class GroupReplica:
 
     def _done(self, now_ms: int) -> Effects:
         """Let what follows from the new state happen, and hand out the effects."""
+        assert self._reign is None or self._following is None, "nobody leads a term and follows another's"
+        assert self._reign is None or self._engine_master, "a term of ours ends with the engine's mastership"
         if self._reign is not None:
-            self._reigning(now_ms)
+            self._reigning(self._reign, now_ms)
         elif self._following is not None:
-            self._obeying(now_ms)
+            self._obeying(self._following, now_ms)
         elif self._stands(now_ms):
             self._standing(now_ms)
         self.attention.due_ms = self._due_ms(now_ms)

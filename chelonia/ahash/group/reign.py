@@ -54,4 +54,5 @@ class Reign:
         mark = self.mark
         assert self.told <= self.watermark.durable, "nothing is told to be durable that is not"
         assert self.opened_ms is not None or not self.told, "of a term that is not open nothing is durable"
+        assert not self.told or mark.first < self.told, "a term is open once its second commit is durable"
         return Beat(sent_ms, mark.term, mark.first, mark.base, self.told, self.watermark.last, lease_ms)

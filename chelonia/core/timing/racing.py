@@ -46,6 +46,7 @@ class Race(Generic[K, T]):
     def begin(self, key: K, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> None:
         """Let `work` run too."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
+        assert task not in self.running, "what is begun runs under one key"
         task.add_done_callback(self._tell)
         self.running[task] = key
 
