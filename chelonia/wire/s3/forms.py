@@ -36,7 +36,7 @@ def boundary_of(content_type: str) -> bytes:
     message["Content-Type"] = content_type
     boundary = message.get_boundary() or ""
     if message.get_content_type() != "multipart/form-data" or not 1 <= len(boundary) <= 70 or not boundary.isascii():
-        raise S3Error("InvalidRequest", "a POST of a bucket is a form: multipart/form-data with a boundary")
+        raise S3Error("InvalidRequest", "the body is to be a form: multipart/form-data with a boundary")
     return boundary.encode()
 
 
@@ -51,6 +51,11 @@ class FormDecoder:
         self._held = b"\r\n"
         self._taken = 0
         self._ended = False
+
+    @property
+    def base_name(self) -> str:
+        """The file's name without the folders that some browsers send along; "" without one."""
+        return (self.filename or "").replace("\\", "/").rpartition("/")[2]
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the form. Returns: bytes of the file. Raises: S3Error."""

@@ -21,9 +21,10 @@ from chelonia.hosting.doors.plain import frame, measuring, pages, preview, redir
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.ranged import ranged
-from chelonia.hosting.doors.plain.sending import for_write, form_file
+from chelonia.hosting.doors.plain.sending import file_in, for_write
 from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import HttpResponse, error_answer
+from chelonia.wire.s3.forms import FormDecoder, boundary_of
 from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.web.dav import href_of
 from chelonia.wire.web.digests import digest_headers, parse_digests
@@ -132,8 +133,9 @@ async def add(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     Raises: DENIED to a form of another site; PRECONDITION where the name is taken; as PUT.
     """
     frame.require_own(exchange)
-    filename, body = await form_file(exchange.request)
-    name = filename.replace("\\", "/").rpartition("/")[2]
+    decoder = FormDecoder(boundary_of(exchange.header("Content-Type")))
+    body = await file_in(exchange.request.body, decoder)
+    name = decoder.base_name
     if not name:
         raise CheloniaError(Kind.BAD_REQUEST, "POST", str(exchange.place), "choose a file first")
     place = exchange.place.child(check_name(name))

@@ -14,7 +14,7 @@ from typing import Final
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain import changes, content, frame, locks, macaroons, properties
+from chelonia.hosting.doors.plain import changes, content, delegation, frame, locks, macaroons, pages, properties, trash
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
@@ -24,6 +24,23 @@ log = logging.getLogger("chelonia.plain")
 Who = Callable[[HttpRequest], Awaitable[Call]]
 """Tells for whom a request is. Raises: BAD_TICKET, EXPIRED, UNTRUSTED when its token does not hold."""
 Handler = Callable[[DoorParts, Exchange], Awaitable[HttpResponse]]
+
+
+async def _post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
+    """Answer POST: the forms of pages, requests for tokens, delegation."""
+    kind, query = exchange.header("Content-Type").partition(";")[0].strip().lower(), exchange.request.query
+    if kind == content.FORM_FILE:
+        return await content.add(parts, exchange)
+    if kind == trash.FORM and trash.TRASH in query:
+        return await trash.bring_back(parts, exchange)
+    if kind == trash.FORM and pages.LINK in query:
+        return await pages.link(parts, exchange)
+    if kind == delegation.SOAP and delegation.DELEGATION in query and parts.third is not None:
+        return await delegation.post(parts.third.delegations, exchange)
+    if kind == macaroons.REQUEST:
+        return await macaroons.post(parts, exchange)
+    return text_answer(415, f"POST here asks for a token: Content-Type {macaroons.REQUEST}\n")
+
 
 METHODS: Final[dict[str, Handler]] = {
     "GET": content.get,
@@ -37,7 +54,7 @@ METHODS: Final[dict[str, Handler]] = {
     "PROPPATCH": properties.proppatch,
     "LOCK": locks.lock,
     "UNLOCK": locks.unlock,
-    "POST": macaroons.post,
+    "POST": _post,
 }
 BY_TOKEN: Final = "token"
 """The operation that the errors of a token itself name."""

@@ -1,5 +1,4 @@
-"""POST: of the forms on pages, and of `application/macaroon-request`: a token, as clients of dCache and XRootD ask for
-one.
+"""POST of `application/macaroon-request`: a token for an entry, as clients of dCache and XRootD ask for one.
 
 The answer is a share token of ours (`wire.shares`), of which only this cluster reads anything: activities, path and end
 are those asked for, and no caveat can be added to it later.
@@ -7,7 +6,6 @@ are those asked for, and no caveat can be added to it later.
 
 from __future__ import annotations
 
-import html
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -18,18 +16,14 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Share
-from chelonia.core.timing.clock import stamp
-from chelonia.hosting.doors.plain import content, delegation, frame, pages, trash
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole, text_answer
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 
 REQUEST: Final = "application/macaroon-request"
 BODY_BYTES_MAX: Final = 16 * 1024
 """A request has a few caveats."""
 DEFAULT_MS: Final = 3_600 * 1000
 """How long a token is good when nothing is said: long enough for one transfer."""
-DAY_MS: Final = 24 * DEFAULT_MS
-"""How long a link is good that a button makes."""
 ACTIVITIES: Final[dict[str, tuple[Action, ...]]] = {
     "DOWNLOAD": READING,
     "LIST": READING,
@@ -49,18 +43,7 @@ class _MacaroonRequest(msgspec.Struct):
 
 
 async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer POST."""
-    kind = exchange.header("Content-Type").partition(";")[0].strip().lower()
-    if kind == trash.FORM and trash.TRASH in exchange.request.query:
-        return await trash.bring_back(parts, exchange)
-    if kind == content.FORM_FILE:
-        return await content.add(parts, exchange)
-    if kind == trash.FORM and pages.LINK in exchange.request.query:
-        return await _link(parts, exchange)
-    if kind == delegation.SOAP and delegation.DELEGATION in exchange.request.query and parts.third is not None:
-        return await delegation.post(parts.third.delegations, exchange)
-    if kind != REQUEST:
-        return text_answer(415, f"POST here asks for a token: Content-Type {REQUEST}\n")
+    """Answer the request for a token. Raises: BAD_REQUEST; as `share`."""
     body = await read_whole(exchange.request, Whole(BODY_BYTES_MAX))
     try:
         asked = msgspec.json.decode(body or b"{}", type=_MacaroonRequest)
@@ -75,23 +58,6 @@ async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     }
     headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
     return HttpResponse(200, headers, msgspec.json.encode(told) + b"\n")
-
-
-async def _link(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer the button of a collection's page: a page with a link to it, good for a day.
-
-    Raises: DENIED to a form of another site; as `share`.
-    """
-    frame.require_own(exchange)
-    shared = await parts.files.share(exchange.call, Share(exchange.place, READING, DAY_MS, capped=True))
-    link = html.escape(shared.link)
-    text = (
-        f"{frame.head(f'A link to {exchange.place}', frame.TABLES)}{frame.crumbs(exchange, exchange.place)}"
-        f"<main><h1>A link to {html.escape(str(exchange.place))}</h1><p>Whoever has it may read what is there until "
-        f'{stamp(shared.expires_ms)}, as long as you may:</p><nav><a href="{link}">{link}'
-        "</a></nav></main></body></html>\n"
-    )
-    return frame.answer(exchange, frame.headers(frame.policy(frame.TABLES)), text)
 
 
 def _share(place: LogicalName, asked: _MacaroonRequest) -> Share:

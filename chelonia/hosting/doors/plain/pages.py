@@ -19,9 +19,22 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Attributes, Listing, Named
 from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import READING, Share
+from chelonia.core.timing.clock import stamp
 from chelonia.hosting.doors.plain import cluster_page, preview, trash
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, may_see
-from chelonia.hosting.doors.plain.frame import HTML, TABLES, crumbs, head, headers, policy, sha256_source, top_of
+from chelonia.hosting.doors.plain.frame import (
+    HTML,
+    TABLES,
+    answer,
+    crumbs,
+    head,
+    headers,
+    policy,
+    require_own,
+    sha256_source,
+    top_of,
+)
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, list_pages
 from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import TEXT, HttpResponse
@@ -34,6 +47,8 @@ AFTER: Final = "after"
 """`/lab/?after=name`: the page that follows a name."""
 LINK: Final = "link"
 """`/lab/?link`: where the button goes that makes one."""
+DAY_MS: Final = 24 * 3_600 * 1000
+"""How long such a link is good."""
 STYLE: Final = f"""{TABLES}
 td a{{white-space:pre-wrap;overflow-wrap:anywhere}}
 tr:hover,tr:focus-within{{background:#8882}}
@@ -137,6 +152,22 @@ def _foot(parts: DoorParts, exchange: Exchange) -> str:
         '<input type="file" name="file" id="pick" required></label> <button>Add it</button>'
         f'<div id="told" role="status"></div></form>{_share(call)}</main>{footer}<script>{SCRIPT}</script>'
     )
+
+
+async def link(parts: DoorParts, exchange: Exchange) -> HttpResponse:
+    """Answer the button of a collection's page: a page with a link to it, good for a day.
+
+    Raises: DENIED to a form of another site; as `share`.
+    """
+    require_own(exchange)
+    shared = await parts.files.share(exchange.call, Share(exchange.place, READING, DAY_MS, capped=True))
+    to = html.escape(shared.link)
+    text = (
+        f"{head(f'A link to {exchange.place}', TABLES)}{crumbs(exchange, exchange.place)}"
+        f"<main><h1>A link to {html.escape(str(exchange.place))}</h1><p>Whoever has it may read what is there until "
+        f'{stamp(shared.expires_ms)}, as long as you may:</p><nav><a href="{to}">{to}</a></nav></main></body></html>\n'
+    )
+    return answer(exchange, headers(policy(TABLES)), text)
 
 
 def _share(call: Call) -> str:

@@ -12,8 +12,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
-from chelonia.hosting.net.http_messages import HttpRequest, Whole, nothing, read_whole
-from chelonia.wire.s3.forms import FormDecoder, boundary_of
+from chelonia.hosting.net.http_messages import Whole, nothing, read_whole
+from chelonia.wire.s3.forms import FormDecoder
 
 log = logging.getLogger("chelonia.files")
 
@@ -67,25 +67,23 @@ async def _sent(
     raise AssertionError("the last try returns or raises")
 
 
-async def form_file(request: HttpRequest) -> tuple[str, AsyncIterator[bytes]]:
-    """The file in a browser's form: its name there, and its bytes as they come; they fail where the form breaks off.
-
-    Raises: BAD_REQUEST.
-    """
-    decoder, first = FormDecoder(boundary_of(request.headers.get("Content-Type", ""))), b""
-    async for piece in request.body:
+async def file_in(form: AsyncIterator[bytes], decoder: FormDecoder) -> AsyncIterator[bytes]:
+    """Read a browser's form up to its file. Returns: the file's bytes as they come; they fail where the form breaks
+    off. Raises: BAD_REQUEST, TOO_LARGE."""
+    first = b""
+    async for piece in form:
         first = decoder.feed(piece)
         if decoder.filename is not None:
             break
     else:
         decoder.end()
-    return decoder.filename or "", _form_bytes(request, decoder, first)
+    return _rest_of(form, decoder, first)
 
 
-async def _form_bytes(request: HttpRequest, decoder: FormDecoder, first: bytes) -> AsyncIterator[bytes]:
+async def _rest_of(form: AsyncIterator[bytes], decoder: FormDecoder, first: bytes) -> AsyncIterator[bytes]:
     if first:
         yield first
-    async for piece in request.body:
+    async for piece in form:
         if data := decoder.feed(piece):
             yield data
     decoder.end()

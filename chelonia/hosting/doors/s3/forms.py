@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from chelonia.core.values import replace
+from chelonia.hosting.doors.plain.sending import file_in
 from chelonia.hosting.doors.s3 import acls, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse
@@ -38,18 +39,10 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST of a bucket: an object from a form, signed by its policy, or of `ANONYMOUS`."""
     request = ask.exchange.request
     decoder = FormDecoder(forms.boundary_of(request.headers.get("Content-Type", "")))
-    first = b""
-    async for piece in request.body:
-        first = decoder.feed(piece)
-        if decoder.filename is not None:
-            break
-    fields = decoder.fields
-    if decoder.filename is None:
-        decoder.end()
+    sent, fields = await file_in(request.body, decoder), decoder.fields
     if not fields.get("key"):
         raise S3Error("InvalidArgument", "Bucket POST must contain a field named 'key'.")
-    name = (decoder.filename or "").replace("\\", "/").rpartition("/")[2]
-    key = keys.check_key(fields["key"].replace(_NAME, name))
+    key = keys.check_key(fields["key"].replace(_NAME, decoder.base_name))
     call, bounds = ask.exchange.call, _Bounds()
     claim = forms.claim_of(fields)
     if claim is not None:
@@ -64,7 +57,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
     grants = canned(fields["acl"]) if fields.get("acl") else None
     checksum, value = next(iter(checksums.named(fields).items()), ("", ""))
     measured = Measured(checksum=checksum, value=value)
-    body = _file(request.body, decoder, first, measured, bounds)
+    body = _file(sent, measured, bounds)
     told = replace(request, headers=fields, body=body, length=-1)
     made = replace(
         ask,
@@ -79,33 +72,21 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
     return _answer(ask.target.bucket, key, quoted(measured.etag), fields)
 
 
-async def _file(
-    rest: AsyncIterator[bytes], decoder: FormDecoder, first: bytes, measured: Measured, bounds: _Bounds
-) -> AsyncIterator[bytes]:
+async def _file(sent: AsyncIterator[bytes], measured: Measured, bounds: _Bounds) -> AsyncIterator[bytes]:
     """The bytes of the file, the last of them once it is known to be whole and as it must be."""
     held = b""
-    async for data in _decoded(rest, decoder, first):
+    async for data in sent:
         measured.update(data)
         if 0 <= bounds.most < measured.size:
             raise S3Error("EntityTooLarge", f"the policy allows at most {bounds.most} bytes")
         if held:
             yield held
         held = data
-    decoder.end()
     if measured.size < bounds.least:
         raise S3Error("EntityTooSmall", f"the policy asks for at least {bounds.least} bytes")
     measured.check({})
     if held:
         yield held
-
-
-async def _decoded(rest: AsyncIterator[bytes], decoder: FormDecoder, first: bytes) -> AsyncIterator[bytes]:
-    if first:
-        yield first
-    async for piece in rest:
-        data = decoder.feed(piece)
-        if data:
-            yield data
 
 
 def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpResponse:
