@@ -48,7 +48,7 @@ from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia_clients.waiting import keep_quiet
 
 if TYPE_CHECKING:
-    from chelonia.core.ports.files import Change, Done, Failure, Files, Listing, Look, Looked, Named, Space
+    from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked, Named, Space
     from chelonia.core.rights.scopes import Shared
     from chelonia.hosting.transfer.requester import A, Trouble
 
@@ -197,7 +197,10 @@ class Client:
         return await self.settled(lambda call: self.bartender.list(call, (request,), needed, recursive))
 
     async def names(self, ln: str, *, recursive: bool = False) -> AsyncGenerator[DirectoryEntry, None]:
-        """As `list`, but of names, types and sizes alone, which are told without reading each file."""
+        """As `list`, but of names, types and sizes (bytes) alone, which are told without reading each file.
+
+        Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED.
+        """
         if self.files is None:
             async for entry in self.list(ln, recursive=recursive, needed=_NAMES):
                 yield entry
@@ -206,21 +209,12 @@ class Client:
 
         ask = Listing(parse_ln(ln), below=recursive)
         while True:
-            page = await self.settled(partial(self._named_page, self.files, ask))
-            if page.kind:
-                raise CheloniaError(kind_from_wire(page.kind), "list", ln, page.cause)
+            page = await self.files.list(self.new_call(), ask)
             for each in page.entries:
                 yield _named(each)
             if not page.after:
                 return
             ask = Listing(ask.place, page.after, below=recursive)
-
-    async def _named_page(self, files: Files, ask: Listing, call: Call) -> tuple[_NamedPage]:
-        try:
-            page = await files.list(call, ask)
-        except CheloniaError as error:
-            return (_NamedPage((), kind=error.kind.value, cause=error.cause),)
-        return (_NamedPage(page.entries, page.after),)
 
     async def make_collection(self, ln: str, metadata: Sequence[Triple] = ()) -> str:
         """Make a collection; return the server's word. Raises: EXISTS, NO_PARENT, DENIED."""
@@ -372,15 +366,6 @@ SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
 
 
 _NAMES: Filter = (Needed("entry", "type"), Needed("states", "size"))
-
-
-class _NamedPage(msgspec.Struct, frozen=True):
-    """A page of a listing, or why there is none."""
-
-    entries: Sequence[Named]
-    after: str = ""
-    kind: str = ""
-    cause: str = ""
 
 
 def _named(entry: Named) -> DirectoryEntry:
