@@ -607,8 +607,8 @@ async def _body(raw: web.BaseRequest, limits: HttpLimits, clock: Clock) -> Async
     while chunk := await _next_chunk(raw, limits):
         yield chunk
         window_bytes += len(chunk)
-        taken += len(chunk)
-        if taken > bounds.SOAP_SMALL_BYTES and raw.transport is not None:
+        before, taken = taken, taken + len(chunk)
+        if before <= bounds.SOAP_SMALL_BYTES < taken and raw.transport is not None:
             _widen(raw.transport)
         elapsed = clock.monotonic_ms() - window_start
         if elapsed >= limits.body_idle_ms:

@@ -107,14 +107,14 @@ def _kept(target: Path, whole: str) -> tuple[BinaryIO, Path] | None:
     path = target.with_name(f"{ours}{_digest(whole)}{_SUFFIX}")
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
-            if entry.name.startswith(ours) and entry.name != path.name and (other := _held(Path(entry.path))):
+            if entry.name.startswith(ours) and entry.name != path.name and (other := _locked(Path(entry.path))):
                 with other:
                     os.unlink(entry.path)
-    file = _held(path, os.O_CREAT)
+    file = _locked(path, os.O_CREAT)
     return None if file is None else (file, path)
 
 
-def _held(path: Path, create: int = 0) -> BinaryIO | None:
+def _locked(path: Path, create: int = 0) -> BinaryIO | None:
     """A file of this user's own, locked; None where it is not, another process has it, or it has lost its name."""
     try:
         descriptor = os.open(path, create | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
