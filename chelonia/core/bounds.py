@@ -146,10 +146,11 @@ FILTER_MAX: Final = 100
 """Needed metadata elements of one listing: each is looked for in every entry."""
 HTTP_HEADER_BYTES_MAX: Final = 32 * 1024
 """Request line and header fields: `RANGES_MAX` ranges in a file of 99 TB, beside a TURL with its ticket."""
-HTTP_BODY_IDLE_MS: Final = 30_000
-"""A client that sends no byte of a body for so long is cut off."""
+HTTP_BODY_IDLE_MS: Final = 600_000
+"""A client that sends no byte of a body for so long is cut off. What feeds it may pause: a tape, a person, a job. Who
+wants to hold a connection can trickle anyhow; he has his share of them."""
 HTTP_BODY_RATE_BYTES_PER_S_MIN: Final = 64
-"""Below this average, measured over `HTTP_BODY_IDLE_MS`, a body is cut off (a trickle attack)."""
+"""Below this average, over `HTTP_BODY_IDLE_MS` in which it was waited for, a body is cut off (a trickle attack)."""
 HTTP_SEND_IDLE_MS: Final = 30_000
 """A client that takes no byte of an answer for so long is cut off."""
 CONNECTIONS_MAX: Final = 2000

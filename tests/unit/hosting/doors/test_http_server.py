@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,9 @@ from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire.web.ranges import range_of
+from tests.support.group import GroupClock
 from tests.support.polling import poll_async
+from tests.unit.hosting import listening
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import PLAIN, client_of, plain, secure, talk
 
@@ -257,6 +260,28 @@ async def test_a_body_that_trickles_is_408() -> None:
             writer.write(b"x")
             await asyncio.sleep(0.02)
         assert b" 408 " in await status
+        writer.close()
+
+
+async def test_a_body_whose_door_was_busy_has_not_trickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes came, and the door's disk took its time for them: the sender was blamed for that."""
+    clock, taken = GroupClock(), asyncio.Event()
+    monkeypatch.setattr(listening, "PLAIN", replace(PLAIN, clock=clock))
+
+    async def busy(request: HttpRequest) -> HttpResponse:
+        size = 0
+        async for chunk in request.body:
+            size += len(chunk)
+            clock.hand.now += 2 * bounds.HTTP_BODY_IDLE_MS
+            taken.set()
+        return text_answer(200, str(size))
+
+    async with plain(busy) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh")
+        await taken.wait()
+        writer.write(b"i")
+        assert b" 200 " in await reader.readuntil(b"\r\n")
         writer.close()
 
 
