@@ -18,7 +18,8 @@ class BartenderSettings:
         durable_copies: replicas on stable storage before an upload is answered (at most the wanted count).
         spares: further Shepherds a put may fall back on.
         fallback_turls: further replicas getFile names beside the first.
-        put_lifetime_ms: how long an upload may take; a pending name expires with it.
+        put_lifetime_ms: until the bytes of an upload begin to come, and from the last of them to their name; a pending
+            name expires with it.
         get_lifetime_ms: how long a read TURL is good.
         nodes_cache_ms: how old the list of Shepherds may be.
         hedge_ms: a Shepherd that has not answered after so long has the next one asked beside it.

@@ -114,12 +114,14 @@ def checked_receipts(ports: Ports, turn: ElementCall, token: PutToken, texts: tu
     begin = token.begin
     if begin.owner != turn.user.dn:
         raise CheloniaError(Kind.BAD_TICKET, subject="put", cause="this upload was begun by somebody else")
-    if ports.clock.now_ms() >= begin.expires_ms:
-        raise CheloniaError(Kind.EXPIRED, subject="put", cause="the upload took too long; start it again")
     if not 1 <= len(texts) <= bounds.RECEIPTS_MAX:
         cause = f"1 to {bounds.RECEIPTS_MAX} receipts are needed, from the answer to the PUT"
         raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=cause)
     held = tuple(receipts.from_text(text) for text in texts)
+    arrived_ms = min(receipt.issued_ms for receipt in held)  # Shepherds keep them for so long from then on
+    if ports.clock.now_ms() >= max(begin.expires_ms, arrived_ms + ports.settings.put_lifetime_ms):
+        cause = "the bytes have waited for their name for too long; send them again"
+        raise CheloniaError(Kind.EXPIRED, subject="put", cause=cause)
     durable = min(ports.settings.durable_copies, begin.wanted)
     if len({receipt.location.shepherd for receipt in held}) < durable:
         cause = f"receipts of {durable} Shepherds are needed; PUT the bytes again"

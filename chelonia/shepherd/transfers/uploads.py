@@ -3,8 +3,7 @@
 The table of open uploads is in memory: after a restart their tickets are refused, and the cause says to ask for a new
 TURL. One ticket completes once; what it completed is remembered until the ticket expires, or very many others are
 complete, so the same client's repeat with the same bytes gets the same answer.
-An upload of a copy that the metadata have claimed lasts while its bytes arrive, and for its ticket's time after the
-last of them; all others end with their ticket.
+An upload lasts while its bytes arrive, and for its ticket's time after the last of them.
 Invariants: at most one body per upload at a time; nothing is visible before it is verified and durable; once the last
 byte is here the rest happens even if the client goes away; bytes that a purpose could not be fulfilled for are kept
 as uncommitted. Story: docs/design/002-protocols.md, "Write".
@@ -348,10 +347,9 @@ class ShepherdUploads:
         return hasher
 
     def _prolong(self, pending: ShepherdUpload) -> None:
-        """A claimed copy has as long after its last byte as it had before its first."""
-        if pending.request.reference:
-            lifetime_ms = gate.lifetime_ms(self._node, pending.request.lifetime_ms)
-            pending.ends_ms = max(pending.ends_ms, self._node.ports.clock.monotonic_ms() + lifetime_ms)
+        """It has as long after its last byte as it had before its first."""
+        lifetime_ms = gate.lifetime_ms(self._node, pending.request.lifetime_ms)
+        pending.ends_ms = max(pending.ends_ms, self._node.ports.clock.monotonic_ms() + lifetime_ms)
 
     def _is_whole(self, pending: ShepherdUpload, upload: Upload, arrived: int) -> bool:
         """Whether the last byte is here. Raises: INCOMPLETE when the body was shorter than it said."""
@@ -400,7 +398,10 @@ class ShepherdUploads:
     async def _store(self, pending: ShepherdUpload, intake: Intake) -> KeptReplica:
         """Verify and make durable. Raises: CHECKSUM, EXPIRED (withdrawn), NO_SPACE, UNAVAILABLE."""
         node, request = self._node, pending.request
-        expected, commit_within_ms = request.facts, 0 if request.reference else max(request.lifetime_ms, 0)
+        expected, commit_within_ms = request.facts, 0
+        if request.lifetime_ms > 0 and not request.reference:
+            took_ms = node.ports.clock.now_ms() - expected.created_ms
+            commit_within_ms = max(took_ms, 0) + request.lifetime_ms
         measured = intake.hasher.checksums()
         for known in (expected.checksums, pending.announced):
             if known.conflicts(measured):

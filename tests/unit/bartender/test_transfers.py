@@ -390,11 +390,22 @@ async def test_a_used_token_does_not_bring_overwritten_bytes_back(stage: Stage) 
 
 
 @scene
-async def test_a_token_expires(stage: Stage) -> None:
+async def test_a_token_expires_when_its_bytes_have_been_there_for_long(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     begun = await start_put(stage, "/f")
+    texts = tuple(receipts.to_text(receipt) for receipt in await stage.upload(begun.turl))
     await stage.clock.sleep(stage.settings.put_lifetime_ms + 1)
-    assert (await commit_put(stage, begun)).kind == "expired"
+    (late,) = await stage.bartender.commit_put(JOE, (CommitPutRequest("1", begun.put, texts),))
+    assert late.kind == "expired"
+
+
+@scene
+async def test_bytes_may_come_for_longer_than_a_token_lasts(stage: Stage) -> None:
+    """5 GB at 1 MB/s: all were there, and then none of them was named."""
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await start_put(stage, "/f")
+    await stage.clock.sleep(3 * stage.settings.put_lifetime_ms)
+    assert (await commit_put(stage, begun)).status == "done"
 
 
 @scene

@@ -67,7 +67,8 @@ from chelonia.wire.snapshots import Manifest
 
 UPLOAD_MS: Final = 24 * 60 * 60 * 1000
 """The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record is dated by its ticket, so an upload
-may begin so long before its file is named: a younger blob that a snapshot lacks need not have been deleted."""
+may begin so long before its file is named: a younger blob that a snapshot lacks need not have been deleted. Where bytes
+came for longer, their record tells."""
 COMMIT_SLACK_MS: Final = 10 * 60 * 1000
 """What the clocks of hosts may differ, and the last tries of a commit take, after a ticket has ended."""
 
@@ -270,7 +271,7 @@ def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordV
         return RecordVerdict.DELETED
     true = genuine(facts, basis.record_key)
     if not record.committed:
-        recent = basis.begun_ms is None or facts.created_ms >= basis.begun_ms - UPLOAD_MS
+        recent = basis.begun_ms is None or not _long_before(facts, basis.begun_ms)
         verdict = _judge_genuine(facts, known, basis)
         believed = true and basis.late and not _never_named(facts, basis)
         return _uncommitted(verdict, recent=recent) if believed else RecordVerdict.UNCOMMITTED
@@ -280,6 +281,11 @@ def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordV
     # They may be a copy's, too, whose name is lost. In a namespace in use, users may have overwritten them.
     replaced = verdict is RecordVerdict.OVERWRITTEN and not basis.in_use
     return RecordVerdict.SHELTERED if replaced else verdict
+
+
+def _long_before(facts: ReplicaFacts, begun_ms: Ms) -> bool:
+    """Whether a snapshot that was begun then would know the blob of such a record, were it still named."""
+    return facts.created_ms < begun_ms - max(UPLOAD_MS, facts.commit_within_ms)
 
 
 def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:
@@ -305,7 +311,7 @@ def _judge_genuine(facts: ReplicaFacts, known: RecordContext, basis: Basis) -> R
     newest = max((facts_of(blob).created_ms for blob in known.current if blob.exists), default=Ms(-1))
     if type_of(known.file) == TYPE_FILE and facts.created_ms < newest:
         return RecordVerdict.OVERWRITTEN
-    if basis.begun_ms is not None and facts.created_ms < basis.begun_ms - UPLOAD_MS and not basis.holes:
+    if basis.begun_ms is not None and _long_before(facts, basis.begun_ms) and not basis.holes:
         return RecordVerdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
         return RecordVerdict.SHELTERED

@@ -1,5 +1,7 @@
 """What Librarians hear: heartbeats, numbered reports neither lost nor doubled, the inventory's differences."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch
 
@@ -10,9 +12,9 @@ from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem, InventoryPage
-from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBlob
+from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBlob, Upload
 from chelonia.core.values import replace
-from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
+from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, JOE, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"
 
@@ -314,6 +316,30 @@ async def test_uncommitted_bytes_are_asked_for_until_their_grace_is_over_then_se
     assert await world.quarantined() == 1
     await world.pass_ms(60_000)
     assert world.blobs.used_bytes() == 0
+    await world.stop()
+
+
+@virtual
+async def test_bytes_that_came_for_longer_than_their_ticket_lasts_have_its_time_from_then_on() -> None:
+    """They were set aside at once, and whoever named them named nothing."""
+    world = await World(unknown_grace_ms=20_000).start(run=True)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield DATA[:1]
+        await world.clock.sleep(60_000)
+        yield DATA[1:]
+
+    ticket = await world.ticket(request(DATA, lifetime_ms=10_000))
+    sending = asyncio.ensure_future(world.service.receive(JOE, Upload(ticket, slow(), len(DATA))))
+    await world.pass_ms(62_000)
+    assert (await sending).complete
+    (reference,) = world.blobs.references()
+    for _ in range(3):
+        await world.pass_ms(9_000)
+        await world.restart(run=True)
+    assert await world.state_of(reference) == "alive"
+    await world.pass_ms(6_000)
+    assert await world.state_of(reference) == "none"
     await world.stop()
 
 
