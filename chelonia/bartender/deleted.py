@@ -16,7 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Guid
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
+from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, UndeleteRequest
 from chelonia.core.ports.librarian import Trashed, Undelete
 from chelonia.core.rights.policy import Action
 
@@ -47,7 +47,7 @@ async def _collection(ports: Ports, turn: ElementCall, ln: LogicalName) -> Guid:
     return found.guid
 
 
-async def undelete(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> Outcome:
+async def undelete(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> None:
     """Bring a file or a collection back under the name it had, or another."""
     file = await _wanted(ports, turn, request)
     target = parse_ln(request.target_ln) if request.target_ln else LogicalName(file.parent, (file.name,))
@@ -56,7 +56,6 @@ async def undelete(ports: Ports, turn: ElementCall, request: UndeleteRequest) ->
     expect = Judge(turn.user, "undelete").require(Action.ADD_ENTRY, parent)
     audit.record(turn.user, "undelete", file.guid, action="undelete", decision="allowed", rule=_rule(turn.user, file))
     await ports.librarian.undelete(turn.service, Undelete(file.guid, parent.guid, target.name, expect))
-    return Outcome(request.request_id, status.success("undelete"))
 
 
 async def _wanted(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> Trashed:

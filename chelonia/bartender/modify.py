@@ -49,6 +49,11 @@ class _Asked:
     expect: Expect
 
 
+def applied(request: ModifyRequest) -> Outcome:
+    """The answer to a change that has applied."""
+    return Outcome(request.change_id, "unset" if request.change_type == UNSET else "set")
+
+
 async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Outcome:
     """Change one property of one entry."""
     change_type = request.change_type
@@ -104,7 +109,7 @@ async def _change(ports: Ports, turn: ElementCall, asked: _Asked) -> Outcome:
     (outcome,) = await ports.librarian.modify_metadata(turn.service, (change,))
     match outcome.success:
         case "set" | "unset":
-            return Outcome(request.change_id, outcome.success)
+            return applied(request)
         case "condition failed" if request.change_type == ADD or request.change_type.startswith(SET_IF):
             return await _unmet(ports, turn, request)
         case "condition failed":

@@ -12,47 +12,58 @@ from chelonia.bartender.bulk import ElementCall, led
 from chelonia.bartender.client_metadata import accepted, merged, new_policies
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
-from chelonia.core import bounds, status
+from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Sections  # fmt: skip
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest, Outcome
+from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
 from chelonia.core.rights.policy import Action
 
 
-async def make_collection(ports: Ports, turn: ElementCall, request: MakeRequest) -> Outcome:
-    """Make a collection; it takes over its parent's default policy."""
-    return await _make(ports, turn, request, TYPE_COLLECTION)
+async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRequest) -> None:
+    """Make a collection, which takes over its parent's default policy, or a mount point for an external URL."""
+    op = "makeCollection"
+    own: Sections = {"states": {"closed": "no"}}
+    if entry_type == TYPE_MOUNTPOINT:
+        check_url(request.url)
+        op, own = "makeMountpoint", {"mountpoint": {"externalURL": request.url}}
+    ln = parse_ln(request.ln)
+    (walked,) = await led(ports, turn, ln, needed=RIGHTS)
+    parent = parent_of_new(ln, walked)
+    expect = Judge(turn.user, op).require(Action.ADD_ENTRY, parent)
+    given = accepted(request.metadata, entry_type, f"{op}.metadata")
+    sections = merged(new_policies(parent.object.sections, entry_type), given, own)
+    made = MakeEntry(parent.guid, ln.name, entry_type, turn.user.dn, sections, expect)
+    await ports.librarian.make_entry(turn.service, made)
 
 
-async def make_mountpoint(ports: Ports, turn: ElementCall, request: MakeRequest) -> Outcome:
-    """Make a mount point for an external URL."""
-    check_url(request.url)
-    return await _make(ports, turn, request, TYPE_MOUNTPOINT)
-
-
-async def unmake_collection(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
-    """Remove an empty collection."""
-    found, expect = await _deletable(ports, turn, "unmakeCollection", request.ln)
-    if found.type != TYPE_COLLECTION:
-        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(found.ln), cause=f"it is a {found.type}")
+async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> None:
+    """Remove an empty collection, a mount point (what it points to is not touched), or a file under all its names."""
+    ln = parse_ln(request.ln)
+    (walked,) = await led(ports, turn, ln, needed=RIGHTS)
+    found = existing(ln, walked)
+    expect = Judge(turn.user, op).require(Action.DELETE, found)
+    wanted, otherwise = _REMOVED[op]
+    if found.type != wanted:
+        raise CheloniaError(otherwise, subject=str(ln), cause=f"it is a {found.type}, not a {wanted}")
     try:
-        await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
+        if wanted == TYPE_COLLECTION:
+            await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
+        else:
+            await ports.librarian.delete(turn.service, Delete(found.guid, expect))
     except CheloniaError as error:
-        raise _in_users_words(error, found.ln) from error
-    return Outcome(request.request_id, status.success("unmakeCollection"))
+        raise _in_users_words(error, ln) from error
 
 
-async def unmake_mountpoint(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
-    """Remove a mount point; what it points to is not touched."""
-    found, expect = await _deletable(ports, turn, "unmakeMountpoint", request.ln)
-    if found.type != TYPE_MOUNTPOINT:
-        raise CheloniaError(Kind.INVALID_TARGET, subject=str(found.ln), cause=f"it is a {found.type}")
-    await ports.librarian.delete(turn.service, Delete(found.guid, expect))
-    return Outcome(request.request_id, status.success("unmakeMountpoint"))
+_REMOVED = {
+    "unmakeCollection": (TYPE_COLLECTION, Kind.NOT_A_COLLECTION),
+    "unmakeMountpoint": (TYPE_MOUNTPOINT, Kind.INVALID_TARGET),
+    "delFile": (TYPE_FILE, Kind.NOT_A_FILE),
+}
+"""What an operation removes, and how it calls anything else."""
 
 
 def _in_users_words(error: CheloniaError, ln: LogicalName) -> CheloniaError:
@@ -60,16 +71,7 @@ def _in_users_words(error: CheloniaError, ln: LogicalName) -> CheloniaError:
     return CheloniaError(error.kind, error.op, str(ln), error.cause)
 
 
-async def del_file(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
-    """Remove a file under all its names, and its replicas."""
-    found, expect = await _deletable(ports, turn, "delFile", request.ln)
-    if found.type != TYPE_FILE:
-        raise CheloniaError(Kind.NOT_A_FILE, subject=str(found.ln), cause=f"it is a {found.type}, not a file")
-    await ports.librarian.delete(turn.service, Delete(found.guid, expect))
-    return Outcome(request.request_id, status.success("delFile"))
-
-
-async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> Outcome:
+async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> None:
     """Drop one name; the last name takes the entry with it (a collection only when it is empty)."""
     ln = parse_ln(request.ln)
     if not ln.parts:
@@ -82,10 +84,9 @@ async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> Outco
         await ports.librarian.unlink(turn.service, Unlink(parent.guid, ln.name, found.guid, expect))
     except CheloniaError as error:
         raise _in_users_words(error, ln) from error
-    return Outcome(request.request_id, status.success("unlink"))
 
 
-async def move(ports: Ports, turn: ElementCall, request: MoveRequest) -> Outcome:
+async def move(ports: Ports, turn: ElementCall, request: MoveRequest) -> None:
     """Rename, move, or with `preserve_original` hard-link an entry."""
     source, target = _parse_source(request.source_ln), parse_ln(request.target_ln)
     walks = await ports.librarian.traverse(turn.service, (source, source.parent, target), RIGHTS)
@@ -109,30 +110,6 @@ async def move(ports: Ports, turn: ElementCall, request: MoveRequest) -> Outcome
         expect=tuple(dict.fromkeys(expect)),
     )
     await ports.librarian.move(turn.service, order)
-    return Outcome(request.request_id, status.success("move"))
-
-
-async def _make(ports: Ports, turn: ElementCall, request: MakeRequest, entry_type: str) -> Outcome:
-    op = "makeCollection" if entry_type == TYPE_COLLECTION else "makeMountpoint"
-    ln = parse_ln(request.ln)
-    (walked,) = await led(ports, turn, ln, needed=RIGHTS)
-    parent = parent_of_new(ln, walked)
-    expect = Judge(turn.user, op).require(Action.ADD_ENTRY, parent)
-    own: Sections = {"states": {"closed": "no"}}
-    if entry_type == TYPE_MOUNTPOINT:
-        own = {"mountpoint": {"externalURL": request.url}}
-    given = accepted(request.metadata, entry_type, f"{op}.metadata")
-    sections = merged(new_policies(parent.object.sections, entry_type), given, own)
-    made = MakeEntry(parent.guid, ln.name, entry_type, turn.user.dn, sections, expect)
-    await ports.librarian.make_entry(turn.service, made)
-    return Outcome(request.request_id, status.success(op))
-
-
-async def _deletable(ports: Ports, turn: ElementCall, op: str, text: str) -> tuple[FoundEntry, Expect]:
-    ln = parse_ln(text)
-    (walked,) = await led(ports, turn, ln, needed=RIGHTS)
-    found = existing(ln, walked)
-    return found, Judge(turn.user, op).require(Action.DELETE, found)
 
 
 def _parse_source(text: str) -> LogicalName:

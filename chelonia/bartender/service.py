@@ -25,7 +25,7 @@ from chelonia.core import bounds, status
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.limits import LimitCounts
-from chelonia.core.metadata import Filter
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_MOUNTPOINT, Filter
 from chelonia.core.names import LogicalName
 from chelonia.core.operations.bartender import BARTENDER
 from chelonia.core.operations.rows import PortMethod
@@ -34,6 +34,7 @@ from chelonia.core.ports.bartender import (
     ListDeletedOutcome,
     ListOutcome,
     ListRequest,
+    MakeRequest,
     ModifyRequest,
     NameRequest,
     Outcome,
@@ -51,6 +52,8 @@ R = TypeVar("R")
 A = TypeVar("A")
 Act = Callable[[Ports, ElementCall, R], Awaitable[A]]
 """Serves one element."""
+Method = Callable[["BartenderService", Call, tuple[R, ...]], Coroutine[Any, Any, tuple[A, ...]]]
+"""An operation of the port."""
 Walk = Callable[[Ports, Call, Sequence[Any]], Awaitable[dict[LogicalName, Traversal]]]
 """Follows the names of elements together."""
 
@@ -87,6 +90,10 @@ _AND_ABOVE = partial(named_together, needed=RIGHTS, parents=True)
 """What a change of a name is decided on: of all names of a call together."""
 
 
+def _made(request: MakeRequest) -> str:
+    return f"{request.ln}\0{request.url}"
+
+
 def _modified(request: ModifyRequest) -> str:
     what = f"{request.change_type}\0{request.section}\0{request.property}\0{request.value}"
     return f"{request.ln}\0{what}"
@@ -99,23 +106,29 @@ def _everywhere(_: object) -> str:
 
 def _change(
     op: str,
-    act: Act[R, Outcome],
+    act: Act[R, None],
     subject: Callable[[R], str] = _ln,
     *,
     ordered: Callable[[R], str] | None = _ln,
-    recalled: Callable[[R], str] | None = None,
     walk: Walk | None = None,
-) -> Callable[[BartenderService, Call, tuple[R, ...]], Coroutine[Any, Any, tuple[Outcome, ...]]]:
+) -> Method[R, Outcome]:
     """A method that changes something; an element whose first try is found to have applied is answered as that was.
 
-    Args: `subject`, `ordered` as in `BulkOperation`; `recalled`: the words of such an answer, if not those of success;
-        `walk`: follows the names.
+    Args: `subject`, `ordered` as in `BulkOperation`; `walk`: follows the names.
     """
 
     def applied(request: R) -> Outcome:
-        return Outcome(_id(request), recalled(request) if recalled else status.success(op))
+        return Outcome(_id(request), status.success(op))
 
-    return _bulk(op, act, _answering(Outcome), subject, ordered=ordered, recalled=applied, walk=walk)
+    async def answered(ports: Ports, turn: ElementCall, request: R) -> Outcome:
+        await act(ports, turn, request)
+        return applied(request)
+
+    return _bulk(op, answered, _answering(Outcome), subject, ordered=ordered, recalled=applied, walk=walk)
+
+
+def _remove(op: str) -> Method[NameRequest, Outcome]:
+    return _change(op, partial(names.remove, op), walk=_RIGHTS_OF_NAMES)
 
 
 def _bulk(
@@ -126,7 +139,7 @@ def _bulk(
     *,
     walk: Walk | None = None,
     **more: Any,
-) -> Callable[[BartenderService, Call, tuple[R, ...]], Coroutine[Any, Any, tuple[A, ...]]]:
+) -> Method[R, A]:
     """A method that serves its elements one by one. `more`: further fields of its `BulkOperation`."""
 
     async def serve(self: BartenderService, call: Call, requests: tuple[R, ...]) -> tuple[A, ...]:
@@ -178,12 +191,10 @@ class BartenderService:
         async with self._ports.lists.one(call):
             return await answer_all(self._ports, call, operation, requests)
 
-    make_collection = _change(
-        "makeCollection", names.make_collection, lambda request: f"{request.ln}\0{request.url}", walk=_RIGHTS_OF_NAMES
-    )
-    unmake_collection = _change("unmakeCollection", names.unmake_collection, walk=_RIGHTS_OF_NAMES)
-    make_mountpoint = _change("makeMountpoint", names.make_mountpoint, lambda request: f"{request.ln}\0{request.url}")
-    unmake_mountpoint = _change("unmakeMountpoint", names.unmake_mountpoint)
+    make_collection = _change("makeCollection", partial(names.make, TYPE_COLLECTION), _made, walk=_RIGHTS_OF_NAMES)
+    make_mountpoint = _change("makeMountpoint", partial(names.make, TYPE_MOUNTPOINT), _made)
+    unmake_collection = _remove("unmakeCollection")
+    unmake_mountpoint = _remove("unmakeMountpoint")
     move = _change(
         "move", names.move,
         lambda request: f"{request.source_ln}\0{request.target_ln}\0{request.preserve_original}", ordered=_everywhere,
@@ -201,15 +212,12 @@ class BartenderService:
         )
         return await answer_all(self._ports, call, operation, requests)
 
-    del_file = _change("delFile", names.del_file, walk=_RIGHTS_OF_NAMES)
+    del_file = _remove("delFile")
     unlink = _change("unlink", names.unlink, walk=_AND_ABOVE)
     undelete = _change(
         "undelete", deleted.undelete, lambda request: f"{request.ln}\0{request.target_ln}", ordered=_everywhere
     )
     list_deleted = _bulk("listDeleted", deleted.list_deleted, _answering(ListDeletedOutcome))
-    modify = _change(
-        "modify", modify.modify, _modified,
-        recalled=lambda request: "unset" if request.change_type == "unset" else "set",
-    )  # fmt: skip
+    modify = _bulk("modify", modify.modify, _answering(Outcome), _modified, ordered=_ln, recalled=modify.applied)
     start_put = _bulk("startPut", transfers.start_put, _answering(StartPutOutcome))
     commit_put = _change("commitPut", transfers.commit_put, lambda request: request.put, ordered=None)

@@ -8,7 +8,6 @@ Shepherd gives any); startPut writes nothing at all. commitPut decides the right
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import FileFacts, accepted, checked_facts, file_facts, merged, new_policies
@@ -18,7 +17,7 @@ from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_vi
 from chelonia.bartender.shepherds import UploadPlan
 from chelonia.core import bounds, status
 from chelonia.core.cluster.placement import Demand
-from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Location, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums, Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.core.errors import CheloniaError, Kind
@@ -29,14 +28,13 @@ from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
     GetFileRequest,
-    Outcome,
     PutFileRequest,
     StartPutOutcome,
     StartPutRequest,
     TransferOutcome,
 )
 from chelonia.core.ports.librarian import MakeEntry, Traversal
-from chelonia.core.ports.shepherd import Purpose
+from chelonia.core.ports.shepherd import Purpose, TurlOutcome
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 from chelonia.wire import receipts
@@ -44,18 +42,8 @@ from chelonia.wire import receipts
 LOCATED = (*RIGHTS, Needed("locations"), Needed("content"), Needed("blobs"))
 """What reading a file, or copying it, needs besides its rights."""
 
+_UNKNOWN = Checksums()
 _HELD = (ReplicaState.ALIVE.value, ReplicaState.CREATING.value, ReplicaState.THIRDWHEEL.value)
-
-
-@dataclass(frozen=True, slots=True)
-class _UploadPlace:
-    """Where an upload's name will be: the collection (or, when it replaces a file, that file) and the right to it."""
-
-    parent: Guid
-    name: str
-    replaces: Guid
-    inherited: Sections
-    expect: Expect
 
 
 async def put_file(ports: Ports, turn: ElementCall, request: PutFileRequest) -> TransferOutcome:
@@ -64,11 +52,10 @@ async def put_file(ports: Ports, turn: ElementCall, request: PutFileRequest) -> 
     facts = file_facts(request.metadata)
     given = accepted(request.metadata, TYPE_FILE, "putFile.metadata")
     _need_http(request.protocols)
-    place = await _place(ports, turn, "putFile", ln, replace_file=request.replace)
-    sections = merged(place.inherited, given, {"states": facts.states()})
+    begin = await _begin(ports, turn, "putFile", ln, facts, replace_file=request.replace)
+    begin = replace(begin, sections=merged(begin.sections, given, {"states": facts.states()}), named=True)
     if facts.needed == 0:
-        return await _name_only(ports, turn, request, place, sections)
-    begin = _begin(ports, turn, ln, place, facts, sections, named=True)
+        return await _name_only(ports, turn, request, begin)
     turl, _ = await tickets(ports, turn, begin, Purpose.PENDING)
     return TransferOutcome(request.request_id, status.success("putFile"), turl, PROTOCOL_HTTP)
 
@@ -81,15 +68,14 @@ async def start_put(ports: Ports, turn: ElementCall, request: StartPutRequest) -
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ln), cause=cause)
     checksum_type = request.checksum_type or "sha256"
     facts = checked_facts(FileFacts(request.size, request.checksum, checksum_type, request.needed_replicas))
-    place = await _place(ports, turn, "startPut", ln, replace_file=request.replace)
-    begin = _begin(ports, turn, ln, place, facts, {}, named=False)
+    begin = await _begin(ports, turn, "startPut", ln, facts, replace_file=request.replace)
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     token = encode(PutToken(begin, begun, checksum_type), ports.settings.token_key)
     note = await ports.shepherds.shortage(turn.service, request.needed_replicas)
     return StartPutOutcome(request.request_id, status.success("startPut"), turl, token, cause=note)
 
 
-async def commit_put(ports: Ports, turn: ElementCall, request: CommitPutRequest) -> Outcome:
+async def commit_put(ports: Ports, turn: ElementCall, request: CommitPutRequest) -> None:
     """Give durable bytes their name, if the caller still may."""
     token = decode(request.put, ports.settings.token_key)
     begin = token.begin
@@ -103,7 +89,6 @@ async def commit_put(ports: Ports, turn: ElementCall, request: CommitPutRequest)
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS or not await _is_committed(ports, turn, token):
             raise
-    return Outcome(request.request_id, status.success("commitPut"))
 
 
 def checked_receipts(ports: Ports, turn: ElementCall, token: PutToken, texts: tuple[str, ...]) -> tuple[Receipt, ...]:
@@ -142,11 +127,7 @@ async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> 
     if found.object.value("content", "id") or is_empty(found.object):
         cause = "it is not made of one blob, so no one TURL leads to it; GET it at the plain HTTPS door"
         raise CheloniaError(Kind.NOT_SUPPORTED, subject=str(ln), cause=cause)
-    alive = locations(found.object, (ReplicaState.ALIVE.value,))
-    if not alive:
-        cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
-        raise CheloniaError(Kind.NO_REPLICA, subject=str(ln), cause=cause)
-    first, *others = await ports.shepherds.read_turls(turn.service, alive, turn.user.dn)
+    first, *others = await read_turls(ports, turn, found)
     size = found.object.value("states", "size")
     return TransferOutcome(
         request.request_id,
@@ -158,6 +139,15 @@ async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> 
         checksum=found.object.value("states", "checksum") or first.checksum,
         checksum_type=found.object.value("states", "checksumType") or first.checksum_type,
     )
+
+
+async def read_turls(ports: Ports, turn: ElementCall, found: FoundEntry) -> tuple[TurlOutcome, ...]:
+    """TURLs of whole replicas, nearest first, bound to who carries the bytes. Raises: NO_REPLICA."""
+    alive = locations(found.object, (ReplicaState.ALIVE.value,))
+    if not alive:
+        cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
+        raise CheloniaError(Kind.NO_REPLICA, subject=str(found.ln), cause=cause)
+    return await ports.shepherds.read_turls(turn.service, alive, turn.user.carrier or turn.user.dn)
 
 
 async def add_replica(
@@ -185,48 +175,33 @@ async def add_replica(
     return TransferOutcome(request.request_id, status.success("addReplica"), turl, PROTOCOL_HTTP)
 
 
-async def _place(ports: Ports, turn: ElementCall, op: str, ln: LogicalName, *, replace_file: bool) -> _UploadPlace:
-    """Find where a file can be put, and whether the caller may. Raises: EXISTS, DENIED, NO_PARENT, ..."""
+async def _begin(
+    ports: Ports, turn: ElementCall, op: str, ln: LogicalName, facts: FileFacts, *, replace_file: bool
+) -> BeginPut:
+    """An upload to where a file can be put, if the caller may. Raises: EXISTS, DENIED, NO_PARENT, ..."""
     judge = Judge(turn.user, op)
+    begin = unnamed(ports, turn, LogicalName(ln.start, ln.parts), facts.needed, facts.size, facts.checksums)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
     if replace_file and ln.parts and walked.complete and walked.last.value("entry", "type") == TYPE_FILE:
-        found = FoundEntry(ln, walked.last)
-        expect = judge.require(Action.DELETE, found)
-        return _UploadPlace(holder(walked), ln.name, found.guid, {}, expect)
+        expect = judge.require(Action.DELETE, FoundEntry(ln, walked.last))
+        return replace(begin, parent=holder(walked), replaces=walked.guid, expect=expect)
     parent = parent_of_new(ln, walked)
     expect = judge.require(Action.ADD_ENTRY, parent)
-    return _UploadPlace(parent.guid, ln.name, Guid(""), new_policies(parent.object.sections, TYPE_FILE), expect)
+    return replace(begin, parent=parent.guid, sections=new_policies(parent.object.sections, TYPE_FILE), expect=expect)
+
+
+def unnamed(
+    ports: Ports, turn: ElementCall, place: LogicalName, wanted: int,
+    size: int = -1, checksums: Checksums = _UNKNOWN,
+) -> BeginPut:  # fmt: skip
+    """An upload of the caller's as it is before anybody has looked where its name will be."""
+    expires = Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms)
+    return BeginPut(Guid(""), place.name, place, turn.user.dn, {}, wanted, size, checksums, expires, named=False)
 
 
 def holder(walked: Traversal) -> Guid:
     """The collection that holds the name a walk followed, "" for a bare start."""
     return walked.steps[-2].guid if len(walked.steps) > 1 else Guid("")
-
-
-def _begin(
-    ports: Ports,
-    turn: ElementCall,
-    ln: LogicalName,
-    place: _UploadPlace,
-    facts: FileFacts,
-    sections: Sections,
-    *,
-    named: bool,
-) -> BeginPut:
-    return BeginPut(
-        parent=place.parent,
-        name=place.name,
-        ln=LogicalName(ln.start, ln.parts),
-        owner=turn.user.dn,
-        sections=sections,
-        wanted=facts.needed,
-        size=facts.size,
-        checksums=facts.checksums,
-        expires_ms=Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms),
-        named=named,
-        replaces=place.replaces,
-        expect=place.expect,
-    )
 
 
 async def tickets(
@@ -272,14 +247,12 @@ async def _give_back(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:
         return
 
 
-async def _name_only(
-    ports: Ports, turn: ElementCall, request: PutFileRequest, place: _UploadPlace, sections: Sections
-) -> TransferOutcome:
+async def _name_only(ports: Ports, turn: ElementCall, request: PutFileRequest, begin: BeginPut) -> TransferOutcome:
     """`neededReplicas` 0: the original makes the name at once, without bytes and without a TURL."""
-    if place.replaces:
+    if begin.replaces:
         cause = "replacing a file needs at least one replica"
         raise CheloniaError(Kind.BAD_REQUEST, subject="states/neededReplicas", cause=cause)
-    made = MakeEntry(place.parent, place.name, TYPE_FILE, turn.user.dn, sections, place.expect)
+    made = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections, begin.expect)
     await ports.librarian.make_entry(turn.service, made)
     return TransferOutcome(request.request_id, status.success("putFile"))
 

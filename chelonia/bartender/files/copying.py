@@ -7,11 +7,11 @@ from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.writing import overtaken, ready_to_write, replaceable
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, versions
-from chelonia.core.cluster.replicas import Checksums
+from chelonia.bartender.transfers import unnamed
 from chelonia.core.contents.attributes import attributes_of
-from chelonia.core.contents.uploads import BeginPut, CopyFile
+from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import Guid, Ms
+from chelonia.core.ids import Guid
 from chelonia.core.metadata import Needed
 from chelonia.core.ports.files import Clone, Done
 from chelonia.core.rights.policy import Action
@@ -22,9 +22,7 @@ async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
     """Give a file the bytes of another, if the caller may read that and write this. Both are as they were judged."""
     source, expect = await _readable(ports, turn, change)
     change = replace(change, user=source.section("metadata") if change.user is None else change.user)
-    place, owner = change.place, turn.user.dn
-    begin = BeginPut(Guid(""), place.name, place, owner, {}, 0, -1, Checksums(), Ms(0), named=False)
-    ready, there = await ready_to_write(ports, turn, change, begin)
+    ready, there = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, 0))
     ready = replace(ready, expect=tuple(dict.fromkeys((*ready.expect, *expect))))
     try:
         await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready))

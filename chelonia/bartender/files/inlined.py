@@ -19,14 +19,13 @@ from chelonia.bartender.files.changing import done
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry
 from chelonia.bartender.shepherds import taken
-from chelonia.bartender.transfers import begun_facts, locations
+from chelonia.bartender.transfers import begun_facts, locations, unnamed
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, Ms
 from chelonia.core.ports.files import Done, Inline, Write
 from chelonia.core.ports.shepherd import FetchOutcome, SmallBlob
 from chelonia.core.timing.racing import Race, many
@@ -58,18 +57,7 @@ def _begin(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> Be
     if size > bounds.INLINE_BYTES_MAX:
         cause = f"{size} bytes; more than {bounds.INLINE_BYTES_MAX} do not come in a message: place them first"
         raise CheloniaError(Kind.TOO_LARGE, subject=str(place), cause=cause)
-    return BeginPut(
-        parent=Guid(""),
-        name=place.name,
-        ln=place,
-        owner=turn.user.dn,
-        sections={},
-        wanted=inline.wanted,
-        size=size,
-        checksums=_measured(change, inline),
-        expires_ms=Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms),
-        named=False,
-    )
+    return unnamed(ports, turn, place, inline.wanted, size, _measured(change, inline))
 
 
 def _measured(change: Write, inline: Inline) -> Checksums:

@@ -12,12 +12,12 @@ from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user
 from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing
+from chelonia.bartender.transfers import unnamed
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.parts import PartPage, UploadPage
-from chelonia.core.contents.uploads import BeginPut, CommitFile, OpenUpload, PutPart, SealUpload
+from chelonia.core.contents.uploads import CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, Ms
+from chelonia.core.ids import Ms
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
@@ -40,8 +40,8 @@ async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
     replaces = await may_begin(ports, turn, change, "open")
     within = await _collection(ports, turn, change.within)
     expires = Ms(ports.clock.now_ms() + bounds.UPLOAD_OPEN_MS)
-    begin = _begin(turn, change.place, change.wanted, expires)
-    begin = replace(begin, replaces=replaces, sections=merged(given, own))
+    begin = unnamed(ports, turn, change.place, change.wanted)
+    begin = replace(begin, replaces=replaces, sections=merged(given, own), expires_ms=expires)
     order = OpenUpload(begin, within.guid, "/".join(change.place.parts[depth:]))
     return Done(upload=await ports.librarian.open_upload(turn.service, order))
 
@@ -56,7 +56,7 @@ async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
 async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     """Make parts the content of the file, if the caller still may and what he rests on holds."""
     write = Splice(change.place, Content(), user=change.user, parents=change.parents, when=change.when)
-    ready, there = await ready_to_write(ports, turn, write, _begin(turn, change.place, 0, Ms(0)))
+    ready, there = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
     order = SealUpload(change.upload, ready, change.order, change.least)
     await ports.librarian.seal_upload(turn.service, order)
     return Done(made=there is None)
@@ -111,8 +111,3 @@ async def _collection(ports: Ports, turn: ElementCall, place: LogicalName) -> Fo
 def _check_limit(place: LogicalName, limit: int) -> None:
     if limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause="limits and numbers of parts are 0 or more")
-
-
-def _begin(turn: ElementCall, place: LogicalName, wanted: int, expires: Ms) -> BeginPut:
-    owner = turn.user.dn
-    return BeginPut(Guid(""), place.name, place, owner, {}, wanted, -1, Checksums(), expires, named=False)

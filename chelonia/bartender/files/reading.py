@@ -19,11 +19,11 @@ from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, listable
-from chelonia.bartender.transfers import locations
+from chelonia.bartender.transfers import read_turls
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import QuotaUse
-from chelonia.core.cluster.replicas import Checksums, ReplicaState
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.contents.below import Below, Leaf
 from chelonia.core.contents.extents import ByteRange, Extent
@@ -201,9 +201,4 @@ async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> 
 
 async def _sources(ports: Ports, turn: ElementCall, found: FoundEntry) -> tuple[str, ...]:
     """TURLs of whole replicas, nearest first. Raises: NO_REPLICA."""
-    alive = locations(found.object, (ReplicaState.ALIVE.value,))
-    if not alive:
-        cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
-        raise CheloniaError(Kind.NO_REPLICA, subject=str(found.ln), cause=cause)
-    answers = await ports.shepherds.read_turls(turn.service, alive, turn.user.carrier or turn.user.dn)
-    return tuple(answer.turl for answer in answers)
+    return tuple([answer.turl for answer in await read_turls(ports, turn, found)])

@@ -14,14 +14,14 @@ from chelonia.bartender.files.changing import done, pinned, required, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new
-from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets
+from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets, unnamed
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
 from chelonia.core.contents.extents import check_extents
 from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expect
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, Ms
+from chelonia.core.ids import Guid
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
@@ -34,20 +34,8 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
     """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST."""
     check_wanted(ask.place, ask.wanted, ask.size)
     replaces = await may_begin(ports, turn, ask, "place")
-    begin = BeginPut(
-        parent=Guid(""),
-        name=ask.place.name,
-        ln=ask.place,
-        owner=turn.user.dn,
-        sections={},
-        wanted=ask.wanted,
-        size=ask.size,
-        checksums=ask.checksums,
-        expires_ms=Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms),
-        named=False,
-        replaces=replaces,
-        piece=ask.piece,
-    )
+    begin = unnamed(ports, turn, ask.place, ask.wanted, ask.size, ask.checksums)
+    begin = replace(begin, replaces=replaces, piece=ask.piece)
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT, md5=ask.measure_md5)
     put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
     return Placed(turl, put, begun.blob)
@@ -111,10 +99,7 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     arrived = [arrived_bytes(ports, turn, change, each, piece=True) for each in content.blobs]
     begins = [token.begin for token, _ in arrived]
     wanted = max((begin.wanted for begin in begins), default=bounds.REPLICAS_DEFAULT)
-    begin = BeginPut(
-        Guid(""), change.place.name, change.place, turn.user.dn, {}, wanted, -1, Checksums(), Ms(0), named=False
-    )
-    ready, there = await ready_to_write(ports, turn, change, begin)
+    ready, there = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, wanted))
     pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
     order = SpliceOrder(ready, pieces, content.extents, content.size, content.whole, described=True)
     try:
