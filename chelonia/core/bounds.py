@@ -46,6 +46,8 @@ SPLICE_EXTENTS_MAX: Final = 500
 """Extents laid over a file, and covered by them, in one transact: each costs some two elements of it."""
 SPLICE_BLOBS_MAX: Final = 64
 """Blobs that come with one splice: each makes some 25 elements of its transact."""
+MARK_CHARACTERS_MAX: Final = 64
+"""Of the word that names the pieces of one splice: as long as a SHA-256, twice as long as a request key."""
 PARTS_MAX: Final = 10_000
 """Parts of one upload, and the highest number of one: S3's. Each becomes an extent."""
 PARTS_PAGE: Final = 900

@@ -22,6 +22,7 @@ from chelonia.core.ids import BlobId
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import (
+    INLINED,
     Arrived,
     Attributes,
     Change,
@@ -73,7 +74,8 @@ class Sender(Protocol):
 @dataclass(frozen=True, slots=True)
 class Saving:
     """A commit: where, what, and what must hold. `body`: the plan's bytes, from the first, each time it is called;
-    `etag`: what names them where they travel in the change; "" leaves that to the cluster."""
+    `etag`: what names them, as the file's etag or, of what is laid over it, as the pieces' mark; "" leaves that to the
+    cluster."""
 
     place: LogicalName
     plan: Plan
@@ -162,23 +164,33 @@ class MountedCluster:
             content = Content(size=plan.size, whole=plan.whole)
             return await self._commit(Splice(place, content, saving.setting, when=saving.when))
         if plan.plain and plan.length <= bounds.INLINE_BYTES_MAX:
-            return await self._commit(await _inline(saving))
+            inline = await _inline(saving)
+            return await self._commit(
+                Write(place, setting=saving.setting, when=saving.when, etag=saving.etag, inline=inline)
+            )
+        if plan.length <= bounds.INLINE_BYTES_MAX:
+            content = _content(saving, INLINED, inline=await _inline(saving))
+            return await self._commit(Splice(place, content, saving.setting, when=saving.when))
         placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
         (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
         placed = _good(answer, "place")
         tried.append(placed.blob)
         arrived = await self.send(placed, saving.body, plan.length, len(tried) - 1)
         if plan.plain:
-            return await self._commit(Write(place, arrived, saving.setting, when=saving.when))
-        content = Content(_extents(plan, placed.blob), (arrived,), plan.size, plan.whole)
+            return await self._commit(Write(place, arrived, saving.setting, when=saving.when, etag=saving.etag))
+        content = _content(saving, placed.blob, arrived)
         return await self._commit(Splice(place, content, saving.setting, when=saving.when))
 
 
-async def _inline(saving: Saving) -> Write:
-    """A small file in the message that names it."""
+async def _inline(saving: Saving) -> Inline:
+    """Few bytes, in the message that names them."""
     data = b"".join([chunk async for chunk in saving.body()])
-    inline = Inline(data, saving.wanted, Checksums(hashlib.sha256(data).hexdigest()))
-    return Write(saving.place, setting=saving.setting, when=saving.when, etag=saving.etag, inline=inline)
+    return Inline(data, saving.wanted, Checksums(hashlib.sha256(data).hexdigest()))
+
+
+def _content(saving: Saving, blob: BlobId, *arrived: Arrived, inline: Inline | None = None) -> Content:
+    plan = saving.plan
+    return Content(_extents(plan, blob), arrived, plan.size, plan.whole, inline, mark=saving.etag)
 
 
 def new_etag() -> str:

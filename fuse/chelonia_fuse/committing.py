@@ -22,7 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Guid
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.files import LEAVE, Attributes, Looked, Set, Setting, Want, When
+from chelonia.core.ports.files import LEAVE, MARK, Attributes, Looked, Set, Setting, Want, When
 from chelonia.core.values import replace
 from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
@@ -340,7 +340,7 @@ class FileCommitter:
             if not inode.gone:  # else it was removed here
                 await self._beside(inode, copy, None)
             inode.gone = True
-        elif there.attributes.etag in tried or any(extent.blob in tried for extent in there.extents):
+        elif there.attributes.etag in tried or any(_names(there, extent.blob) & {*tried} for extent in there.extents):
             self._done(inode, copy, plan, there.attributes)  # an earlier try has applied
         elif there.attributes.size == plan.size == 0:
             self._done(inode, copy, plan, there.attributes)  # the same, or somebody else has emptied it
@@ -365,7 +365,9 @@ class FileCommitter:
     async def _there(self, inode: Inode, plan: Plan) -> Looked | None:
         start, end = (plan.ranges[0][0], plan.ranges[-1][1]) if plan.ranges else (0, 0)
         try:
-            return await self._cluster.look(LogicalName(inode.guid, ()), Want.EXTENTS, ByteRange(start, end - start))
+            return await self._cluster.look(
+                LogicalName(inode.guid, ()), Want.EXTENTS | Want.CHECKSUMS, ByteRange(start, end - start)
+            )
         except CheloniaError as error:
             if error.kind is not Kind.NOT_FOUND:
                 raise
@@ -403,6 +405,11 @@ class FileCommitter:
         """Where it is, or was when it was closed."""
         place = self._inodes.place(inode)
         return place if place.parts or copy.place is None else copy.place
+
+
+def _names(there: Looked, blob: BlobId) -> set[str]:
+    """What a piece may be known by: its blob, and the mark that it was sent with."""
+    return {blob, there.sums.get(blob, {}).get(MARK, "")}
 
 
 @contextlib.contextmanager

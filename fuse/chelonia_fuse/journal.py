@@ -49,9 +49,8 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
     def staged(self) -> Staged:
         """What was staged."""
-        return Staged(
-            self.etag, self.base, self.size, self.kept, -1, self.appended, Ranges(self.valid), Ranges(self.dirty)
-        )
+        valid, dirty = Ranges(self.valid), Ranges(self.dirty)
+        return Staged(self.etag, self.base, self.size, self.kept, appended=self.appended, valid=valid, dirty=dirty)
 
     def setting(self) -> Setting:
         """The attributes to commit with it."""

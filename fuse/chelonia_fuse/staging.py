@@ -15,7 +15,14 @@ from typing import Final
 from chelonia.core import bounds
 
 WHOLE_BYTES_MAX: Final = 256 * 1024
-"""A file up to this size is written anew rather than laid over: one blob, with a checksum of the whole."""
+"""A file up to this size is written anew, as one blob with a checksum of the whole, after `LAID_MAX` commits were laid
+over it; and each time while it is of at most `SMALL_BYTES_MAX`, which travel in one message."""
+SMALL_BYTES_MAX: Final = bounds.INLINE_BYTES_MAX
+LAID_MAX: Final = 16
+MERGED_BYTES_MAX: Final = 512 * 1024
+"""As far as the last pieces are written anew with what is appended to them: of two that stay, one has half of it."""
+MERGED_BYTES_MIN: Final = 16 * 1024
+"""A last piece up to this size is always: to send it again costs less than a blob more."""
 PIECES_MAX: Final = bounds.SPLICE_EXTENTS_MAX // 2
 """Pieces of one commit; more are joined, with what lies between them."""
 Range = tuple[int, int]
@@ -129,7 +136,8 @@ class Staged:
         etag: of the version they are of; `base`: its size.
         size: of the file now.
         kept: how many bytes of the base may still be shown.
-        tail: where the last piece that was committed here begins; -1: not known, or too long to be written anew.
+        tails: where the last pieces that were committed here begin, as far as they may be written anew.
+        laid: how many commits were laid over it here since it was of one blob.
         appended: every write since the last commit was an append.
     """
 
@@ -137,7 +145,8 @@ class Staged:
     base: int
     size: int = 0
     kept: int = 0
-    tail: int = -1
+    tails: list[int] = field(default_factory=list)
+    laid: int = 0
     appended: bool = True
     valid: Ranges = field(default_factory=Ranges)
     dirty: Ranges = field(default_factory=Ranges)
@@ -189,24 +198,32 @@ class Staged:
             return Plan(0, whole=True)
         if anew:
             return Plan(self.size, ((0, self.size),), whole=True)
-        here = not self.missing(0, self.size)
-        if here and (self.size <= WHOLE_BYTES_MAX or 2 * self.dirty.total >= self.size):
+        many = self.size <= WHOLE_BYTES_MAX and self.laid >= LAID_MAX
+        more = self.size <= SMALL_BYTES_MAX or 2 * self.dirty.total >= self.size
+        if many or (more and not self.missing(0, self.size)):
             return Plan(self.size, ((0, self.size),), whole=True)
-        return Plan(self.size, self._with_tail(joined(list(self.dirty), PIECES_MAX)), whole=self.kept == 0)
+        return Plan(self.size, self._with_tails(joined(list(self.dirty), PIECES_MAX)), whole=self.kept == 0)
 
-    def _with_tail(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-        """A short last piece is written anew with what is appended to it, so that appends do not leave many blobs."""
-        if len(ranges) != 1 or not 0 <= self.tail < ranges[0][0] <= self.base:
+    def _with_tails(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        """Last pieces are written anew with what is appended, each when it is at most twice as long as what comes with
+        it. So a byte is sent again as often as its piece grows by half, and each piece is twice as long as the next."""
+        start, end = ranges[0] if len(ranges) == 1 else (0, 0)
+        if not (0 < start <= self.base and end == self.size):
             return ranges
-        ((_, end),) = ranges
-        short = end - self.tail <= WHOLE_BYTES_MAX and end == self.size
-        return ((self.tail, end),) if short and self.valid.covers(self.tail, end) else ranges
+        for tail in reversed(self.tails):
+            is_short = start - tail <= max(2 * (end - start), MERGED_BYTES_MIN) and end - tail <= MERGED_BYTES_MAX
+            if tail < start and not (is_short and self.valid.covers(tail, end)):
+                break
+            start = min(start, tail)
+        return ((start, end),)
 
     def committed(self, plan: Plan, etag: str) -> None:
         """Take note that a plan became the version `etag`; what was written meanwhile stays to be committed."""
-        last = plan.ranges[-1] if plan.ranges else (0, 0)
-        ends = last[1] == plan.size and last[1] - last[0] <= WHOLE_BYTES_MAX
-        self.tail = last[0] if ends and not plan.whole else -1
+        start, end = plan.ranges[-1] if plan.ranges else (plan.size, plan.size)
+        most = min(plan.size, start) if end == plan.size else plan.size
+        tails = [tail for tail in self.tails if plan.size - MERGED_BYTES_MAX <= tail < most]
+        self.tails = [] if plan.whole else [*tails, start] if start < end == plan.size else tails
+        self.laid = 0 if plan.plain else self.laid + 1
         self.etag, self.base, self.kept = etag, plan.size, min(plan.size, self.size)
         self.appended = True
         for start, end in plan.ranges:
@@ -219,7 +236,7 @@ class Staged:
         shift = size - self.base
         self.dirty = Ranges((start + shift, end + shift) for start, end in self.dirty)
         self.valid, self.size = Ranges([(size, self.size + shift)]), self.size + shift
-        self.etag, self.base, self.kept, self.tail = etag, size, size, -1
+        self.etag, self.base, self.kept, self.tails = etag, size, size, []
         return shift
 
 

@@ -7,8 +7,9 @@ import hashlib
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import Kind
-from chelonia.core.ports.files import Inline, Setting, Want, When, Write
+from chelonia.core.ports.files import INLINED, MARK, Arrived, Content, Inline, Setting, Splice, Want, When, Write
 from tests.support.files_worlds import Play, World, applied, at, collection, done, looked, names, there, write
 from tests.unit.bartender.stage import EVE, JOE
 
@@ -106,6 +107,68 @@ def test_what_is_no_small_file_comes_without_bytes(play: Play) -> None:
         seen = await there(world, "/large", Want.BYTES | Want.SOURCES)
         assert seen.data is None
         assert seen.sources
+
+    play(scenario)
+
+
+def laid(name: str, *at_: int, data: bytes = DATA, **more: object) -> Splice:
+    """A splice whose bytes come in the message, once at each place."""
+    sums = more.pop("sums", Checksums())
+    fields = {key: more.pop(key) for key in ("size", "whole", "mark", "blobs") if key in more}
+    extents = tuple(Extent(offset, len(data), INLINED) for offset in at_)
+    content = Content(extents, inline=Inline(data, 2, sums), **fields)  # type: ignore[arg-type]
+    return Splice(at(name), content, **more)  # type: ignore[arg-type]
+
+
+async def shape(world: World, name: str) -> list[tuple[int, int]]:
+    return [(extent.at, extent.length) for extent in (await there(world, name, Want.EXTENTS)).extents]
+
+
+def test_a_piece_in_the_message_is_laid_over_a_file_or_makes_one(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        before = (await done(world, inline("/f", b"0123456789"))).attributes
+        assert before is not None
+        appended = await done(world, laid("/f", 10, when=When(etags=(before.etag,))))
+        assert appended.attributes == (await there(world, "/f")).attributes
+        assert appended.attributes is not None
+        assert (appended.attributes.size, appended.made) == (10 + len(DATA), False)
+        assert await applied(world, laid("/f", 10, when=When(etags=(before.etag,)))) is Kind.PRECONDITION
+        await done(world, laid("/f", 2, size=15))
+        assert await shape(world, "/f") == [(0, 2), (2, len(DATA)), (13, 2)]
+        made = await done(world, laid("/new", 5, when=When(absent=True)))
+        assert (made.made, await shape(world, "/new")) == (True, [(5, len(DATA))])
+
+    play(scenario)
+
+
+def test_a_piece_in_the_message_stands_alone_and_is_as_announced(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await done(world, inline("/f"))
+        other = Arrived("token", ("receipt",))
+        for wrong, kind in (
+            (laid("/f", 0, blobs=(other,)), Kind.BAD_REQUEST),
+            (laid("/f"), Kind.BAD_REQUEST),
+            (laid("/f", -1), Kind.BAD_REQUEST),
+            (laid("/f", 0, mark="a:b"), Kind.BAD_REQUEST),
+            (laid("/f", 0, sums=Checksums(hashlib.sha256(b"").hexdigest())), Kind.CHECKSUM),
+            (laid("/f", 0, data=bytes(bounds.INLINE_BYTES_MAX + 1)), Kind.TOO_LARGE),
+            (Splice(at("/f"), Content((Extent(0, 1, INLINED),))), Kind.BAD_REQUEST),
+        ):
+            assert await applied(world, wrong) is kind, wrong
+        assert await applied(world, laid("/f", 0), EVE) is Kind.DENIED
+        assert await read(world, "/f") == DATA
+
+    play(scenario)
+
+
+def test_a_mark_tells_whose_pieces_are_there(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await done(world, laid("/f", 0, mark="one"))
+        await done(world, laid("/f", len(DATA), mark="other"))
+        await done(world, laid("/f", 2 * len(DATA)))
+        seen = await there(world, "/f", Want.EXTENTS | Want.CHECKSUMS)
+        marks = [seen.sums.get(extent.blob, {}).get(MARK) for extent in seen.extents]
+        assert marks == ["one", "other", None]
 
     play(scenario)
 

@@ -20,7 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.extents import ByteRange, Extent, check_extents, laid
+from chelonia.core.contents.extents import ByteRange, Extent, laid
 from chelonia.core.contents.parts import (
     PartPage,
     PartsUpload,
@@ -37,6 +37,7 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.names import LogicalName, check_name, entry_key, entry_name
 from chelonia.core.ports.files import (
     ANY,
+    MARK,
     TOP,
     Arrived,
     Attributes,
@@ -470,9 +471,6 @@ class MemoryFiles:
         return ask
 
     def _pieces(self, call: Call, change: Write | Splice, content: Content) -> Placing:
-        check_extents(content.extents, content.size)
-        if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
-            raise CheloniaError(Kind.TOO_LARGE)
         asks = [self._arrived(call, change, each, piece=True) for each in content.blobs]
         if any(each.put in self._used for each in content.blobs):
             raise CheloniaError(Kind.BAD_REQUEST)
@@ -485,6 +483,7 @@ class MemoryFiles:
     def _write(self, call: Call, change: Write | Splice) -> Done:
         content = change.content
         if isinstance(content, Content):
+            content = self._laid_inline(call, change, content)
             ask = self._pieces(call, change, content)
         elif isinstance(change, Write) and change.inline is not None:
             ask, content = self._inlined(call, change, change.inline)
@@ -514,7 +513,18 @@ class MemoryFiles:
         node.user = dict(change.user) if change.user is not None else node.user
         return Done(self._bumped(node), made=there is None)
 
-    def _inlined(self, call: Call, change: Write, inline: Inline) -> tuple[Placing, Arrived]:
+    def _laid_inline(self, call: Call, change: Write | Splice, content: Content) -> Content:
+        """A content whose bytes came in the message, as if they had arrived before."""
+        content.check(change.place)
+        if content.inline is not None:
+            ask, arrived = self._inlined(call, change, content.inline)
+            self._placed[arrived.put] = (replace(ask, piece=True), call.dn)
+            extents = tuple(replace(each, blob=BlobId(arrived.put)) for each in content.extents)
+            content = replace(content, extents=extents, blobs=(arrived,))
+        self._sums.update({each.put: f"{MARK}:{content.mark}" for each in content.blobs if content.mark})
+        return content
+
+    def _inlined(self, call: Call, change: Write | Splice, inline: Inline) -> tuple[Placing, Arrived]:
         """Bytes that came in the message, as if they had arrived before."""
         if len(inline.data) > bounds.INLINE_BYTES_MAX:
             raise CheloniaError(Kind.TOO_LARGE)

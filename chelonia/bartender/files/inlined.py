@@ -1,4 +1,5 @@
-"""Small bytes in messages of the port `Files`: written with the change that names them, read with a look.
+"""Small bytes in messages of the port `Files`: written with the change that names them, whole files or pieces of larger
+ones, read with a look.
 
 A write is judged first, so that nobody stores what he may not name; then the bytes are stored, and the transact that
 names them rests on what was judged. A try that met a change stores nothing again.
@@ -26,7 +27,8 @@ from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Done, Inline, Write
+from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.files import Done, Inline, Splice, Write
 from chelonia.core.ports.shepherd import FetchOutcome, SmallBlob
 from chelonia.core.timing.racing import Race, many
 from chelonia.core.values import replace
@@ -50,17 +52,34 @@ async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) 
     return done(file.entry, made=there is None, note=note)
 
 
-def _begin(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> BeginPut:
+async def splice(ports: Ports, turn: ElementCall, change: Splice, inline: Inline) -> Done:
+    """Store a piece, and lay it over a file. Raises: as `write`."""
+    content, begin = change.content, _begin(ports, turn, change, inline)
+    content.check(change.place)
+    ready, there = await writing.ready_to_write(ports, turn, change, begin)
+    if not turn.stored:
+        turn.stored.append(await _stored(ports, turn, ready, inline.data))
+    (kept,) = turn.stored
+    named = tuple(replace(extent, blob=kept.begun.blob) for extent in content.extents)
+    placed = replace(change, content=replace(content, extents=named))
+    left = await writing.lay(ports, turn, placed, ready, (CommitFile(kept.begin, kept.begun, kept.receipts),))
+    if isinstance(left, StoredObject):  # else an earlier try of this call has named its own copies
+        ports.storing.named(kept.receipts)
+    return done(left, made=there is None)
+
+
+def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inline) -> BeginPut:
     """The upload that these bytes are. Raises: BAD_REQUEST, TOO_LARGE, CHECKSUM."""
     size, place = len(inline.data), change.place
     writing.check_wanted(place, inline.wanted)
     if size > bounds.INLINE_BYTES_MAX:
         cause = f"{size} bytes; more than {bounds.INLINE_BYTES_MAX} do not come in a message: place them first"
         raise CheloniaError(Kind.TOO_LARGE, subject=str(place), cause=cause)
-    return unnamed(ports, turn, place, inline.wanted, size, _measured(change, inline))
+    begin = unnamed(ports, turn, place, inline.wanted, size, _measured(change, inline))
+    return replace(begin, piece=isinstance(change, Splice))
 
 
-def _measured(change: Write, inline: Inline) -> Checksums:
+def _measured(change: Write | Splice, inline: Inline) -> Checksums:
     """SHA-256 and Adler-32 of the bytes, and MD5 where it was announced. Raises: CHECKSUM when they are others."""
     told, data = inline.checksums, inline.data
     found = Checksums(

@@ -114,6 +114,8 @@ class FilesService:
                     return await inlined.write(self._ports, turn, change, change.inline)
                 return await writing.write(self._ports, turn, change)
             case Splice():
+                if change.content.inline is not None:
+                    return await inlined.splice(self._ports, turn, change, change.content.inline)
                 return await writing.splice(self._ports, turn, change)
             case Clone():
                 return await copying.copy(self._ports, turn, change)

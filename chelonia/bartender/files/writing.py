@@ -17,12 +17,11 @@ from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets, unnamed
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
-from chelonia.core.contents.extents import check_extents
 from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expect
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, from_triples
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ports.shepherd import Purpose
@@ -92,21 +91,25 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     """Lay extents over a file, or make one of them, if the caller may and what he rests on holds."""
     content = change.content
-    check_extents(content.extents, content.size)
-    if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
-        cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
-        raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
+    content.check(change.place)
     arrived = [arrived_bytes(ports, turn, change, each, piece=True) for each in content.blobs]
     begins = [token.begin for token, _ in arrived]
     wanted = max((begin.wanted for begin in begins), default=bounds.REPLICAS_DEFAULT)
     ready, there = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, wanted))
     pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
-    order = SpliceOrder(ready, pieces, content.extents, content.size, content.whole, described=True)
+    return done(await lay(ports, turn, change, ready, pieces), made=there is None)
+
+
+async def lay(
+    ports: Ports, turn: ElementCall, change: Splice, ready: BeginPut, pieces: tuple[CommitFile, ...]
+) -> Guid | StoredObject:
+    """Have extents laid over the file that `ready` says. Returns: the file after it."""
+    content = change.content
+    order = SpliceOrder(ready, pieces, content.extents, content.size, content.whole, described=True, mark=content.mark)
     try:
-        left = await ports.librarian.splice(turn.service, order)
+        return await ports.librarian.splice(turn.service, order)
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
-    return done(left, made=there is None)
 
 
 async def overtaken(

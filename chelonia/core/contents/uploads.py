@@ -87,7 +87,7 @@ class SpliceFile(msgspec.Struct, frozen=True):
     """Lay extents of new blobs over what a file has (`whole`: in place of it), in one transact.
 
     `begin` says which file (`replaces`, or a new one under `parent` and `name`), as of `CommitFile`. `size` -1: as far
-    as it reaches. `described`: the answer is the file after it, and not its GUID alone.
+    as it reaches. `described`: the answer is the file after it, and not its GUID alone. `mark`: stays with the blobs.
     """
 
     begin: BeginPut
@@ -96,6 +96,7 @@ class SpliceFile(msgspec.Struct, frozen=True):
     size: int = -1
     whole: bool = False
     described: bool = False
+    mark: str = ""
 
 
 class CopyFile(msgspec.Struct, frozen=True):

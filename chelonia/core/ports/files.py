@@ -11,16 +11,18 @@ the transact that uses it.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import QuotaUse, narrowest
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.extents import ByteRange, Extent
+from chelonia.core.contents.extents import ByteRange, Extent, check_extents
 from chelonia.core.contents.parts import PartPage, UploadId, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid
@@ -273,27 +275,53 @@ NOTHING_ARRIVED: Final = Arrived("", ())
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """All bytes of a file, in the message: at most `bounds.INLINE_BYTES_MAX`. The Bartender stores them before it
-    answers. `wanted`, `checksums`: as in `Placing`; `checksums.sha256` also tells repeated calls from others."""
+    """All bytes of a file, or a piece of one, in the message: at most `bounds.INLINE_BYTES_MAX`. The Bartender stores
+    them before it answers. `wanted`, `checksums`: as in `Placing`; `checksums.sha256` also tells repeated calls from
+    others."""
 
     data: bytes = field(repr=False)
     wanted: int = 3
     checksums: Checksums = Checksums()
 
 
+INLINED: Final = BlobId("")
+"""What an extent calls the bytes that come in its message."""
+MARK: Final = "mark"
+"""Under what name `Looked.sums` tells `Content.mark`."""
+_A_MARK: Final = re.compile(rf"[0-9A-Za-z-]{{0,{bounds.MARK_CHARACTERS_MAX}}}")
+
+
 class Content(msgspec.Struct, frozen=True):
     """Extents to lay over what a file has: append, write in the middle, truncate; `whole`: in place of all of it.
 
     Args:
-        extents: of `blobs` alone, ordered, not overlapping.
+        extents: of `blobs` and `inline` alone, ordered, not overlapping.
         blobs: pieces that have arrived, at most `bounds.SPLICE_BLOBS_MAX`; each is named by an extent.
         size: of the file afterwards, -1: as far as it reaches. What is beyond it goes; gaps are zeros.
+        inline: the only piece, where it comes in the message; extents call it `INLINED`.
+        mark: a word for the pieces, at most `bounds.MARK_CHARACTERS_MAX` letters, digits and `-`. It stays with them
+            (`Looked.sums`), so that whoever has not heard the answer knows his own among others'.
     """
 
     extents: tuple[Extent, ...] = ()
     blobs: tuple[Arrived, ...] = ()
     size: int = -1
     whole: bool = False
+    inline: Inline | None = None
+    mark: str = ""
+
+    def check(self, place: LogicalName) -> None:
+        """Raises: BAD_REQUEST, TOO_LARGE unless it is a content of `place`, as far as it tells itself."""
+        check_extents(self.extents, self.size)
+        if len(self.blobs) > bounds.SPLICE_BLOBS_MAX:
+            cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
+            raise CheloniaError(Kind.TOO_LARGE, subject=str(place), cause=cause)
+        if self.inline is not None and (self.blobs or any(extent.blob != INLINED for extent in self.extents)):
+            cause = "a piece in the message is the only one; place them all, or send this one alone"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
+        if not _A_MARK.fullmatch(self.mark):
+            cause = f"a mark has at most {bounds.MARK_CHARACTERS_MAX} letters, digits and `-`"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -139,8 +139,9 @@ class CallBatches(Generic[Q, A]):
 
 
 def _size(element: Any) -> int:
-    """Bytes that travel with it: what a `Write` brings along. (No port's types are loaded for a lone `stat`.)"""
-    inline = getattr(element, "inline", None)
+    """Bytes that travel with it: what a `Write` or a `Splice` brings along. (No port's types are loaded for a lone
+    `stat`.)"""
+    inline = getattr(element, "inline", None) or getattr(getattr(element, "content", None), "inline", None)
     return len(inline.data) if inline is not None else 0
 
 

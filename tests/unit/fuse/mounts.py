@@ -20,6 +20,7 @@ from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Arrived, Files, Listed, Look, Looked, Named, Placed
 from chelonia.core.values import replace
+from chelonia.hosting.transfer.call_batches import _size
 from chelonia_fuse import behind, committing
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
@@ -38,12 +39,13 @@ OWNER = Owner(1000, 100)
 
 class Network:
     """The port and the bytes of a twin, as one user reaches them; `away`: nothing does; `late`: the next answer of a
-    method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first MiB."""
+    method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first MiB. Of what
+    was sent, `inline_bytes` came in messages."""
 
     def __init__(self, twin: MemoryFiles) -> None:
         self.twin = twin
         self.away = False
-        self.reads = self.read_bytes = self.sent_bytes = 0
+        self.reads = self.read_bytes = self.sent_bytes = self.inline_bytes = 0
         self.asked: list[str] = []
         self.late: dict[str, asyncio.Event] = {}
         self.slow_bytes: asyncio.Event | None = None
@@ -60,6 +62,8 @@ class Network:
             if method == "apply" and self.before_apply is not None:
                 (act, self.before_apply) = (self.before_apply, None)
                 act()
+            if method == "apply":
+                self.inline_bytes += sum(map(_size, args[0]))
             answer = await getattr(self.twin, method)(Call(dn=WHO), *args)
             if method in self.late:
                 await self.late.pop(method).wait()

@@ -93,10 +93,11 @@ async def test_own_writes_are_seen_at_once_through_every_handle(mount: Trial, ot
 
 async def test_a_small_change_of_a_large_file_moves_little(mount: Trial, other: Trial) -> None:
     await mount.write("big", LARGE)
-    before = other.network.sent_bytes, other.network.read_bytes
+    await other.find("big")
+    other.network.asked.clear()
     await other.write("big", b"xyz", at=1_000_000, flags=os.O_RDWR)
-    assert other.network.sent_bytes - before[0] == 3
-    assert other.network.read_bytes == before[1]
+    assert "place" not in other.network.asked
+    assert (other.network.inline_bytes, other.network.sent_bytes, other.network.read_bytes) == (3, 0, 0)
     assert await mount.read("big") == LARGE[:1_000_000] + b"xyz" + LARGE[1_000_003:]
 
 
@@ -191,6 +192,47 @@ async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other
     await mount.close(handle)
     assert await names(other) == ["f"]
     assert await other.read("f") == data
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+async def test_an_append_whose_answer_was_lost_is_there_once_though_others_have_appended_since(
+    mount: Trial, other: Trial, twin: MemoryFiles, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    await mount.write("f", LARGE)
+    handle, apply = await mount.open("f", os.O_WRONLY | os.O_APPEND), twin.apply
+    await mount.system.write(handle, len(LARGE), b"1" * size)
+
+    async def lost(*args: Any) -> None:
+        monkeypatch.setattr(twin, "apply", apply)
+        await apply(*args)
+        await other.write("f", b"2", at=len(LARGE) + size, flags=os.O_WRONLY | os.O_APPEND)
+        raise CheloniaError(Kind.OUTCOME_UNKNOWN, cause="the connection broke")
+
+    monkeypatch.setattr(twin, "apply", lost)
+    await mount.close(handle)
+    assert await other.read("f", len(LARGE)) == b"1" * size + b"2"
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_an_append_whose_answer_a_mount_that_died_never_heard_is_there_once(
+    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", LARGE)
+    handle, apply = await mount.open("f", os.O_WRONLY | os.O_APPEND), twin.apply
+    await mount.system.write(handle, len(LARGE), b"1")
+
+    async def unheard(*args: Any) -> None:
+        await apply(*args)
+        raise CheloniaError(Kind.NETWORK, "apply", cause="the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(twin, "apply", unheard)
+        patch.setattr(committing, "GIVE_UP_S", -1.0)
+        await mount.close(handle)
+    again = await mounted(twin, tmp_path / "one")
+    await again.committer.work_off()
+    assert await names(other) == ["f"]
+    assert await other.read("f", len(LARGE)) == b"1"
 
 
 @pytest.mark.expect_log("will be committed later|is committed now")

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core.contents.extents import Extent, laid
 from chelonia.core.errors import TABLE, CheloniaError, Kind
-from chelonia.core.ids import Dn, Guid
+from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Attributes
 from chelonia_fuse import inodes as inodes_
@@ -21,7 +22,18 @@ from chelonia_fuse.committing import conflict_name
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.inodes import ROOT, Inode, Inodes, number_of
 from chelonia_fuse.options import Options, parse
-from chelonia_fuse.staging import PIECES_MAX, WHOLE_BYTES_MAX, Plan, Ranges, Staged, joined
+from chelonia_fuse.staging import (
+    LAID_MAX,
+    MERGED_BYTES_MAX,
+    MERGED_BYTES_MIN,
+    PIECES_MAX,
+    SMALL_BYTES_MAX,
+    WHOLE_BYTES_MAX,
+    Plan,
+    Ranges,
+    Staged,
+    joined,
+)
 from chelonia_fuse.stats import mode_of, shown
 from chelonia_fuse.xattrs import decoded, encoded
 
@@ -116,8 +128,8 @@ class Machine:
 def test_what_is_committed_is_what_was_written(
     base: bytes, steps: list[tuple[str, int, bytes]], anew: bool, large: bool
 ) -> None:
-    whole = 0 if large else WHOLE_BYTES_MAX  # small files are written whole; large ones have pieces laid over them
-    with mock.patch("chelonia_fuse.staging.WHOLE_BYTES_MAX", whole):
+    small = 0 if large else SMALL_BYTES_MAX  # small files are written whole; large ones have pieces laid over them
+    with mock.patch("chelonia_fuse.staging.SMALL_BYTES_MAX", small), mock.patch("chelonia_fuse.staging.LAID_MAX", 3):
         carry_out(Machine(base), steps, anew=anew)
 
 
@@ -149,15 +161,35 @@ def test_a_new_file_with_holes_sends_what_was_written_and_not_the_holes() -> Non
     assert staged.plan() == Plan((1 << 30) + 5, ((1 << 30, (1 << 30) + 5),), whole=True)
 
 
-def test_small_appends_take_the_piece_before_them_along() -> None:
-    staged = Staged.of("e", 1 << 30)
-    staged.wrote(1 << 30, (1 << 30) + 10, append=True)
-    staged.committed(staged.plan(), "f")
-    staged.wrote((1 << 30) + 10, (1 << 30) + 20, append=True)
-    assert staged.plan().ranges == ((1 << 30, (1 << 30) + 20),)
-    staged.committed(staged.plan(), "g")
-    staged.wrote((1 << 30) + 20, (1 << 30) + 20 + WHOLE_BYTES_MAX, append=True)
-    assert staged.plan().ranges == (((1 << 30) + 20, (1 << 30) + 20 + WHOLE_BYTES_MAX),)
+@pytest.mark.parametrize("sizes", [[4096], [100], [70_000], [100, 30_000, 4096], list(range(60_000, 10_000, -50))])
+def test_appends_leave_few_pieces_and_send_few_bytes_again(sizes: list[int]) -> None:
+    base = 1 << 20
+    staged, pieces, sent, size = Staged.of("e", base), (Extent(0, base, BlobId("b")),), 0, base
+    for n in range(2000):
+        length = sizes[n % len(sizes)]
+        staged.wrote(size, size + length, append=True)
+        size += length
+        ((start, end),) = (plan := staged.plan()).ranges
+        assert end == plan.size == size
+        staged.committed(plan, str(n))
+        sent += end - start
+        pieces = laid(pieces, [Extent(start, end - start, BlobId(str(n)))], size)
+        assert len(pieces) <= size / (MERGED_BYTES_MAX / 2) + 8
+    assert sent <= 10 * (size - base) + 2000 * MERGED_BYTES_MIN
+
+
+def test_a_small_file_that_many_commits_were_laid_over_is_written_anew() -> None:
+    staged = Staged.of("e", WHOLE_BYTES_MAX)
+    for n in range(LAID_MAX):
+        staged.wrote(5000 * n, 5000 * n + 10, append=False)
+        assert staged.plan() == Plan(WHOLE_BYTES_MAX, ((5000 * n, 5000 * n + 10),))
+        staged.committed(staged.plan(), str(n))
+    staged.wrote(0, 10, append=False)
+    whole = staged.plan()
+    assert whole.plain
+    staged.committed(whole, "whole")
+    staged.wrote(0, 10, append=False)
+    assert not staged.plan().whole
 
 
 def test_a_commit_never_has_more_pieces_than_one_change_takes() -> None:

@@ -18,8 +18,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
 from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.files import MARK
 from chelonia.core.ports.librarian import MakeEntry
-from chelonia.librarian.metadata.blobs import NewBlob, blob_of, facts_of, hand_over, leave_blob
+from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, facts_of, hand_over, leave_blob
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version
 from chelonia.librarian.namespace import trash
@@ -165,7 +166,7 @@ def splice(
     elements += _content(change, id_, _facts(file.id, span.size, splices), first=first)
     for blob in held.blobs:
         elements += _kept_or_gone(blob, change, id_, now, once=Guid(file.id) if first else None)
-    elements += _pieces(new, id_, Guid(file.id))
+    elements += _pieces(new, id_, Guid(file.id), request.mark)
     own = {"id": id_, "splices": str(splices)}
     return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
 
@@ -192,7 +193,7 @@ def make(
     sections["content"] = {"id": content, "splices": "1"}
     elements += [check(obj, version(0)), *put_all(obj, sections)]
     elements += _content(change, content, _facts(guid, span.size, 1), first=True)
-    return _bounded(elements + _pieces(new, content, guid), span)
+    return _bounded(elements + _pieces(new, content, guid, request.mark), span)
 
 
 def _facts(file: str, size: int, splices: int) -> dict[str, str]:
@@ -225,11 +226,12 @@ def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms,
     return hand_over(blob, once, content) if once else []
 
 
-def _pieces(new: Sequence[NewBlob], content: ContentId, file: Guid) -> list[Element]:
+def _pieces(new: Sequence[NewBlob], content: ContentId, file: Guid, mark: str) -> list[Element]:
     assert all(each.facts.guid == file for each in new), "a piece is sealed for the file that it comes to"
     elements: list[Element] = []
     for each in new:
         elements += [*taken_blob(each), put(each.object, "blob", "content", content)]
+        elements += [put(each.object, "blob", SUMS, f"{MARK}:{mark}")] if mark else []
     return elements
 
 
