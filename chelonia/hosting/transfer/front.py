@@ -50,25 +50,29 @@ class HttpBytes:
         it takes nothing and says nothing.
         """
         taken = _TakenBody(body)
-        watch = StallWatch(self._client, self._clock, start, lambda: taken.size, lambda: taken.waits)
         try:
-            push = asyncio.ensure_future(self._transfers.push(placed.turl, taken.chunks(), size))
-            done = await watch.settled(push, placed.turl)
+            done = await self._pushed(placed.turl, taken, size, start)
         except CheloniaError as error:
             if error.kind is not Kind.UNAVAILABLE or not taken.whole:
                 raise
-            done = await self._gone_on(placed.turl, taken.size, error)
+            done = await self._gone_on(placed.turl, taken.size, start, error)
         if not done.complete:
             raise CheloniaError(Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes were kept; send it again")
         return Arrived(placed.put, tuple(map(receipts.to_text, done.receipts)))
 
-    async def _gone_on(self, turl: str, size: int, error: CheloniaError) -> Uploaded:
+    async def _pushed(self, turl: str, body: _TakenBody, size: int, start: int, offset: int = 0) -> Uploaded:
+        """The answer to a push, for as long as the Shepherd lives. Raises: TIMEOUT, what the push raises."""
+        watch = StallWatch(self._client, self._clock, start, lambda: body.size, lambda: body.waits)
+        push = self._transfers.push(turl, body.chunks(), size, offset, patient=True)
+        return await watch.settled(asyncio.ensure_future(push), turl)
+
+    async def _gone_on(self, turl: str, size: int, start: int, error: CheloniaError) -> Uploaded:
         """Ask for what is still to be done with an upload whose bytes are there. Raises: UNAVAILABLE, as last told."""
         give_up_ms, backoff = self._clock.monotonic_ms() + COPIES_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while self._clock.monotonic_ms() < give_up_ms:
             await self._clock.sleep(backoff.failed())
             try:
-                return await self._transfers.push(turl, nothing(), 0, size)
+                return await self._pushed(turl, _TakenBody(nothing()), 0, start, size)
             except CheloniaError as again:
                 if again.kind is Kind.UNAVAILABLE:
                     error = again

@@ -22,6 +22,7 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
+from chelonia.core.operations.shepherd import COPY_MS
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
 from chelonia.core.ports.files import ANY, Change, Done, Failure, Inline, Setting, When, Write
 from chelonia.hosting.net.http_client import Sending, raise_for_status
@@ -204,7 +205,8 @@ async def _try_upload(client: Requester, source: Source, ln: str, this: _Try) ->
     sent = _Counted(source.open(), this.progress)
     try:
         watch = StallWatch(client.http, client.clock, this.number, lambda: sent.size) if source.repeatable else None
-        words = await _put(client, ln, Sending("PUT", begun.turl, {}, sent, source.size), watch)
+        patience_ms = COPY_MS if watch else 0  # for the copies that are still to be made
+        words = await _put(client, ln, Sending("PUT", begun.turl, {}, sent, source.size, patience_ms), watch)
         _compare(ln, sent, words)
         await this.aim.commit(begun, words)
     except CheloniaError as error:

@@ -17,7 +17,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Placed
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_client import HttpClient, Received, Sending
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.wire.web.digests import digest_headers
 from chelonia.wire.web.headers import ERROR_HEADER, OFFSET_HEADER
@@ -160,6 +160,9 @@ class Taker:
         return Received(201, {OFFSET_HEADER: str(len(DATA))}, b"")
 
 
+PLACED = Placed("https://s1/turl/a?ticket=1", "token")
+
+
 async def chunks() -> AsyncIterator[bytes]:
     for at in range(0, len(DATA), 100_000):
         yield DATA[at : at + 100_000]
@@ -167,7 +170,7 @@ async def chunks() -> AsyncIterator[bytes]:
 
 async def put(taker: Taker) -> None:
     transfers = HttpBytes(cast(HttpClient, taker), VirtualClock())
-    await transfers.put(Placed("https://s1/turl/a?ticket=1", "token"), chunks(), len(DATA))
+    await transfers.put(PLACED, chunks(), len(DATA))
 
 
 @virtual
@@ -214,8 +217,7 @@ async def sent_to(frozen: Frozen, body: AsyncIterator[bytes], start: int) -> int
     """Send; milliseconds until it has ended."""
     began = asyncio.get_running_loop().time()
     with suppress(CheloniaError):
-        placed = Placed("https://s1/turl/a?ticket=1", "token")
-        await HttpBytes(cast(HttpClient, frozen), VirtualClock()).put(placed, body, len(DATA), start)
+        await HttpBytes(cast(HttpClient, frozen), VirtualClock()).put(PLACED, body, len(DATA), start)
         assert frozen.lives
     return round(1000 * (asyncio.get_running_loop().time() - began))
 
@@ -226,6 +228,52 @@ async def test_a_shepherd_that_takes_nothing_and_says_nothing_is_not_waited_for(
     busy = Frozen(lives=True, for_s=20)
     assert await sent_to(busy, chunks(), 0) == 20_000
     assert busy.questions > 1
+
+
+@dataclass
+class Dumb:
+    """Refuses for want of copies when it has all bytes, and says nothing more: it is frozen."""
+
+    asked: int = 0
+
+    async def request(self, sending: Sending) -> Received:
+        self.asked += 1
+        if self.asked == 1:
+            return await Taker([(Kind.UNAVAILABLE, len(DATA))]).request(sending)
+        await asyncio.sleep(1e6)
+        raise AssertionError("nobody waits for so long")
+
+
+@virtual
+async def test_a_shepherd_that_freezes_when_it_is_to_go_on_is_not_waited_for() -> None:
+    """Another front end, or another try of the client, may find one that lives."""
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(CheloniaError) as failed:
+        await HttpBytes(cast(HttpClient, Dumb()), VirtualClock()).put(PLACED, chunks(), len(DATA))
+    assert failed.value.kind is Kind.UNAVAILABLE, "what it said last"
+    assert asyncio.get_running_loop().time() - began < 10
+
+
+@dataclass
+class Copying:
+    """Has all bytes, and answers when the other copies are made: after `for_s`, if anybody listens by then."""
+
+    for_s: float
+
+    async def request(self, sending: Sending) -> Received:
+        if sending.method == "HEAD":
+            return Received(404, {}, b"")
+        answer = await Taker([]).request(sending)
+        if self.for_s * 1000 > (sending.read_idle_ms or ClientLimits().read_idle_ms):
+            raise CheloniaError(Kind.TIMEOUT)
+        await asyncio.sleep(self.for_s)
+        return answer
+
+
+@virtual
+async def test_copies_may_take_as_long_as_they_like_while_their_shepherd_lives() -> None:
+    """5 GB went to a spare, and the client that had sent them was told that nobody answered."""
+    await HttpBytes(cast(HttpClient, Copying(600)), VirtualClock()).put(PLACED, chunks(), len(DATA))
 
 
 @virtual
