@@ -10,7 +10,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,18 @@ from typing import BinaryIO
 from chelonia.core import bounds
 from chelonia.hosting.transfer.upload import Source, bytes_source
 
+Stream = Callable[[], AsyncGenerator[bytes, None]]
+"""Gives bytes that can be read once, to their end, and may come slowly: those of a pipe, a device, stdin."""
 
-def file_source(path: Path) -> Source:
-    """A local file, a small one read at once; a pipe or a device is read once, to its end. Blocks.
+
+def file_source(path: Path) -> Source | Stream:
+    """A local file, a small one read at once; a pipe or a device is a stream. Blocks.
 
     Raises: OSError when it cannot be read, and from the source when it ends before the size it had: cut off meanwhile.
     """
     size = expected_size(path)
     if not path.is_file():
-        return pipe_source(lambda: path.open("rb"))
+        return stream_of(lambda: path.open("rb"))
     if 0 <= size <= bounds.INLINE_BYTES_MAX:
         data = path.read_bytes()
         if len(data) >= size:
@@ -84,13 +87,13 @@ def expected_size(path: Path) -> int:
         return found.st_size if os.pread(file.fileno(), 1, found.st_size - 1) else -1
 
 
-def pipe_source(open_: Callable[[], BinaryIO]) -> Source:
-    """What can be read once, to its end, and may come slowly: a pipe, a device, stdin. `open_`: gives it, to be closed.
+def stream_of(open_: Callable[[], BinaryIO]) -> Stream:
+    """A stream. `open_`: gives what it is read from, to be closed.
 
     Nothing is read ahead, and nobody waits for a read that nobody wants any more: its writer may never write.
     """
 
-    async def chunks() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncGenerator[bytes, None]:
         loop, wanted = asyncio.get_running_loop(), queue.SimpleQueue[asyncio.Future[bytes] | None]()
         threading.Thread(target=_read_wanted, args=(open_, wanted, loop), name="pipe", daemon=True).start()
         try:
@@ -103,7 +106,7 @@ def pipe_source(open_: Callable[[], BinaryIO]) -> Source:
         finally:
             wanted.put(None)
 
-    return Source(chunks, -1, repeatable=False)
+    return chunks
 
 
 def _read_wanted(

@@ -13,51 +13,25 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO, cast
 
-import msgspec
-
 from chelonia.core import bounds
-from chelonia.core.caller import Call
 from chelonia.core.contents.parts import UploadId
-from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.files import (
-    ANY,
-    Arrived,
-    Change,
-    Done,
-    Drop,
-    Failure,
-    Files,
-    Open,
-    Part,
-    Placed,
-    Placing,
-    Seal,
-    Setting,
-    UploadParts,
-    When,
-)
-from chelonia.hosting.transfer.upload import BegunUpload, FileAim, UploadOptions, UploadResult, send
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.transfer.upload import FileAim, UploadOptions, UploadResult
 from chelonia_clients.client import Client
 from chelonia_clients.local_sources import span_source
 from chelonia_clients.output import human_size
+from chelonia_clients.parted import PART_BYTES, ArrivedParts, PartedUpload
 
 MIB: Final = 1 << 20
 PARTED_BYTES: Final = 256 * MIB
 """Files from this size on are sent in parts: at a few MB/s it is a minute that would be lost."""
-PART_BYTES: Final = 64 * MIB
-"""What an upload that breaks off sends again, at most; more only where a file would have too many parts."""
 FRESH: Final = (Kind.NOT_FOUND, Kind.DENIED, Kind.EXPIRED)
 """What the cluster says of an upload that cannot be gone on with: it is over, or another user's."""
-
-
-ArrivedParts = dict[int, tuple[int, str]]
-"""Size and etag of the parts of an upload that have arrived, by number."""
 
 
 def part_bytes(size: int) -> int:
@@ -149,7 +123,7 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
     """
     found = await asyncio.to_thread(os.stat, path)
     with noted(notes_directory(os.environ), f"{client.whose} {ln} {found.st_dev} {found.st_ino}") as note:
-        upload = _PartedUpload(client, path, ln, found, wish)
+        upload = _FileUpload(client, path, ln, found, wish)
         there = await upload.resumed(note)
         goes_on = note.upload != ""
         missing = found.st_size - sum(size for size, _ in there.values())
@@ -164,27 +138,10 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
         return await upload.run(note, {}, begun.note)
 
 
-class _FilesAnswer(msgspec.Struct, frozen=True):
-    """One answer of the port `Files` in the form that repeats on passing trouble."""
-
-    kind: str
-    cause: str
-    found: Placed | Done | None = None
-
-    @classmethod
-    def of(cls, found: Placed | Done | Failure) -> _FilesAnswer:
-        return cls(found.kind.value, found.cause) if isinstance(found, Failure) else cls("", "", found)
-
-
-class _PartedUpload:
+class _FileUpload:
     def __init__(self, client: Client, path: Path, ln: str, found: os.stat_result, wish: UploadOptions) -> None:
-        assert client.files is not None, "this client was made without the port Files"
-        self.client = client
-        self.files: Files = client.files
-        self.place: LogicalName = parse_ln(ln)
-        self.wish = wish
+        self._parted = PartedUpload(client, ln, wish, found.st_mtime_ns)
         self._path = path
-        self._ln = ln
         self._found = found
         self._counted = 0
 
@@ -195,8 +152,9 @@ class _PartedUpload:
         if note.facts != self._facts:
             await self._give_up(note)
             return {}
+        parted = self._parted
         try:
-            there = await self._arrived(note.upload)
+            there = await parted.arrived(note.upload)
         except CheloniaError as error:
             if error.kind not in FRESH:
                 raise
@@ -204,14 +162,16 @@ class _PartedUpload:
             return {}
         had, size = sum(length for length, _ in there.values()), self._found.st_size
         if there:
-            self.client.remark(f"{self._ln}: {human_size(had)} of {human_size(size)} had arrived; the upload goes on")
+            parted.client.remark(
+                f"{parted.ln}: {human_size(had)} of {human_size(size)} had arrived; the upload goes on"
+            )
         return there
 
     async def run(self, note: UploadNote, there: ArrivedParts, remark: str) -> UploadResult:
         """Send what is missing, and give all of it its name."""
-        size = self._found.st_size
+        size, parted = self._found.st_size, self._parted
         if not note.upload:
-            note.keep(await self._open(), self._facts)
+            note.keep(await parted.open(), self._facts)
         step, order = part_bytes(size), []
         for number, start in enumerate(range(0, size, step), 1):
             length = min(step, size - start)
@@ -219,32 +179,29 @@ class _PartedUpload:
             if kept == length:
                 self._count(length)
             else:
-                aim = _PartAim(self, note.upload, number)
-                await send(self.client, span_source(self._path, start, length), self._ln, aim, self._count)
-                etag = aim.etag
+                source = span_source(self._path, start, length)
+                etag = await parted.send(note.upload, number, source, self._count)
             order.append((number, etag))
         await self._require_unchanged(note)
         try:
-            await self._apply("commitPut", Seal(self.place, note.upload, tuple(order), when=self._when()))
+            await parted.seal(note.upload, order)
         except CheloniaError as error:
             if error.kind is Kind.INCOMPLETE:  # a part is not there any more: the next try begins anew
                 await self._give_up(note)
             raise
         note.keep(UploadId(""))
-        return UploadResult(self._ln, size, "", remark)
+        return UploadResult(parted.ln, size, "", remark)
 
     @property
     def _facts(self) -> str:
         """What tells this state of the file, and this wish, from another."""
         found = self._found
-        return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {self.wish.replicas}"
+        return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {self._parted.wish.replicas}"
 
     async def _give_up(self, note: UploadNote) -> None:
-        """Let the cluster forget what was sent; what it does not hear of goes after a week."""
         upload = note.upload
         note.keep(UploadId(""))
-        with suppress(CheloniaError):
-            await self._apply("put", Drop(self.place, upload))
+        await self._parted.drop(upload)
 
     def take_back(self) -> None:
         """Nothing of it counts as sent."""
@@ -252,26 +209,9 @@ class _PartedUpload:
 
     def _count(self, moved: int) -> None:
         self._counted += moved
-        if self.wish.progress is not None and moved:
-            self.wish.progress(moved)
-
-    def _when(self) -> When:
-        return ANY if self.wish.replace else When(absent=True)
-
-    async def _open(self) -> UploadId:
-        above = LogicalName(self.place.start, self.place.parts[:-1])
-        setting = Setting(modified_ns=self._found.st_mtime_ns)
-        return (await self._apply("put", Open(self.place, above, self.wish.replicas, setting))).upload
-
-    async def _arrived(self, upload: UploadId) -> ArrivedParts:
-        found: ArrivedParts = {}
-        after = 0
-        while True:
-            page = await self.files.parts(self.client.new_call(), UploadParts(self.place, upload, after))
-            found.update({part.number: (part.size, part.etag) for part in page.parts})
-            after = page.after
-            if not after:
-                return found
+        progress = self._parted.wish.progress
+        if progress is not None and moved:
+            progress(moved)
 
     async def _require_unchanged(self, note: UploadNote) -> None:
         now = await asyncio.to_thread(os.stat, self._path)
@@ -279,50 +219,3 @@ class _PartedUpload:
             await self._give_up(note)
             cause = "it was changed while it was sent, so nothing has its name; upload it again"
             raise OSError(errno.EIO, cause, str(self._path))
-
-    async def _apply(self, op: str, change: Change) -> Done:
-        async def attempt(call: Call) -> tuple[_FilesAnswer]:
-            return (_FilesAnswer.of((await self.files.apply(call, (change,)))[0]),)
-
-        done = self._good(op, await self.client.settled(attempt))
-        assert isinstance(done, Done)
-        return done
-
-    async def placed(self, size: int) -> Placed:
-        """Where a part may go."""
-        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, measure_md5=True)
-
-        async def attempt(call: Call) -> tuple[_FilesAnswer]:
-            return (_FilesAnswer.of((await self.files.place(call, (ask,)))[0]),)
-
-        placed = self._good("put", await self.client.settled(attempt))
-        assert isinstance(placed, Placed)
-        return placed
-
-    async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
-        """Make bytes that have arrived a part. Returns: its etag."""
-        return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
-
-    def _good(self, op: str, answer: _FilesAnswer) -> Placed | Done | None:
-        if answer.kind == Kind.PRECONDITION.value:
-            raise CheloniaError(Kind.EXISTS, op, self._ln, "somebody gave this name to another file; -f overwrites it")
-        if answer.kind:
-            raise CheloniaError(kind_from_wire(answer.kind), op, self._ln, answer.cause)
-        return answer.found
-
-
-class _PartAim:
-    """One part of an upload; `etag`: once it has arrived."""
-
-    def __init__(self, upload: _PartedUpload, name: UploadId, number: int) -> None:
-        self._upload = upload
-        self._name = name
-        self._number = number
-        self.etag = ""
-
-    async def start(self, size: int) -> BegunUpload:
-        placed = await self._upload.placed(size)
-        return BegunUpload(placed.turl, placed.put)
-
-    async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
-        self.etag = await self._upload.part(self._name, self._number, Arrived(begun.put, tuple(words)))

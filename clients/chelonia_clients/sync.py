@@ -15,12 +15,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.download import Downloaded, download, read
-from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, bytes_source, upload
+from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, bytes_source
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client
 from chelonia_clients.local_sources import file_source
 from chelonia_clients.mirroring import sync_down, sync_up
+from chelonia_clients.parted import upload_local
 from chelonia_clients.removal import remove_tree
 from chelonia_clients.restoring import undelete_tree
 from chelonia_clients.settings import Wish
@@ -140,7 +141,7 @@ class SyncClient(_Sync[Client]):
 
     def upload(self, source: Path | bytes, ln: str, options: UploadOptions | None = None) -> UploadResult:
         made = bytes_source(source) if isinstance(source, bytes) else file_source(source)
-        return self._wait(upload(self._source, made, ln, options))
+        return self._wait(upload_local(self._source, made, ln, options))
 
     def download(self, ln: str, target: Path, *, overwrite: bool = False) -> Downloaded:
         return self._wait(download(self._source, ln, target, overwrite=overwrite))

@@ -27,13 +27,14 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import LEAVE, UNSHARED, Clone, Done, Setting, When
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.requester import Progress
-from chelonia.hosting.transfer.upload import Source, UploadOptions, UploadResult, stream_source, upload
+from chelonia.hosting.transfer.upload import Source, UploadOptions, UploadResult, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
 from chelonia_clients.client import SHORT, Client, DirectoryEntry
 from chelonia_clients.comparing import Verdict, compare, kept_time
 from chelonia_clients.local_files import Sort, local_error, scan, sizes_in, to_ln, to_local
-from chelonia_clients.local_sources import file_source
+from chelonia_clients.local_sources import Stream, file_source
 from chelonia_clients.output import human_size, printable
+from chelonia_clients.parted import upload_local
 from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
@@ -88,19 +89,19 @@ async def put_file(
         return TransferResult("file", printable(str(source)), ln, error=_told(error, "put", source))
 
 
-def _opened(path: Path) -> tuple[os.stat_result, Source]:
+def _opened(path: Path) -> tuple[os.stat_result, Source | Stream]:
     return path.stat(), file_source(path)
 
 
-async def _stored(client: Client, path: Path, source: Source, ln: str, wish: UploadOptions) -> UploadResult:
+async def _stored(client: Client, path: Path, source: Source | Stream, ln: str, wish: UploadOptions) -> UploadResult:
     """Upload a local file, a large one in parts where the cluster takes them."""
-    if client.files is not None and source.size >= PARTED_BYTES:
+    if client.files is not None and isinstance(source, Source) and source.size >= PARTED_BYTES:
         try:
             return await upload_in_parts(client, path, ln, wish)
         except CheloniaError as error:
             if error.kind is not Kind.NOT_SUPPORTED:
                 raise
-    return await upload(client, source, ln, wish)
+    return await upload_local(client, source, ln, wish)
 
 
 async def get_file(
@@ -128,8 +129,8 @@ async def copy_file(
         there = await client.stat(source)
         wanted = options.replicas or int(there.get("states", {}).get("neededReplicas", options.wanted))
         user = [Triple("metadata", name, value) for name, value in there.get("metadata", {}).items()]
-        wish = UploadOptions(wanted, options.replace, mtime_s, user)
-        stored = await upload(client, stream_source(read(client, source, options.progress)), target, wish)
+        wish = UploadOptions(wanted, options.replace, mtime_s, user, options.progress)
+        stored = await upload(client, Source(lambda: read(client, source), -1), target, wish)
         return TransferResult("file", source, target, stored.size, remark=stored.note)
     except CheloniaError as error:
         return TransferResult("file", source, target, error=error)

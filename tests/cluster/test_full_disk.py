@@ -134,4 +134,4 @@ def endless() -> uploads.Source:
         for _ in range(10):
             yield DATA
 
-    return uploads.stream_source(chunks())
+    return uploads.Source(chunks, -1)

@@ -3,15 +3,20 @@
 import asyncio
 import contextlib
 import http.client
+import os
 import signal
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from chelonia.hosting.transfer.upload import UploadOptions
+from chelonia_clients import parted
+from chelonia_clients.parted import upload_stream
 from tests.cluster.conftest import started
 from tests.cluster.harness import Cluster, read_answer
 from tests.cluster.load import Load, fetch, put, turl_for_put, until_live
@@ -167,6 +172,32 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
         await until_live(client, "/cut-short", 2)
 
         await poll_async(lambda: not unfinished(battered), 40.0, what="no upload is left open")
+
+
+async def test_a_stream_outlives_the_shepherds_it_goes_to(battered: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes from a pipe cannot be had again."""
+    monkeypatch.setattr(parted, "PART_BYTES", 1 << 20)
+    data, sent = os.urandom(100_000) * 60, list[int]()
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        for third, victim in enumerate(("", "shepherd1", "shepherd2")):
+            if victim:
+                before = third * 1_000_000
+                await poll_async(partial(has_sent, before), 60.0, what="half of what there was is sent")
+                old = await asyncio.to_thread(battered.kill, victim)
+                killed.append(asyncio.create_task(asyncio.to_thread(battered.wait_restarted, victim, old)))
+            for at in range(third * 2_000_000, (third + 1) * 2_000_000, 100_000):
+                yield data[at : at + 100_000]
+
+    def has_sent(least: int) -> bool:
+        return sum(sent) > least
+
+    killed = list[asyncio.Task[object]]()
+    async with battered.client("user") as client:
+        await upload_stream(client, stream, "/streamed", UploadOptions(progress=sent.append))
+        assert await fetch(client, "/streamed") == data
+    await asyncio.gather(*killed)
+    await battered.until_serving("shepherd1", "shepherd2")
 
 
 def finish(connection: ssl.SSLSocket, rest: bytes) -> None:

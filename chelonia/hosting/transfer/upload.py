@@ -60,28 +60,27 @@ class UploadResult(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Source:
-    """Bytes to upload. `open` may be called again for another try unless `repeatable` is False."""
+class Source(msgspec.Struct, frozen=True):
+    """`size` bytes to upload (-1: not known). `open` gives them, again for each try."""
 
-    def __init__(self, open_: Callable[[], AsyncIterator[bytes]], size: int, *, repeatable: bool = True) -> None:
-        self.open = open_
-        self.size = size
-        self.repeatable = repeatable
+    open: Callable[[], AsyncIterator[bytes]]
+    size: int
 
 
 def bytes_source(data: bytes) -> Source:
     """Bytes in memory."""
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for start in range(0, len(data), bounds.CHUNK_BYTES):
-            yield data[start : start + bounds.CHUNK_BYTES]
-
-    return Source(chunks, len(data))
+    step = bounds.CHUNK_BYTES
+    return chunks_source([data[start : start + step] for start in range(0, len(data), step)])
 
 
-def stream_source(chunks: AsyncIterator[bytes]) -> Source:
-    """A stream that can be read once, of unknown size."""
-    return Source(lambda: chunks, -1, repeatable=False)
+def chunks_source(chunks: Sequence[bytes]) -> Source:
+    """Bytes in memory, as they came."""
+
+    async def each() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    return Source(each, sum(map(len, chunks)))
 
 
 class BegunUpload(msgspec.Struct, frozen=True):
@@ -113,7 +112,7 @@ async def upload(client: Requester, source: Source, ln: str, options: UploadOpti
     """
     wish = options or UploadOptions()
     writes = client.writes
-    if writes is not None and 0 <= source.size <= bounds.INLINE_BYTES_MAX and source.repeatable:
+    if writes is not None and 0 <= source.size <= bounds.INLINE_BYTES_MAX:
         stored = await _inline(writes, client.new_call(), source, ln, wish)
         if stored is not None:
             return stored
@@ -128,8 +127,7 @@ async def send(
         try:
             return await _try_upload(client, source, ln, _Try(aim, progress, TRIES - 1 - left))
         except _Again as again:
-            # a stream that no byte was taken of can still be sent
-            if not left or not (source.repeatable or again.error.kind is Kind.NO_SHEPHERD):
+            if not left:
                 raise again.error from None
             client.trouble(ln, again.error.cause)
             if again.at_once and left == TRIES - 1:
@@ -204,9 +202,8 @@ async def _try_upload(client: Requester, source: Source, ln: str, this: _Try) ->
         raise
     sent = _Counted(source.open(), this.progress)
     try:
-        watch = StallWatch(client.http, client.clock, this.number, lambda: sent.size) if source.repeatable else None
-        patience_ms = COPY_MS if watch else 0  # for the copies that are still to be made
-        words = await _put(client, ln, Sending("PUT", begun.turl, {}, sent, source.size, patience_ms), watch)
+        watch = StallWatch(client.http, client.clock, this.number, lambda: sent.size)
+        words = await _put(client, ln, Sending("PUT", begun.turl, {}, sent, source.size, COPY_MS), watch)
         _compare(ln, sent, words)
         await this.aim.commit(begun, words)
     except CheloniaError as error:
@@ -247,10 +244,9 @@ class FileAim:
             raise _Again(error) if error.kind is Kind.EXISTS and self._wish.replace else error  # made meanwhile
 
 
-async def _put(client: Requester, ln: str, sending: Sending, watch: StallWatch | None) -> list[str]:
+async def _put(client: Requester, ln: str, sending: Sending, watch: StallWatch) -> list[str]:
     try:
-        work = asyncio.ensure_future(client.http.request(sending))
-        answer = await watch.settled(work, sending.url) if watch else await work
+        answer = await watch.settled(asyncio.ensure_future(client.http.request(sending)), sending.url)
         raise_for_status(answer.status, answer.headers, answer.body, "put")
     except CheloniaError as error:
         raise CheloniaError(error.kind, "put", error.subject or ln, error.cause) from error

@@ -21,12 +21,13 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.part_file import KEPT_BYTES
-from chelonia.hosting.transfer.upload import UploadOptions, upload
+from chelonia.hosting.transfer.upload import UploadOptions
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import DirectoryEntry
 from chelonia_clients.local_files import local_error, to_ln
-from chelonia_clients.local_sources import expected_size, pipe_source
+from chelonia_clients.local_sources import expected_size, stream_of
 from chelonia_clients.output import answering, printable
+from chelonia_clients.parted import upload_stream
 from chelonia_clients.progress import Bar, counting
 from chelonia_clients.resuming import PARTED_BYTES
 from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
@@ -162,7 +163,7 @@ async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
     with Bar("stdin", enabled=session.bars) as bar:
         wish = UploadOptions(wishes.tree.wanted, wishes.tree.replace, progress=bar.advance)
         try:
-            stored = await upload(session.client(), pipe_source(_stdin), ln, wish)
+            stored = await upload_stream(session.client(), stream_of(_stdin), ln, wish)
             done = TransferResult("file", "-", ln, stored.size, remark=stored.note)
         except CheloniaError as error:
             done = TransferResult("file", "-", ln, error=error)

@@ -28,11 +28,12 @@ from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.stall_watch import StallWatch
-from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, stream_source, upload
+from chelonia.hosting.transfer.upload import Source, UploadOptions, bytes_source, upload
 from chelonia_clients.client import merge_actions
 from chelonia_clients.local_files import to_ln, to_local
-from chelonia_clients.local_sources import file_source, pipe_source
+from chelonia_clients.local_sources import file_source, stream_of
 from chelonia_clients.output import printable
+from chelonia_clients.parted import upload_local, upload_stream
 from chelonia_clients.removal import remove_tree
 from chelonia_clients.sync import SyncClient
 from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree
@@ -264,7 +265,7 @@ async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBa
     fake.store.faults = [Fault(after=1, kind=Kind.NETWORK), Fault(after=1, kind=Kind.EXPIRED)]
     moved: list[int] = []
     options = UploadOptions(replicas=2, mtime_s=12.5, progress=moved.append)
-    stored = await upload(client_on(fake), file_source(tmp_path / "f"), "/f", options)
+    stored = await upload_local(client_on(fake), file_source(tmp_path / "f"), "/f", options)
     assert fake.data("/f") == DATA
     assert sum(moved) == stored.size == len(DATA)
     assert [op for op, _ in fake.calls] == ["startPut", "startPut", "startPut", "commitPut"]
@@ -353,33 +354,20 @@ async def test_a_pipe_that_is_named_as_a_file_is_uploaded_whole(fake: FakeBarten
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as pipe:
         pipe.write(DATA)
         pipe.close()
-        stored = await upload(client_on(fake), file_source(Path(f"/dev/fd/{reading}")), "/f")
+        stored = await upload_local(client_on(fake), file_source(Path(f"/dev/fd/{reading}")), "/f")
     assert stored.size == len(DATA)
     assert fake.data("/f") == DATA
-
-
-async def test_a_failure_does_not_wait_for_the_writer_of_a_pipe(
-    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bounds, "CHUNK_BYTES", 1000)
-    fake.store.faults = [Fault(after=1000, kind=Kind.QUOTA)]
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering=0) as pipe:
-        pipe.write(b"x" * 1000)
-        async with asyncio.timeout(60):
-            with pytest.raises(CheloniaError, match="broke the connection"):
-                await upload(client_on(fake), file_source(Path(f"/dev/fd/{reading}")), "/f")
 
 
 def test_who_gives_up_a_pipe_ends_though_nobody_writes_to_it() -> None:
     """As on Ctrl-C: the event loop waited for the read."""
     reading, writing = os.pipe()
-    source = pipe_source(lambda: os.fdopen(reading, "rb"))
+    stream = stream_of(lambda: os.fdopen(reading, "rb"))
 
     async def give_up() -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.05):
-                await anext(aiter(source.open()))
+                await anext(stream())
 
     command = threading.Thread(target=lambda: asyncio.run(give_up()), daemon=True)
     command.start()
@@ -396,7 +384,7 @@ async def test_a_pipe_that_somebody_has_made_non_blocking_is_waited_for(fake: Fa
     with os.fdopen(reading, "rb", closefd=False) as pipe, os.fdopen(writing, "wb", buffering=0) as writer:
         asyncio.get_running_loop().call_later(0.05, writer.write, b"late")
         asyncio.get_running_loop().call_later(0.1, writer.close)
-        stored = await upload(client_on(fake), pipe_source(lambda: pipe), "/f")
+        stored = await upload_stream(client_on(fake), stream_of(lambda: pipe), "/f", UploadOptions())
     os.close(reading)
     assert stored.size == len(b"late")
     assert fake.data("/f") == b"late"
@@ -405,7 +393,7 @@ async def test_a_pipe_that_somebody_has_made_non_blocking_is_waited_for(fake: Fa
 async def test_what_the_kernel_makes_up_is_uploaded_whole(fake: FakeBartender) -> None:
     source = Path("/proc/self/limits")
     assert source.stat().st_size == 0
-    await upload(client_on(fake), file_source(source), "/f")
+    await upload_local(client_on(fake), file_source(source), "/f")
     assert fake.data("/f") == source.read_bytes()
 
 
@@ -415,7 +403,7 @@ SMALLER_THAN_SAID = Path("/sys/kernel/uevent_seqnum")
 @pytest.mark.skipif(not SMALLER_THAN_SAID.exists(), reason="needs sysfs")
 async def test_what_the_kernel_says_is_larger_than_it_is_is_uploaded_whole(fake: FakeBartender) -> None:
     assert SMALLER_THAN_SAID.stat().st_size > len(SMALLER_THAN_SAID.read_bytes())
-    stored = await upload(client_on(fake), file_source(SMALLER_THAN_SAID), "/f")
+    stored = await upload_local(client_on(fake), file_source(SMALLER_THAN_SAID), "/f")
     assert stored.size == len(fake.data("/f")) > 0
     assert fake.data("/f").strip().isdigit()
 
@@ -425,7 +413,7 @@ async def test_a_file_of_nothing_but_a_hole_has_its_size(fake: FakeBartender, tm
         file.truncate(5000)
     source = file_source(tmp_path / "f")
     assert source.size == 5000
-    await upload(client_on(fake), source, "/f")
+    await upload_local(client_on(fake), source, "/f")
     assert fake.data("/f") == bytes(5000)
 
 
@@ -444,7 +432,7 @@ async def test_a_file_cut_off_while_it_is_uploaded_is_not_stored_short(
 
     source = file_source(path)
     with pytest.raises(OSError, match=r"it ended after [0-9]+ of"):
-        await upload(client_on(fake), source, "/f", UploadOptions(progress=cut))
+        await upload_local(client_on(fake), source, "/f", UploadOptions(progress=cut))
     assert sum(sent) == 0, "what was sent does not count"
     assert fake.names() == [], "and nothing was named"
 
@@ -453,20 +441,8 @@ async def test_an_empty_file_is_uploaded_empty(fake: FakeBartender, tmp_path: Pa
     (tmp_path / "f").touch()
     source = file_source(tmp_path / "f")
     assert source.size == 0, "told, so that it is sent at once"
-    assert (await upload(client_on(fake), source, "/f")).size == 0
+    assert (await upload_local(client_on(fake), source, "/f")).size == 0
     assert fake.data("/f") == b""
-
-
-async def test_a_stream_is_sent_once(fake: FakeBartender) -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b"one"
-        yield b"two"
-
-    fake.store.faults = [Fault(after=1, kind=Kind.NETWORK)]
-    with pytest.raises(CheloniaError):
-        await upload(client_on(fake), stream_source(chunks()), "/f")
-    await upload(client_on(fake), stream_source(chunks()), "/f")
-    assert fake.data("/f") == b"onetwo"
 
 
 async def test_passing_trouble_is_waited_out_under_the_same_key(fake: FakeBartender) -> None:
@@ -632,7 +608,7 @@ async def test_a_source_is_closed_though_a_sender_that_was_cut_off_is_still_read
 
     monkeypatch.setattr(fake.store, "request", cut_off)
     with pytest.raises(CheloniaError, match="changed its mind"):
-        await upload(client_on(fake), stream_source(slow()), "/file")
+        await upload(client_on(fake), Source(slow, -1), "/file")
     assert closed == ["source"]
     await asyncio.gather(*senders, return_exceptions=True)
 

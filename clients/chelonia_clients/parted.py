@@ -1,0 +1,235 @@
+"""Uploads in parts: nothing has the target's name before all of them have arrived, and then the whole file has it at
+once; and streams, which are sent so.
+
+Of a stream a part is kept in memory until it has arrived, while the next one is read. So each can be sent again, to
+others, and whoever writes into it may pause for as long as he likes: nobody waits for the middle of a part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from typing import Final
+
+import msgspec
+
+from chelonia.core.caller import Call
+from chelonia.core.contents.parts import UploadId
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.files import (
+    ANY,
+    Arrived,
+    Change,
+    Done,
+    Drop,
+    Failure,
+    Files,
+    Open,
+    Part,
+    Placed,
+    Placing,
+    Seal,
+    Setting,
+    UploadParts,
+    When,
+)
+from chelonia.hosting.transfer.requester import Progress
+from chelonia.hosting.transfer.upload import (
+    BegunUpload,
+    FileAim,
+    Source,
+    UploadOptions,
+    UploadResult,
+    chunks_source,
+    send,
+    upload,
+)
+from chelonia_clients.client import Client
+from chelonia_clients.local_sources import Stream
+
+PART_BYTES: Final = 64 << 20
+"""What an upload that breaks off sends again, at most; more only where a file would have too many parts."""
+GROWING: Final = 2_000
+"""After so many parts of a stream, whose length nobody knows, they are twice as large: 10 000 hold 4 TB."""
+FAREWELL_S: Final = 2
+"""So long is tried to have the cluster forget what was sent of a stream; else it does after a week."""
+
+
+ArrivedParts = dict[int, tuple[int, str]]
+"""Size and etag of the parts of an upload that have arrived, by number."""
+
+
+class _FilesAnswer(msgspec.Struct, frozen=True):
+    """One answer of the port `Files` in the form that repeats on passing trouble."""
+
+    kind: str
+    cause: str
+    found: Placed | Done | None = None
+
+    @classmethod
+    def of(cls, found: Placed | Done | Failure) -> _FilesAnswer:
+        return cls(found.kind.value, found.cause) if isinstance(found, Failure) else cls("", "", found)
+
+
+class PartedUpload:
+    """What can be done with the uploads in parts of one file. `modified_ns`: its time; None: that of the upload."""
+
+    def __init__(self, client: Client, ln: str, wish: UploadOptions, modified_ns: int | None = None) -> None:
+        if client.files is None:
+            raise CheloniaError(Kind.NOT_SUPPORTED, "put", ln, "this client was made without the port Files")
+        self.client = client
+        self.files: Files = client.files
+        self.place: LogicalName = parse_ln(ln)
+        self.wish = wish
+        self.ln = ln
+        self._modified_ns = modified_ns
+
+    async def open(self) -> UploadId:
+        """Begin one."""
+        above = LogicalName(self.place.start, self.place.parts[:-1])
+        setting = Setting(modified_ns=self._modified_ns)
+        return (await self._apply("put", Open(self.place, above, self.wish.replicas, setting))).upload
+
+    async def arrived(self, upload: UploadId) -> ArrivedParts:
+        """What has arrived of one."""
+        found: ArrivedParts = {}
+        after = 0
+        while True:
+            page = await self.files.parts(self.client.new_call(), UploadParts(self.place, upload, after))
+            found.update({part.number: (part.size, part.etag) for part in page.parts})
+            after = page.after
+            if not after:
+                return found
+
+    async def send(self, upload: UploadId, number: int, source: Source, progress: Progress | None) -> str:
+        """Send one part, as often as it takes. Returns: its etag."""
+        aim = _PartAim(self, upload, number)
+        await send(self.client, source, self.ln, aim, progress)
+        return aim.etag
+
+    async def seal(self, upload: UploadId, order: Sequence[tuple[int, str]]) -> None:
+        """Give all parts, numbers and etags, their name."""
+        when = ANY if self.wish.replace else When(absent=True)
+        await self._apply("commitPut", Seal(self.place, upload, tuple(order), when=when))
+
+    async def drop(self, upload: UploadId) -> None:
+        """Let the cluster forget what was sent; what it does not hear of goes after a week."""
+        with suppress(CheloniaError):
+            await self._apply("put", Drop(self.place, upload))
+
+    async def placed(self, size: int) -> Placed:
+        """Where a part may go."""
+        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, measure_md5=True)
+
+        async def attempt(call: Call) -> tuple[_FilesAnswer]:
+            return (_FilesAnswer.of((await self.files.place(call, (ask,)))[0]),)
+
+        placed = self._good("put", await self.client.settled(attempt))
+        assert isinstance(placed, Placed)
+        return placed
+
+    async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
+        """Make bytes that have arrived a part. Returns: its etag."""
+        return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
+
+    async def _apply(self, op: str, change: Change) -> Done:
+        async def attempt(call: Call) -> tuple[_FilesAnswer]:
+            return (_FilesAnswer.of((await self.files.apply(call, (change,)))[0]),)
+
+        done = self._good(op, await self.client.settled(attempt))
+        assert isinstance(done, Done)
+        return done
+
+    def _good(self, op: str, answer: _FilesAnswer) -> Placed | Done | None:
+        if answer.kind == Kind.PRECONDITION.value:
+            raise CheloniaError(Kind.EXISTS, op, self.ln, "somebody gave this name to another file; -f overwrites it")
+        if answer.kind:
+            raise CheloniaError(kind_from_wire(answer.kind), op, self.ln, answer.cause)
+        return answer.found
+
+
+class _PartAim:
+    """One part of an upload; `etag`: once it has arrived."""
+
+    def __init__(self, parted: PartedUpload, name: UploadId, number: int) -> None:
+        self._parted = parted
+        self._name = name
+        self._number = number
+        self.etag = ""
+
+    async def start(self, size: int) -> BegunUpload:
+        placed = await self._parted.placed(size)
+        return BegunUpload(placed.turl, placed.put)
+
+    async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
+        self.etag = await self._parted.part(self._name, self._number, Arrived(begun.put, tuple(words)))
+
+
+async def upload_local(
+    client: Client, source: Source | Stream, ln: str, options: UploadOptions | None = None
+) -> UploadResult:
+    """Store what `file_source` has found. Raises: as `upload`, and as `upload_stream`."""
+    if isinstance(source, Source):
+        return await upload(client, source, ln, options)
+    return await upload_stream(client, source, ln, options or UploadOptions())
+
+
+async def upload_stream(client: Client, stream: Stream, ln: str, wish: UploadOptions) -> UploadResult:
+    """Store what can be read once under `ln`: a short one as any file, a longer one in parts.
+
+    Raises: as `upload`, what the stream raises; NOT_SUPPORTED where a longer one finds no port Files.
+    """
+    note = await _begun(client, ln, wish)
+    async with aclosing(stream()) as chunks:
+        first = await _piece(chunks, PART_BYTES)
+        if first.size < PART_BYTES:
+            return await upload(client, first, ln, wish)
+        modified_ns = None if wish.mtime_s is None else round(wish.mtime_s * 1e9)
+        parted = PartedUpload(client, ln, wish, modified_ns)
+        name = await parted.open()
+        try:
+            size = await _sent(parted, name, first, chunks)
+        except BaseException:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_S):
+                    await parted.drop(name)
+            raise
+    return UploadResult(ln, size, "", note)
+
+
+async def _begun(client: Client, ln: str, wish: UploadOptions) -> str:
+    """Have refused before it is read what would be refused at the end. Returns: what the user is to know."""
+    try:
+        return (await FileAim(client, ln, wish).start(-1)).note
+    except CheloniaError as error:
+        if error.kind is Kind.NO_SHEPHERD:  # there may be one when bytes are there
+            return ""
+        raise
+
+
+async def _sent(parted: PartedUpload, name: UploadId, piece: Source, chunks: AsyncGenerator[bytes, None]) -> int:
+    """Send a stream whose first part is `piece`, and give it its name. Returns: its size."""
+    order, size = list[tuple[int, str]](), 0
+    while piece.size:
+        number = len(order) + 1
+        ahead = asyncio.ensure_future(_piece(chunks, PART_BYTES << number // GROWING))
+        try:
+            order.append((number, await parted.send(name, number, piece, parted.wish.progress)))
+            size += piece.size
+            piece = await ahead
+        finally:
+            ahead.cancel()
+            await asyncio.wait((ahead,))
+    await parted.seal(name, order)
+    return size
+
+
+async def _piece(chunks: AsyncGenerator[bytes, None], least: int) -> Source:
+    """The next bytes of a stream: at least so many, unless it ends."""
+    held, size = list[bytes](), 0
+    while size < least and (chunk := await anext(chunks, None)) is not None:
+        held.append(chunk)
+        size += len(chunk)
+    return chunks_source(held)
