@@ -289,6 +289,9 @@ KEPT_AT_DOORS_BYTES_MAX: Final = 64 * CHUNK_BYTES
 """All of them together, of one process; what finds no room is not kept, and its client has to send it again."""
 WRONG_REPLICAS_KEPT: Final = 1000
 """Replicas that gave wrong bytes, which a node asks last."""
+COPY_ANSWER_MS: Final = 365 * 24 * 3_600_000
+"""How long the answer of who makes copies is waited for, as good as for ever: it is watched whether he lives, and a
+claim ends."""
 TICKET_BYTES_MAX: Final = 4096
 """A ticket in a TURL."""
 REPLICAS_DEFAULT: Final = 3

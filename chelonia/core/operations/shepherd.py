@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.operations.rows import Retry, row, table
 from chelonia.core.ports.shepherd import Shepherd
@@ -10,8 +11,6 @@ _L, _B, _A = Role.LIBRARIAN, Role.BARTENDER, Role.ADMINISTRATOR
 
 READING_MS: Final = 15 * 60 * 1000
 """How long the answer to what reads whole replicas, or many records, is waited for."""
-COPY_MS: Final = 365 * 24 * 3_600 * 1000
-"""How long the answer to `copy` is waited for here, as good as for ever: who asks gives up when the claim is over."""
 
 SHEPHERD: Final = table(
     "shepherd",
@@ -23,7 +22,7 @@ SHEPHERD: Final = table(
     row(Shepherd.stat, _B, _L, _A),
     row(Shepherd.delete, _L),
     row(Shepherd.toggle_report, _A),
-    row(Shepherd.copy, _L, answer_ms=COPY_MS),
+    row(Shepherd.copy, _L, answer_ms=bounds.COPY_ANSWER_MS),
     row(Shepherd.drill, _L),
     row(Shepherd.prove, _L, answer_ms=READING_MS),
     row(Shepherd.scrub, _L, _A, answer_ms=READING_MS),

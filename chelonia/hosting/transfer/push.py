@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from chelonia.core.bounds import CHUNK_BYTES
+from chelonia.core.bounds import CHUNK_BYTES, COPY_ANSWER_MS
 from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.operations.shepherd import COPY_MS
 from chelonia.core.ports.shepherd import Uploaded
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
 from chelonia.wire import receipts
@@ -37,7 +36,7 @@ class HttpTransfers:
                 raise CheloniaError(Kind.BAD_REQUEST, "PUT", cause="a resumed upload must say how long it is")
             total = offset + length
             headers["Content-Range"] = content_range(ByteRange(offset, length), total) if length else f"bytes */{total}"
-        sending = Sending("PUT", turl, headers, body, length, COPY_MS if patient else 0)
+        sending = Sending("PUT", turl, headers, body, length, COPY_ANSWER_MS if patient else 0)
         answer = await self._client.request(sending)
         if answer.status == 308:
             return Uploaded(False, _offset(answer))

@@ -22,7 +22,6 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
-from chelonia.core.operations.shepherd import COPY_MS
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
 from chelonia.core.ports.files import ANY, Change, Done, Failure, Inline, Setting, When, Write
 from chelonia.hosting.net.http_client import Sending, raise_for_status
@@ -203,7 +202,8 @@ async def _try_upload(client: Requester, source: Source, ln: str, this: _Try) ->
     sent = _Counted(source.open(), this.progress)
     try:
         watch = StallWatch(client.http, client.clock, this.number, lambda: sent.size)
-        words = await _put(client, ln, Sending("PUT", begun.turl, {}, sent, source.size, COPY_MS), watch)
+        sending = Sending("PUT", begun.turl, {}, sent, source.size, bounds.COPY_ANSWER_MS)
+        words = await _put(client, ln, sending, watch)
         _compare(ln, sent, words)
         await this.aim.commit(begun, words)
     except CheloniaError as error:
