@@ -14,7 +14,7 @@ from chelonia.wire.schema import INT, Child, Children, Form, ListOf, Metadata, P
 
 def needed(attr: str = "needed") -> ListOf:
     """The filter: `neededMetadataList/neededMetadataElement*{section,property}`; absent or empty asks for all."""
-    element = record(Needed, Text("section", "section"), Text("property", "property"))
+    element = record(Needed, "section property")
     return ListOf("neededMetadataList", Children("neededMetadataElement", attr, element))
 
 
@@ -35,12 +35,7 @@ def extra(name: str, attr: str, default: Any = "", **more: Form) -> Text:
     return Text(name, attr, default=default, omit=True, **more)
 
 
-KIND_AND_CAUSE: Final[tuple[Part, ...]] = (extra("kind", "kind"), extra("cause", "cause"))
-"""What our answers add to the original's status string."""
-
-POSITION: Final = record(
-    Position, Text("cluster", "cluster"), Text("generation", "generation", INT), Text("sequence", "sequence", INT)
-)
+POSITION: Final = record(Position, "cluster generation sequence")
 
 
 _COUNT = shaped(lambda *pair: pair, lambda pair: pair, Text("section", "section"), Text("number", "number", INT))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
@@ -210,17 +210,40 @@ class Record:
     start: tuple[Any, ...]
 
 
-def record(cls: type[Any], *parts: Part) -> Record:
-    """Describe a dataclass or struct: every part is bound to a field by `attr`; other fields keep their defaults."""
+def record(cls: type[Any], *described: Part | str) -> Record:
+    """Describe a dataclass or struct: every part is bound to a field by `attr`; other fields keep their defaults.
+
+    A string has the fields, in order, of leaves that follow from them: the form from the type, the name from the
+    field's, in camel case, unless it is told (`field=name`). With `?` behind it an element is left out at its default.
+    """
     fields = msgspec.structs.fields(cls) if issubclass(cls, msgspec.Struct) else dataclasses.fields(cls)
     order = [field.name for field in fields]
     start = [_field_default(field) for field in fields]
+    hints, defaults = get_type_hints(cls), dict(zip(order, start, strict=True))
+    parts = tuple(
+        part if not isinstance(part, str) else _leaf(part, hints, defaults)
+        for told in described
+        for part in (told.split() if isinstance(told, str) else (told,))
+    )
     slots = tuple(order.index(part.attr) for part in parts)
     for part, slot in zip(parts, slots, strict=True):
         start[slot] = _part_default(part, start[slot])
     getter = attrgetter(*(part.attr for part in parts))
     take: Callable[[Any], Sequence[Any]] = getter if len(parts) > 1 else lambda value: (getter(value),)
     return Record(parts, cls, take, slots, tuple(start))
+
+
+_ACRONYMS: Final = {"id": "ID", "ln": "LN", "guid": "GUID", "url": "URL", "turl": "TURL"}
+
+
+def _leaf(word: str, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Text:
+    attr, _, name = word.removesuffix("?").partition("=")
+    if not name:
+        first, *rest = attr.split("_")
+        name = _ACRONYMS.get(first, first) + "".join(_ACRONYMS.get(each, each.capitalize()) for each in rest)
+    kind = getattr(hints[attr], "__supertype__", hints[attr])
+    form = enum_form(kind) if issubclass(kind, enum.Enum) else {bool: BOOL, int: INT}.get(kind, STR)
+    return Text(name, attr, form, defaults[attr], omit=True) if word.endswith("?") else Text(name, attr, form)
 
 
 def shaped(make: Callable[..., Any], take: Callable[[Any], Sequence[Any]], *parts: Part) -> Record:

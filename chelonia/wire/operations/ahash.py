@@ -8,10 +8,7 @@ from chelonia.core.operations import ahash
 from chelonia.core.ports.ahash import (
     AHash,
     ChangeOutcome,
-    ChangeStatus,
-    ChangeType,
     Condition,
-    ConditionType,
     Element,
 )
 from chelonia.wire.elements import bulk, needed, stored_object
@@ -20,37 +17,18 @@ from chelonia.wire.schema import (
     AnyDepth,
     Children,
     ListOf,
-    Text,
     arguments,
-    enum_form,
     record,
     single,
 )
 
-_CONDITION = record(
-    Condition,
-    Text("conditionID", "id"),
-    Text("conditionType", "type", enum_form(ConditionType)),
-    Text("section", "section"),
-    Text("property", "property"),
-    Text("value", "value"),
-)
+_CONDITION = record(Condition, "id=conditionID type=conditionType section property value")
 _ELEMENT = record(
     Element,
-    Text("changeID", "change_id"),
-    Text("ID", "object"),
-    Text("changeType", "change", enum_form(ChangeType)),
-    Text("section", "section"),
-    Text("property", "property"),
-    Text("value", "value"),
+    "change_id object=ID change=changeType section property value",
     ListOf("conditionList", Children("condition", "conditions", _CONDITION)),
 )
-_CHANGED = record(
-    ChangeOutcome,
-    Text("changeID", "change_id"),
-    Text("success", "status", enum_form(ChangeStatus)),
-    Text("conditionID", "condition_id"),
-)
+_CHANGED = record(ChangeOutcome, "change_id status=success condition_id")
 _OBJECT = stored_object("ID")
 AHASH: Final = service(
     ahash.AHASH,

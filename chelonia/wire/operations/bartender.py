@@ -30,10 +30,9 @@ from chelonia.core.ports.bartender import (
     TransferOutcome,
     UndeleteRequest,
 )
-from chelonia.wire.elements import KIND_AND_CAUSE, answers, bulk, extra, needed
+from chelonia.wire.elements import answers, bulk, needed
 from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
-    BOOL,
     INT,
     YES_NO,
     Child,
@@ -49,101 +48,56 @@ from chelonia.wire.schema import (
     single,
 )
 
-_REQUEST_ID = Text("requestID", "request_id")
-_LN = Text("LN", "ln")
 _METADATA = Metadata("metadata")
 _PROTOCOLS = Texts("protocol", "protocols")
-_SUCCESS = Text("success", "status")
 
-_NAME = record(NameRequest, _REQUEST_ID, _LN)
-_OUTCOME = record(Outcome, _REQUEST_ID, _SUCCESS, *KIND_AND_CAUSE)
-_MOVED = record(Outcome, _REQUEST_ID, Text("status", "status"), *KIND_AND_CAUSE)
-_MODIFIED = record(Outcome, Text("changeID", "request_id"), _SUCCESS, *KIND_AND_CAUSE)
-_STAT = record(StatOutcome, _REQUEST_ID, _METADATA, *KIND_AND_CAUSE)
-_LIST = record(ListRequest, _REQUEST_ID, _LN, extra("after", "after"), extra("limit", "limit", 0, form=INT))
-_ENTRY = record(ListedEntry, Text("name", "name"), Text("GUID", "guid"), Metadata("metadata", bare=True))
+_NAME = record(NameRequest, "request_id ln")
+_OUTCOME = record(Outcome, "request_id status=success kind? cause?")
+_MOVED = record(Outcome, "request_id status kind? cause?")
+_MODIFIED = record(Outcome, "request_id=changeID status=success kind? cause?")
+_STAT = record(StatOutcome, "request_id", _METADATA, "kind? cause?")
+_LIST = record(ListRequest, "request_id ln after? limit?")
+_ENTRY = record(ListedEntry, "name guid", Metadata("metadata", bare=True))
 _LISTED = record(
-    ListOutcome,
-    _REQUEST_ID,
-    ListOf("entries", Children("entry", "entries", _ENTRY)),
-    Text("status", "status"),
-    extra("after", "after"),
-    *KIND_AND_CAUSE,
+    ListOutcome, "request_id", ListOf("entries", Children("entry", "entries", _ENTRY)), "status after? kind? cause?"
 )
-_DELETED = record(
-    DeletedEntry,
-    Text("name", "name"),
-    Text("GUID", "guid"),
-    Text("owner", "owner"),
-    Text("size", "size", INT),
-    Text("deletedMs", "deleted_ms", INT),
-    Text("untilMs", "until_ms", INT),
-    extra("type", "type", "file"),
-)
+_DELETED = record(DeletedEntry, "name guid owner size deleted_ms until_ms type?")
 _LISTED_DELETED = record(
     ListDeletedOutcome,
-    _REQUEST_ID,
+    "request_id",
     ListOf("entries", Children("entry", "entries", _DELETED)),
-    Text("status", "status"),
-    extra("after", "after"),
-    *KIND_AND_CAUSE,
+    "status after? kind? cause?",
 )
-_UNDELETE = record(UndeleteRequest, _REQUEST_ID, _LN, extra("targetLN", "target_ln"))
+_UNDELETE = record(UndeleteRequest, "request_id ln target_ln?")
 _RECURSIVE = shaped(
     lambda _, recursive: recursive,
     lambda recursive: ("recursive", recursive),
     Text("requestID", "request_id", default="recursive"),
     Text("doRecursive", "recursive", YES_NO, default=False),
 )
-_MAKE_COLLECTION = record(MakeRequest, _REQUEST_ID, _LN, _METADATA)
-_MAKE_MOUNTPOINT = record(MakeRequest, _REQUEST_ID, _LN, Text("URL", "url"), _METADATA)
-_MOVE = record(
-    MoveRequest,
-    _REQUEST_ID,
-    Text("sourceLN", "source_ln"),
-    Text("targetLN", "target_ln"),
-    Text("preserveOriginal", "preserve_original", BOOL),
-)
-_PUT_FILE = record(
-    PutFileRequest, _REQUEST_ID, _LN, _METADATA, _PROTOCOLS, extra("replace", "replace", False, form=BOOL)
-)
-_GET_FILE = record(GetFileRequest, _REQUEST_ID, _LN, _PROTOCOLS)
-_ADD_REPLICA = record(AddReplicaRequest, _REQUEST_ID, Text("GUID", "guid"))
+_MAKE_COLLECTION = record(MakeRequest, "request_id ln", _METADATA)
+_MAKE_MOUNTPOINT = record(MakeRequest, "request_id ln url", _METADATA)
+_MOVE = record(MoveRequest, "request_id source_ln target_ln preserve_original")
+_PUT_FILE = record(PutFileRequest, "request_id ln", _METADATA, _PROTOCOLS, "replace?")
+_GET_FILE = record(GetFileRequest, "request_id ln", _PROTOCOLS)
+_ADD_REPLICA = record(AddReplicaRequest, "request_id guid")
 _TRANSFER = record(
     TransferOutcome,
-    _REQUEST_ID,
-    _SUCCESS,
-    Text("TURL", "turl"),
-    Text("protocol", "protocol"),
+    "request_id status=success turl protocol",
     ListOf("furtherTURLs", Texts("furtherTURL", "turls"), omit=True),
-    extra("size", "size", -1, form=INT),
-    extra("checksum", "checksum"),
-    extra("checksumType", "checksum_type"),
-    *KIND_AND_CAUSE,
+    "size? checksum? checksum_type? kind? cause?",
 )
-_MODIFY = record(
-    ModifyRequest,
-    Text("changeID", "change_id"),
-    _LN,
-    Text("changeType", "change_type"),
-    Text("section", "section"),
-    Text("property", "property"),
-    Text("value", "value"),
-)
+_MODIFY = record(ModifyRequest, "change_id ln change_type section property value")
 _START_PUT = record(
     StartPutRequest,
-    _REQUEST_ID,
-    _LN,
+    "request_id ln",
     Text("size", "size", INT, default=-1),
     Text("checksum", "checksum", default=""),
     Text("checksumType", "checksum_type", default=""),
-    Text("neededReplicas", "needed_replicas", INT),
-    extra("replace", "replace", False, form=BOOL),
+    "needed_replicas replace?",
 )
-_STARTED = record(StartPutOutcome, _REQUEST_ID, _SUCCESS, Text("TURL", "turl"), Text("put", "put"), *KIND_AND_CAUSE)
-_COMMIT_PUT = record(
-    CommitPutRequest, _REQUEST_ID, Text("put", "put"), ListOf("receiptList", Texts("receipt", "receipts")), _METADATA
-)
+_STARTED = record(StartPutOutcome, "request_id status=success turl put kind? cause?")
+_COMMIT_PUT = record(CommitPutRequest, "request_id put", ListOf("receiptList", Texts("receipt", "receipts")), _METADATA)
 
 
 def _spec(name: str, method: Any, request: Record, answer: Record) -> Spec:

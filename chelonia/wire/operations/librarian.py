@@ -64,7 +64,6 @@ from chelonia.wire.schema import (
 
 _REQUEST_ID = Text("requestID", "request_id")
 _GUID = Text("GUID", "guid")
-_SUCCESS = Text("success", "success")
 _SECTIONS = Metadata("sections", sections=True)
 _STATE = enum_form(ReplicaState)
 _OBJECT = stored_object("GUID")
@@ -73,16 +72,7 @@ _OBJECT = stored_object("GUID")
 
 _EXPECTED = shaped(lambda *pair: pair, lambda pair: pair, _GUID, Text("version", "version", INT))
 _EXPECT = ListOf("expectList", Children("expect", "expect", _EXPECTED, bounds.BULK_ELEMENTS_MAX), omit=True)
-_MODIFY = record(
-    ModifyEntry,
-    Text("changeID", "change_id"),
-    _GUID,
-    Text("changeType", "change_type"),
-    Text("section", "section"),
-    Text("property", "property"),
-    Text("value", "value"),
-    _EXPECT,
-)
+_MODIFY = record(ModifyEntry, "change_id guid change_type section property value", _EXPECT)
 _REMOVE = shaped(lambda *pair: pair, lambda pair: pair, _REQUEST_ID, _GUID)
 _NAME = shaped(lambda _, name: name, lambda pair: pair, _REQUEST_ID, Text("LN", "ln", LN))
 
@@ -100,7 +90,7 @@ def _traverse_take(args: tuple[tuple[LogicalName, ...], Any]) -> tuple[Any, ...]
     return tuple((str(index), name) for index, name in enumerate(names)), wanted
 
 
-_STEP = record(TraversedStep, Text("LNPart", "part"), _GUID)
+_STEP = record(TraversedStep, "part=LNPart guid")
 
 
 def _traversed_make(_id: str, steps: Any, complete: bool, _done: str, *rest: Any) -> Traversal:
@@ -202,40 +192,21 @@ _REPORT_ANSWER = shaped(
 
 # --- ours ------------------------------------------------------------------------------------------------------------
 
-_ARRIVING = record(Arriving, Text("referenceID", "reference"), Text("blob", "blob"), Text("here", "here", INT))
+_ARRIVING = record(Arriving, "reference=referenceID blob here")
 _HEARTBEAT = record(
     Heartbeat,
-    Text("serviceID", "shepherd"),
-    Text("boot", "boot", INT),
-    Text("reported", "reported", INT),
-    Text("freeBytes", "free_bytes", INT),
-    Text("totalBytes", "total_bytes", INT),
-    Text("replicas", "replicas", INT),
-    Text("accepting", "accepting", BOOL),
-    Text("domain", "domain"),
-    Text("verifyKey", "verify_key"),
-    extra("version", "version"),
-    extra("compared", "compared", 0, form=INT),
-    extra("store", "store"),
+    "shepherd=serviceID boot reported free_bytes total_bytes replicas accepting domain verify_key",
+    "version? compared? store?",
     ListOf("bootList", Texts("boot", "boots", form=INT, limit=bounds.BOOTS_KEPT), omit=True),
-    extra("replaces", "replaces", False, form=BOOL),
-    extra("trouble", "trouble"),
-    extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
-    extra("leaving", "leaving", False, form=BOOL),
-    extra("starting", "starting", False, form=BOOL),
+    "replaces? trouble? reclaimable_bytes? leaving? starting?",
     ListOf("arrivingList", Children("copy", "arriving", _ARRIVING, limit=bounds.ARRIVING_MAX), omit=True),
-    extra("copiesAtOnceMax", "copies_at_once_max", 0, form=INT),
+    "copies_at_once_max?",
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,
-    Text("leaseMs", "lease_ms", INT),
-    Text("known", "known", BOOL),
-    Text("accepted", "accepted", INT),
+    "lease_ms known accepted",
     Child("position", "position", POSITION),
-    extra("refused", "refused"),
-    extra("cause", "cause"),
-    extra("copyBytesPerSMax", "copy_bytes_per_s_max", 0, form=INT),
-    extra("copiesAtOnceMax", "copies_at_once_max", 0, form=INT),
+    "refused? cause? copy_bytes_per_s_max? copies_at_once_max?",
 )
 _GET_ELEMENT = single(_GUID)
 _L = Librarian
@@ -246,8 +217,8 @@ LIBRARIAN: Final = service(
     (
         Spec(
             _L.new,
-            arguments(_L.new, bulk("new", "requests", record(NewRequest, _REQUEST_ID, Metadata("metadata")))),
-            answers("new", record(NewOutcome, _REQUEST_ID, _GUID, _SUCCESS)),
+            arguments(_L.new, bulk("new", "requests", record(NewRequest, "request_id", Metadata("metadata")))),
+            answers("new", record(NewOutcome, "request_id guid success")),
         ),
         Spec(
             _L.get,
@@ -258,12 +229,12 @@ LIBRARIAN: Final = service(
         Spec(
             _L.modify_metadata,
             arguments(_L.modify_metadata, bulk("modifyMetadata", "requests", _MODIFY)),
-            answers("modifyMetadata", record(ModifyOutcome, Text("changeID", "change_id"), _SUCCESS)),
+            answers("modifyMetadata", record(ModifyOutcome, "change_id success")),
         ),
         Spec(
             _L.remove,
             arguments(_L.remove, bulk("remove", "requests", _REMOVE)),
-            answers("remove", record(RemoveOutcome, _REQUEST_ID, _SUCCESS)),
+            answers("remove", record(RemoveOutcome, "request_id success")),
         ),
         Spec(
             _L.report,

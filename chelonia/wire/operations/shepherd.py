@@ -23,7 +23,7 @@ from chelonia.core.ports.shepherd import (
     Shepherd,
     TurlOutcome,
 )
-from chelonia.wire.elements import POSITION, answers, bulk, extra
+from chelonia.wire.elements import POSITION, answers, bulk
 from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     BOOL,
@@ -267,7 +267,7 @@ SHEPHERD: Final = service(
                 bulk("delete", "references", _NAMED_REFERENCE),
                 Child("authority", "authority", _AUTHORITY, default=None),
             ),
-            answers("delete", record(DeleteOutcome, _REQUEST_ID, Text("status", "status"), extra("kind", "kind"))),
+            answers("delete", record(DeleteOutcome, "request_id status kind?")),
             answer_name="deleteresponse",
             answer_prefix="",
         ),
