@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.uploads import BeginPut
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId
 from chelonia.core.metadata import (
@@ -66,6 +67,7 @@ MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType", "etag"})
 """Facts about bytes: they change only with the bytes."""
 
 ENTRY: Final[Filter] = (Needed("entry"),)
+_NOTHING: Final[Sections] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,11 @@ def blobs_of(entry: StoredObject) -> tuple[BlobId, ...]:
 # --- making ---------------------------------------------------------------------------------------------------------
 
 
-def make_entry(request: MakeEntry, guid: Guid, slot: Slot | None, now: Ms) -> list[Element]:
-    """Make an entry and its name. `slot` None makes the root (or an entry without a name).
+def make_entry(
+    request: MakeEntry, guid: Guid, slot: Slot | None, now: Ms, bytes_: Sections = _NOTHING
+) -> list[Element]:
+    """Make an entry and its name. `slot` None makes the root (or an entry without a name). `bytes_`: what a file says
+    of its own, in place of what is given.
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST.
     """
@@ -134,8 +139,34 @@ def make_entry(request: MakeEntry, guid: Guid, slot: Slot | None, now: Ms) -> li
         elements.append(put(slot.parent.id, "entries", key_for(slot.name, request.type), guid))
         parents = {f"{slot.parent.id}/{slot.name}": "parent"}
     elements.append(check(obj, version(0)))
-    elements += put_all(obj, new_sections(request, guid, parents, now))
+    elements += put_all(obj, {**new_sections(request, guid, parents, now), **bytes_})
     return elements
+
+
+def make_file(begin: BeginPut, guid: Guid, slot: Slot, bytes_: Sections, now: Ms) -> list[Element]:
+    """Make the entry of a file that comes with its bytes, and its name. Raises: as `make_entry`."""
+    assert not begin.replaces, "what replaces a file makes no other"
+    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections, begin.expect)
+    return make_entry(entry, guid, slot, now, bytes_)
+
+
+def rewrite(begin: BeginPut, file: StoredObject, op: str) -> list[Element]:
+    """A file that gets other bytes is as it was read. Raises: NOT_FOUND, NOT_A_FILE."""
+    check_file(file, op, str(begin.ln), "write")
+    return [*expectations(begin.expect), check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
+
+
+def check_file(file: StoredObject, op: str, name: str, act: str) -> None:
+    """Refuse what is no file any more. Raises: NOT_FOUND, NOT_A_FILE."""
+    if type_of(file) != TYPE_FILE:
+        kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
+        raise CheloniaError(kind, op, name, f"the file to {act} is not there any more")
+
+
+def given_anew(given: Sections, now: Ms) -> dict[str, Mapping[str, str]]:
+    """What a file gets beside other bytes: their time, and what is given of its attributes and user metadata."""
+    times = {"modified": seconds(now), **given.get("timestamps", {})}
+    return {"timestamps": times, "metadata": given.get("metadata", {}), "posix": given.get("posix", {})}
 
 
 def new_sections(request: MakeEntry, guid: Guid, parents: Mapping[str, str], now: Ms) -> dict[str, dict[str, str]]:

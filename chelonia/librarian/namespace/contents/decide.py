@@ -16,15 +16,14 @@ from chelonia.core.contents.extents import Extent, are_apart, check_extents, lai
 from chelonia.core.contents.uploads import BeginPut, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
-from chelonia.core.metadata import TYPE_FILE, StoredObject
+from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.files import MARK
-from chelonia.core.ports.librarian import MakeEntry
 from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, facts_of, hand_over, leave_blob
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
-from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version
+from chelonia.librarian.metadata.elements import check, drop, is_, put, put_all, version
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import Slot, given_sections, new_sections, take_name, type_of, visible
+from chelonia.librarian.namespace.tree import Slot, given_anew, given_sections, make_file, rewrite
 from chelonia.librarian.namespace.uploads.decide import taken_blob
 
 
@@ -149,17 +148,13 @@ def splice(
     Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST, TOO_LARGE.
     """
     file = held.file
-    if type_of(file) != TYPE_FILE:
-        kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
-        raise CheloniaError(kind, "splice", str(request.begin.ln), "the file to write is not there any more")
+    elements = rewrite(request.begin, file, "splice")
     check_pieces(request, new)
     span = span_of(request, held.size)
     first = begins_anew(request, span) or not content_of(file)
     if begins_anew(request, span):
         held = FileContent(file, held.content, blobs=held.blobs if not content_of(file) else ())
     change = lay(held, request, span, first=first)
-    elements = [*expectations(request.begin.expect), check(file.id, is_("entry", "type", TYPE_FILE),
-                                                           version(file.version))]  # fmt: skip
     elements += trash.discard_content(file, now) if first else []
     id_ = content if first else content_of(file)
     splices = 1 if first else int(file.value("content", "splices", "0")) + 1
@@ -178,20 +173,16 @@ def make(
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST, TOO_LARGE.
     """
-    begin, obj = request.begin, ObjectId(guid)
+    begin, nothing = request.begin, StoredObject(ObjectId(guid), 0)
     check_pieces(request, new)
-    span, nothing = span_of(request, 0), StoredObject(obj, 0)
+    span = span_of(request, 0)
     change = lay(FileContent(nothing, nothing), request, span, first=True)
-    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
-    elements.append(put(slot.parent.id, "entries", slot.name, guid))
-    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
-    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
-    sections["states"] = {"size": str(span.size), "neededReplicas": str(begin.wanted)}
+    states = {"size": str(span.size), "neededReplicas": str(begin.wanted)}
     if not span.size:
         assert not new, "`check_pieces` has seen them: each has bytes, and a place"
-        return [*elements, check(obj, version(0)), *put_all(obj, sections)]
-    sections["content"] = {"id": content, "splices": "1"}
-    elements += [check(obj, version(0)), *put_all(obj, sections)]
+        return make_file(begin, guid, slot, {"states": states}, now)
+    facts = {"states": states, "content": {"id": content, "splices": "1"}}
+    elements = make_file(begin, guid, slot, facts, now)
     elements += _content(change, content, _facts(guid, span.size, 1), first=True)
     return _bounded(elements + _pieces(new, content, guid, request.mark), span)
 
@@ -237,16 +228,13 @@ def _pieces(new: Sequence[NewBlob], content: ContentId, file: Guid, mark: str) -
 
 def _file(request: SpliceFile, file: StoredObject, content: Mapping[str, str], size: int, now: Ms) -> list[Element]:
     """The file's own facts: nobody has measured a checksum of the whole."""
-    given = given_sections(request.begin.sections)
     elements = [drop(file.id, "blobs", ordinal) for ordinal in sorted(file.sections.get("blobs", {}))]
     elements += [
         drop(file.id, "states", fact) for fact in ("checksum", "checksumType", "etag") if file.value("states", fact)
     ]
     sections: dict[str, Mapping[str, str]] = {
         "states": {"size": str(size), "neededReplicas": str(wanted_of(file, request.begin))},
-        "timestamps": {"modified": seconds(now), **given.get("timestamps", {})},
-        "metadata": given.get("metadata", {}),
-        "posix": given.get("posix", {}),
+        **given_anew(given_sections(request.begin.sections), now),
         "content": content,
     }
     return elements + put_all(file.id, sections)

@@ -21,9 +21,9 @@ from chelonia.core.contents.parts import UploadedPart, UploadId, etag_of, listin
 from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id, content_object
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, Sections, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
-from chelonia.core.ports.librarian import MakeEntry
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, leave_blob
 from chelonia.librarian.metadata.contents import DISCARDED, LEFT, OPEN, SEALED, extent_record
 from chelonia.librarian.metadata.elements import (
@@ -41,15 +41,7 @@ from chelonia.librarian.metadata.elements import (
     version,
 )
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import (
-    Slot,
-    check_collection,
-    given_sections,
-    new_sections,
-    take_name,
-    type_of,
-    visible,
-)
+from chelonia.librarian.namespace.tree import Slot, check_collection, given_sections, make_file, rewrite
 from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
 
 KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
@@ -379,14 +371,8 @@ def _is_open(order: str = "") -> tuple[Condition, ...]:
 
 def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot, guid: Guid, now: Ms) -> list[Element]:
     """Make a file of an upload whose extents are laid. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME."""
-    begin, obj = request.begin, ObjectId(guid)
-    assert not begin.replaces, "what replaces a file makes no other"
-    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
-    elements.append(put(slot.parent.id, "entries", slot.name, guid))
-    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, _for_file(upload, begin))
-    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
-    elements += [check(obj, version(0)), *put_all(obj, {**sections, **_file(upload, chosen, now)})]
-    return elements + _sealed(upload, chosen, guid, now)
+    begin = replace(request.begin, sections=_for_file(upload, request.begin))
+    return make_file(begin, guid, slot, _file(upload, chosen, now), now) + _sealed(upload, chosen, guid, now)
 
 
 def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwritten, now: Ms) -> list[Element]:
@@ -394,11 +380,7 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
     NOT_A_FILE."""
     file, kept = over.file, _for_file(upload, request.begin)
     assert file.id == ObjectId(request.begin.replaces), "no other file is overwritten than the one that was read"
-    if type_of(file) != TYPE_FILE:
-        kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
-        raise CheloniaError(kind, "seal", str(request.begin.ln), "the file to write is not there any more")
-    elements = [*expectations(request.begin.expect)]
-    elements += [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
+    elements = rewrite(request.begin, file, "seal")
     elements += trash.leave_bytes(over.file, over.blobs, "replaced", now)
     gone = {"blobs": (), "states": ("checksum", "checksumType"), "metadata": ()}
     for section, names in gone.items():

@@ -14,15 +14,22 @@ from chelonia.core import bounds
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id, content_object
+from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, content_id, content_object
 from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import MakeEntry
 from chelonia.librarian.metadata.blobs import A_CONTENT, A_FILE, Owner, blob_of, owners_of, share_blob
 from chelonia.librarian.metadata.contents import COPYING, DISCARDED, SEALED, content_of, extent_record
-from chelonia.librarian.metadata.elements import EXPECT, check, drop, expectations, is_, put, put_all, seconds, version
+from chelonia.librarian.metadata.elements import EXPECT, check, drop, is_, put, put_all, version
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import Slot, given_sections, new_sections, take_name, type_of, visible
+from chelonia.librarian.namespace.tree import (
+    Slot,
+    check_file,
+    given_anew,
+    given_sections,
+    make_file,
+    rewrite,
+    type_of,
+)
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 
 _TOLD = ("size", "checksum", "checksumType", "neededReplicas")
@@ -32,9 +39,7 @@ _TOLD = ("size", "checksum", "checksumType", "neededReplicas")
 def check_source(request: CopyFile, source: StoredObject) -> None:
     """Refuse what cannot be copied. Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST."""
     name = str(request.begin.ln)
-    if type_of(source) != TYPE_FILE:
-        kind = Kind.NOT_A_FILE if visible(source) else Kind.NOT_FOUND
-        raise CheloniaError(kind, "copyFile", name, "the file to copy is not there any more")
+    check_file(source, "copyFile", name, "copy")
     if request.begin.replaces == Guid(source.id):
         raise CheloniaError(Kind.BAD_REQUEST, "copyFile", name, "it is the file itself; copy it to another name")
 
@@ -72,12 +77,7 @@ def new_file(
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME.
     """
-    begin, obj = request.begin, ObjectId(guid)
-    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
-    elements.append(put(slot.parent.id, "entries", slot.name, guid))
-    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
-    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
-    return [*elements, check(obj, version(0)), *put_all(obj, {**sections, **_bytes(source, content)})]
+    return make_file(request.begin, guid, slot, _bytes(source, content), now)
 
 
 def over_file(request: CopyFile, source: StoredObject, content: ContentId, over: Overwritten, now: Ms) -> list[Element]:
@@ -87,16 +87,10 @@ def over_file(request: CopyFile, source: StoredObject, content: ContentId, over:
     if type_of(file) != TYPE_FILE:
         cause = "the file to write is not there any more; try again"
         raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
-    elements = [*expectations(request.begin.expect)]
-    elements += [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
+    elements = rewrite(request.begin, file, "copyFile")
     kept = {} if content else source.sections.get("blobs", {})
     elements += trash.leave_bytes(file, over.blobs, "replaced", now, kept.values())
-    given = given_sections(request.begin.sections)
-    after = {
-        **{section: given.get(section, {}) for section in ("metadata", "posix")},
-        "timestamps": {"modified": seconds(now), **given.get("timestamps", {})},
-        **_bytes(source, content),
-    }
+    after = given_anew(given_sections(request.begin.sections), now) | _bytes(source, content)
     assert ("blobs" in after) is not ("content" in after), "a file has blobs of its own or a content, never both"
     for section in ("states", "metadata", "blobs", "content"):
         elements += [drop(file.id, section, prop) for prop in sorted(file.sections.get(section, {}))

@@ -14,9 +14,8 @@ from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
-from chelonia.core.metadata import TYPE_FILE, TYPE_PENDING, StoredObject
+from chelonia.core.metadata import TYPE_FILE, TYPE_PENDING, Sections, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import MakeEntry
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,
@@ -44,13 +43,14 @@ from chelonia.librarian.namespace.trash import drop_reservation, expect_upload, 
 from chelonia.librarian.namespace.tree import (
     Slot,
     check_collection,
+    check_file,
     content_change,
+    given_anew,
     given_sections,
-    new_sections,
+    make_file,
     supersede,
     take_name,
     type_of,
-    visible,
 )
 
 
@@ -215,14 +215,10 @@ def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, 
 
     Raises: NOT_FOUND, NOT_A_FILE, CHECKSUM."""
     assert ObjectId(new.facts.guid) == over.file.id, "a blob is the file's that names it"
-    if type_of(over.file) != TYPE_FILE:
-        kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
-        raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
+    check_file(over.file, "commitPut", new.facts.name, "overwrite")
     elements = [*countable(new), *swap_blobs(over.file, new), *leave_bytes(over.file, over.blobs, "replaced", now)]
-    times = {"modified": seconds(now), **given.get("timestamps", {})}
     states = file_states(given.get("states", {}), new)
-    kept = {section: given.get(section, {}) for section in ("metadata", "posix")}
-    return elements + put_all(over.file.id, {"states": states, "timestamps": times, **kept})
+    return elements + put_all(over.file.id, {"states": states, **given_anew(given, now)})
 
 
 def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[Element]:
@@ -230,16 +226,9 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, CHECKSUM.
     """
-    begin, guid = request.begin, new.facts.guid
-    assert not begin.replaces, "what replaces a file makes no other"
-    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
-    elements.append(put(slot.parent.id, "entries", slot.name, guid))
-    obj = ObjectId(guid)
-    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
-    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
-    sections["states"] = file_states(sections.get("states", {}), new)
-    sections["blobs"] = {FIRST_ORDINAL: new.facts.blob}
-    return [*elements, check(obj, version(0)), *put_all(obj, sections), *taken_blob(new)]
+    states = file_states(request.begin.sections.get("states", {}), new)
+    facts: Sections = {"states": states, "blobs": {FIRST_ORDINAL: new.facts.blob}}
+    return [*make_file(request.begin, new.facts.guid, slot, facts, now), *taken_blob(new)]
 
 
 def check_unused(shepherds: Sequence[StoredObject]) -> None:
