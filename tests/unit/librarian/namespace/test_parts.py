@@ -16,14 +16,16 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.parts import UploadId, parse_upload
 from chelonia.core.contents.uploads import BeginPut, CommitFile, CopyFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, content_object
+from chelonia.core.ids import PENDING_OBJECT, ROOT, Guid, Ms, ObjectId, RequestKey, content_object
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import AHash, ChangeType
 from chelonia.core.ports.librarian import Delete, SetWanted, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
+from chelonia.librarian.metadata.elements import drop
 from chelonia.librarian.namespace.parts.decide import parse_part
 from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import BARTENDER, JOE, Bench, bench, keyed, sound
 from tests.support.namespace_snapshot import NamespaceSnapshot
 from tests.support.paper import paper
@@ -353,6 +355,33 @@ async def test_what_is_opened_over_a_file_that_goes_is_sealed_as_another() -> No
         await b.service.delete(keyed("gone"), Delete(old))
         assert await seal(b, upload, order) != old
         await sound(b)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_an_upload_of_a_version_that_did_not_note_whose_guid_it_may_have_is_sealed_all_the_same(over: bool) -> None:
+    """It may have been opened over a file that is gone, so a new file of it has another GUID than its parts say."""
+
+    async def scenario() -> None:
+        async with paper() as p:
+            old = (await p.b.file("f"))[0] if over else Guid("")
+            upload = await opened(p.b, replaces=old)
+            content = content_object(parse_upload(upload)[1])
+            await p.b.ahash.transact(LIBRARIAN, RequestKey("before"), [drop(content, "content", "fresh")])
+            order = (await put(p.b, upload, 1), await put(p.b, upload, 2))
+            said = (await p.b.stored(content)).value("content", "file")
+            file = await seal(p.b, upload, order, replaces=old)
+            assert file == old if over else file not in ("", said)
+            assert await seal(p.b, upload, order, replaces=file) == file
+
+            async def swept() -> bool:
+                return not (await sound(p.b)).section(content, "parts")
+
+            await p.until(swept, 60_000)
+            assert ends(await sound(p.b), file) == [7, 14]
+            await p.b.service.delete(keyed("gone"), Delete(file))
+            await sound(p.b)
+
+    run_virtual(scenario())
 
 
 async def test_a_file_of_parts_has_the_adler32_that_they_make() -> None:
