@@ -29,6 +29,15 @@ TYPE: Final = "fuse.chelonia"
 READY: Final = "mounted"
 ANSWER_S: Final = 5.0
 END_S: Final = 60.0
+UNHEARD: Final = (
+    "its process does not answer, so it was let go of without it: what was closed and is not committed is in its "
+    "cache, and is committed when it goes on; if it is killed, by the next mount of the same collection there"
+)
+LEFT: Final = (
+    "its process had gone: what was closed and is not committed is in its cache, and is committed by the next mount of "
+    "the same collection there"
+)
+UNENDED: Final = f"let go of, and its process has not ended in {END_S:.0f} s: somebody uses it, or it still commits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +145,26 @@ async def status(mountpoint: str) -> dict[str, object]:
         raise CheloniaError(Kind.NETWORK, "mount", mountpoint, cause) from error
 
 
-async def umount(mountpoint: str, *, lazy: bool = False) -> None:
-    """Unmount, and return when its process has ended: all that was closed is committed. Raises: BUSY, NOT_FOUND."""
+async def umount(mountpoint: str, *, lazy: bool = False) -> str:
+    """Unmount, and return when its process has ended: what was closed is committed, or the log says why not. Returns:
+    what a person is to know where that was not waited for. Raises: BUSY, NOT_FOUND."""
     if not _is_mounted(mountpoint):
         cause = "nothing of Chelonia is mounted there; `chelonia mount --status` shows what is"
         raise CheloniaError(Kind.NOT_FOUND, "umount", mountpoint, cause)
-    process = -1
+    process, said = -1, ""
     try:
         process = _process(int(str((await status(mountpoint))["pid"])))
-    except CheloniaError:
-        lazy = True  # its process is gone or hangs: the kernel lets go all the same
+    except CheloniaError as error:
+        lazy = True  # the kernel lets go all the same
+        said = UNHEARD if error.kind is Kind.TIMEOUT else LEFT
     argv = ["fusermount3", "-u", *(["-z"] if lazy else []), mountpoint]
     done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
     if done.returncode:
         cause = f"{done.stderr.strip()}; `fuser -m {mountpoint}` shows who uses it, --lazy lets go later"
         raise CheloniaError(Kind.BUSY, "umount", mountpoint, cause)
-    if process >= 0:
-        await asyncio.to_thread(_until_ended, process)
+    if process >= 0 and not await asyncio.to_thread(_until_ended, process):
+        said = UNENDED
+    return said
 
 
 def _process(pid: int) -> int:
@@ -163,8 +175,9 @@ def _process(pid: int) -> int:
         return -1
 
 
-def _until_ended(process: int) -> None:
+def _until_ended(process: int) -> bool:
     ends = select.poll()
     ends.register(process, select.POLLIN)
-    ends.poll(END_S * 1000)
+    ended = ends.poll(END_S * 1000)
     os.close(process)
+    return bool(ended)

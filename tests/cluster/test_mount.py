@@ -243,10 +243,14 @@ def test_a_mount_that_stands_still_is_told_and_ended(cluster: Cluster, tmp_path:
     assert mount.process is not None
     mount.process.send_signal(signal.SIGSTOP)
     try:
-        for words, code in ((("mount", "--status"), 7), (("umount",), 0)):
+        for words, code, said in (
+            (("mount", "--status"), 7, "does not answer"),
+            (("umount",), 0, "what was closed and is not committed is in its cache"),
+        ):
             argv = mount.chelonia(*words, str(mount.path))
             done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * patience())
             assert done.returncode == code, done.stderr
+            assert said in done.stderr
     finally:
         mount.process.send_signal(signal.SIGCONT)
         mount.abandon()

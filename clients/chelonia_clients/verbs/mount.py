@@ -43,8 +43,10 @@ async def umount(session: Session, arguments: Arguments) -> None:
     """The verb `umount`."""
     for text in arguments.operands:
         try:
-            await _commands().umount(text, lazy=arguments.has("--lazy"))
-            session.out.result(mountpoint=text)
+            remark = await _commands().umount(text, lazy=arguments.has("--lazy"))
+            if remark:
+                session.out.tell(f"{text}: {remark}")
+            session.out.result(mountpoint=text, committed=not remark, remark=remark)
         except CheloniaError as error:
             session.out.failure(error, mountpoint=text)
 
