@@ -6,26 +6,30 @@ decided by the services, whatever asks them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
-from chelonia.core.cluster.drills import DrillOrder, DrillStatus
-from chelonia.core.cluster.healing import ForgetPage, HealOrder, HealStatus
-from chelonia.core.cluster.quotas import Quota, QuotaUse
+from chelonia.core.caller import Call
+from chelonia.core.cluster.healing import ForgetPage
+from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, Ms, ServiceId
 from chelonia.core.ports.ahash import AHash
-from chelonia.core.ports.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
+from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.core.ports.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient, Sending, raise_for_status
 from chelonia_clients.client import new_call
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 JOBS_MS: Final = 5_000
 """How long a node is waited for that should say how its jobs get on: one may be stuck."""
@@ -44,6 +48,18 @@ class AdministratorPorts:
     shepherd: Callable[[ServiceId], Shepherd]
     librarian: Librarian | None = None
     ahashes: Mapping[str, AHash] = field(default_factory=dict)
+
+
+def _asks(
+    method: Callable[Concatenate[Librarian, Call, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Administrator, P], Coroutine[Any, Any, T]]:
+    """What is asked of the Librarian as its port has it. Raises: BAD_CONFIG too, when none is known."""
+
+    @functools.wraps(method)
+    async def ask(self: Administrator, /, *args: P.args, **named: P.kwargs) -> T:
+        return cast(T, await getattr(self.librarian, method.__name__)(new_call(), *args, **named))
+
+    return ask
 
 
 class Administrator:
@@ -81,45 +97,20 @@ class Administrator:
         """The control port of a Shepherd."""
         return self._ports.shepherd(service)
 
-    async def nodes(self) -> tuple[NodeView, ...]:
-        """All Shepherds known, by service id. Raises: BAD_CONFIG without a Librarian, DENIED."""
-        return await self.librarian.nodes(new_call())
-
-    async def services(self) -> tuple[ServiceRecord, ...]:
-        """All registered identities, approved or waiting. Raises: as `nodes`."""
-        return await self.librarian.services(new_call())
-
-    async def health(self) -> HealthSummary:
-        """The state of repair. Raises: as `nodes`."""
-        return await self.librarian.health(new_call())
-
-    async def heal_status(self) -> HealStatus:
-        """How far healing is, and when all will be whole. Raises: as `nodes`."""
-        return await self.librarian.heal_status(new_call())
-
-    async def heal_order(self, order: HealOrder) -> HealStatus:
-        """Pause, resume or limit healing, for all Librarians. Raises: as `nodes`, and BAD_REQUEST."""
-        return await self.librarian.heal_order(new_call(), order)
+    nodes = _asks(Librarian.nodes)
+    services = _asks(Librarian.services)
+    health = _asks(Librarian.health)
+    heal_status = _asks(Librarian.heal_status)
+    heal_order = _asks(Librarian.heal_order)
+    drill = _asks(Librarian.drill)
+    drill_status = _asks(Librarian.drill_status)
+    approve = _asks(Librarian.approve)
+    set_quota = _asks(Librarian.set_quota)
+    recount_quotas = _asks(Librarian.recount_quotas)
 
     async def quotas(self) -> tuple[QuotaUse, ...]:
-        """All quotas, with what is used. Raises: as `nodes`."""
+        """All quotas, with what is used."""
         return await self.librarian.quotas(new_call(), Dn(""), Guid(""))
-
-    async def set_quota(self, quota: Quota) -> QuotaUse:
-        """Set a quota, or remove one, which bounds nothing. Raises: as `nodes`, and BAD_REQUEST, NOT_FOUND."""
-        return await self.librarian.set_quota(new_call(), quota)
-
-    async def recount_quotas(self) -> None:
-        """Have all that quotas count counted anew. Raises: as `nodes`."""
-        await self.librarian.recount_quotas(new_call())
-
-    async def drill(self, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, say whether one may begin, or call it off. Raises: as `nodes`, and CONFLICT, BAD_REQUEST."""
-        return await self.librarian.drill(new_call(), order)
-
-    async def drill_status(self) -> DrillStatus:
-        """The present or last drill. Raises: as `nodes`."""
-        return await self.librarian.drill_status(new_call())
 
     def node_urls(self, records: Sequence[ServiceRecord]) -> tuple[str, ...]:
         """The base URLs of the approved among these services, and of the A-Hashes that are known."""
@@ -138,24 +129,20 @@ class Administrator:
             cause = "its answer is no list of jobs; is it of another version?"
             raise CheloniaError(Kind.BAD_REQUEST, "jobs", node, cause) from error
 
-    async def approve(self, record: ServiceRecord) -> None:
-        """Approve (or, with `approved` False, withdraw) a service. Raises: as `nodes`."""
-        await self.librarian.approve(new_call(), record)
-
     async def maintenance(self, shepherd: str, duration_ms: int) -> Ms:
-        """Announce planned absence from now on (0 ends it); return until when. Raises: as `nodes`, NOT_FOUND."""
+        """Announce planned absence from now on (0 ends it); return until when. Raises: NOT_FOUND."""
         until = Ms(self.clock.now_ms() + duration_ms if duration_ms else 0)
         await self.librarian.maintenance(new_call(), ServiceId(shepherd), until)
         return until
 
     async def drain(self, shepherd: str, *, on: bool) -> None:
-        """Have a Shepherd emptied, or no longer. Raises: as `nodes`, NOT_FOUND."""
+        """Have a Shepherd emptied, or no longer. Raises: NOT_FOUND."""
         await self.librarian.drain(new_call(), ServiceId(shepherd), on)
 
     async def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> AsyncGenerator[ForgetPage, None]:
         """Declare a Shepherd lost for good, page by page, or only say what would be lost with it.
 
-        The last page says whether it is `forgotten`. Raises: as `nodes`, NOT_FOUND, CONFLICT while it is alive.
+        The last page says whether it is `forgotten`. Raises: NOT_FOUND, CONFLICT while it is alive.
         """
         after = ""
         while True:
