@@ -304,32 +304,13 @@ def _read_stand(data: bytes) -> Stand:
     return Stand(Vouched(term, replica, sequence), (seen_term, seen_replica), bool(flags & _UNPROVEN), voter)
 
 
-def _read_resign(data: bytes) -> Resign:
-    return Resign(_TERM.unpack(data)[1])
+def _number(kind: Callable[[int], Message], layout: struct.Struct) -> Callable[[bytes], Message]:
+    """Reads what is one number."""
+    return lambda data: kind(layout.unpack(data)[1])
 
 
-def _read_call(data: bytes) -> CallFrame:
-    return CallFrame(_CALL.unpack_from(data)[1], data[_CALL.size :])
-
-
-def _read_answer(data: bytes) -> AnswerFrame:
-    return AnswerFrame(_CALL.unpack_from(data)[1], data[_CALL.size :])
-
-
-def _read_goodbye(data: bytes) -> Goodbye:
-    return Goodbye(data[1:].decode())
-
-
-def _read_ping(data: bytes) -> Ping:
-    return Ping(_PING.unpack(data)[1])
-
-
-def _read_pong(data: bytes) -> Pong:
-    return Pong(_PING.unpack(data)[1])
-
-
-def _read_checkpoint_near(data: bytes) -> CheckpointNear:
-    return CheckpointNear(_TERM.unpack(data)[1])
+def _with_body(kind: type[CallFrame | AnswerFrame]) -> Callable[[bytes], Message]:
+    return lambda data: kind(_CALL.unpack_from(data)[1], data[_CALL.size :])
 
 
 def _read_past(data: bytes) -> Past:
@@ -349,8 +330,9 @@ def _flag(flags: int, known: int) -> bool:
 _READERS: Final[dict[int, Callable[[bytes], Message]]] = dict(
     enumerate(
         (
-            _read_hello, _read_engine, _read_beat, _read_ack, _read_echo, _read_stand, _read_resign, _read_call,
-            _read_answer, _read_goodbye, _read_ping, _read_pong, _read_checkpoint_near, _read_past,
+            _read_hello, _read_engine, _read_beat, _read_ack, _read_echo, _read_stand, _number(Resign, _TERM),
+            _with_body(CallFrame), _with_body(AnswerFrame), lambda data: Goodbye(data[1:].decode()),
+            _number(Ping, _PING), _number(Pong, _PING), _number(CheckpointNear, _TERM), _read_past,
         ),
         start=1,
     )
