@@ -183,9 +183,9 @@ class ShepherdUploads:
         if old is None and (crowd := self._crowded(request)) is not None:
             self._node.ports.limits.hit(crowd.value)
             return _CROWDED[crowd], Kind.UNAVAILABLE
-        if not self._node.settings.accepting:
-            return "not enough space", Kind.NO_SPACE
         size = max(request.facts.size, 0)
+        if not self._node.settings.accepting or max(size, 1) > free:
+            return "not enough space", Kind.NO_SPACE
         if max(size, 1) <= free - self._open.bytes_max:
             return None  # enough, were all to use what they have asked for
         try:

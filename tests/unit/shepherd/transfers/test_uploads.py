@@ -16,6 +16,7 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import Authority, Purpose, Upload, Uploaded
 from chelonia.core.values import replace
+from chelonia.shepherd.transfers import uploads
 from tests.support.shepherd import (
     BARTENDER,
     EVE,
@@ -59,6 +60,18 @@ async def test_a_put_is_answered_with_a_turl_and_reserves_its_space() -> None:
     second = await world.put(request(b"x" * 600, 2))
     assert (second.error, second.kind) == ("not enough space", "no-space")
     assert (await world.put(request(b"x" * 400, 3))).error == ""
+
+
+@virtual
+async def test_a_full_disk_refuses_without_going_through_what_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 18 000 uploads open each refusal cost 29 ms, in which nobody was served."""
+    world = await World().start()
+    world.blobs.capacity = 1000
+    assert (await world.put(request(b"x" * 900, 1))).error == ""
+    world.blobs.capacity = 500
+    monkeypatch.setattr(uploads, "make_room", None)
+    assert (await world.put(request(b"x" * 501, 2))).error == "not enough space"
+    assert "space_promised" not in world.limits.reached, "it is the disk, and no limit"
 
 
 @virtual
