@@ -18,6 +18,7 @@ from chelonia.core.caller import Call
 from chelonia.core.contents.parts import UploadId
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import (
     ANY,
     Arrived,
@@ -53,6 +54,8 @@ PART_BYTES: Final = 64 << 20
 """What an upload that breaks off sends again, at most; more only where a file would have too many parts."""
 GROWING: Final = 2_000
 """After so many parts of a stream, whose length nobody knows, they are twice as large: 10 000 hold 4 TB."""
+STARTS_MAX: Final = PATIENT
+"""So many fresh starts are remembered: the patience of a front end, some seconds."""
 FAREWELL_S: Final = 2
 """So long is tried to have the cluster forget what was sent of a stream; else it does after a week."""
 
@@ -85,6 +88,8 @@ class PartedUpload:
         self.wish = wish
         self.ln = ln
         self._modified_ns = modified_ns
+        self.starts = 0
+        """Fresh ones that parts have taken: where Shepherds are busy each would begin with too little patience."""
 
     async def open(self) -> UploadId:
         """Begin one."""
@@ -107,6 +112,7 @@ class PartedUpload:
         """Send one part, as often as it takes. Returns: its etag."""
         aim = _PartAim(self, upload, number)
         await send(self.client, source, self.ln, aim, progress)
+        self.starts = min(self.starts + aim.tries - 1, STARTS_MAX)
         return aim.etag
 
     async def seal(self, upload: UploadId, order: Sequence[tuple[int, str]]) -> None:
@@ -157,9 +163,12 @@ class _PartAim:
         self._parted = parted
         self._name = name
         self._number = number
+        self.starts = parted.starts
+        self.tries = 0
         self.etag = ""
 
     async def start(self, size: int) -> BegunUpload:
+        self.tries += 1
         placed = await self._parted.placed(size)
         return BegunUpload(placed.turl, placed.put)
 

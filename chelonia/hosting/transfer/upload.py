@@ -91,7 +91,9 @@ class BegunUpload(msgspec.Struct, frozen=True):
 
 
 class Aim(Protocol):
-    """What bytes are sent for: a file, or a part of one."""
+    """What bytes are sent for: a file, or a part of one. `starts`: fresh ones that other parts of it have taken."""
+
+    starts: int
 
     async def start(self, size: int) -> BegunUpload:
         """Ask where they go. Raises: NO_SHEPHERD, and what a fresh start does not cure."""
@@ -201,7 +203,7 @@ async def _try_upload(client: Requester, source: Source, ln: str, this: _Try) ->
         raise
     sent = _Counted(source.open(), this.progress)
     try:
-        watch = StallWatch(client.http, client.clock, this.number, lambda: sent.size)
+        watch = StallWatch(client.http, client.clock, this.aim.starts + this.number, lambda: sent.size)
         sending = Sending("PUT", begun.turl, {}, sent, source.size, bounds.COPY_ANSWER_MS)
         words = await _put(client, ln, sending, watch)
         _compare(ln, sent, words)
@@ -221,6 +223,8 @@ async def _try_upload(client: Requester, source: Source, ln: str, this: _Try) ->
 
 class FileAim:
     """A file of its own, under `ln`."""
+
+    starts = 0
 
     def __init__(self, client: Requester, ln: str, wish: UploadOptions) -> None:
         self._client = client

@@ -12,6 +12,10 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Files, Look, Looked, UploadParts, Uploads
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.transfer import upload as sending
+from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.hosting.transfer.upload import UploadOptions
 from chelonia_clients import parted
 from chelonia_clients.client import Client
@@ -72,6 +76,23 @@ async def test_a_long_stream_goes_in_parts_and_each_is_sent_again_where_it_fails
     there = cast(Looked, looked).attributes
     assert (there.size, there.modified_ns) == (len(DATA), 1000 * 10**9)
     assert await opened(files) == 0
+
+
+async def test_a_part_has_the_patience_that_those_before_it_needed(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy cluster each part was begun anew, some more than once."""
+    patience: list[int] = []
+
+    class Noting(StallWatch):
+        def __init__(self, http: HttpClient, clock: Clock, start: int, moved: Callable[[], int]) -> None:
+            patience.append(start)
+            super().__init__(http, clock, start, moved)
+
+    monkeypatch.setattr(sending, "StallWatch", Noting)
+    fake.store.faults = [Fault(), Fault(after=1, kind=Kind.NETWORK)]
+    await upload_stream(on(fake)[0], stream(), "/big", PLAIN)
+    assert patience == [0, 0, 1, 1]
 
 
 async def test_a_short_stream_is_sent_again_and_is_one_blob(fake: FakeBartender) -> None:
