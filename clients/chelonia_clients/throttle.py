@@ -61,6 +61,11 @@ class _LimitedAnswer:
         self._paced = paced
         self.status, self.headers = answer.status, answer.headers
 
+    @property
+    def length(self) -> int:
+        """Declared body length, -1 when not declared."""
+        return self._answer.length
+
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises: as `Streaming.chunks`."""
         return self._paced(self._answer.chunks())

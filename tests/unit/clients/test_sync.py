@@ -6,14 +6,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from chelonia.core.errors import Kind
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.transfer.front import HttpBytes
 from chelonia_clients.choosing import Choice
 from chelonia_clients.throttle import limited
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, QuickClock, client_on
+from tests.unit.hosting.test_front import DATA as REPLICA
+from tests.unit.hosting.test_front import SOURCES, WHOLE, Replicas
 
 UP = ("sync", "d", "chelonia:/d")
 DOWN = ("sync", "chelonia:/d", "d")
@@ -200,6 +205,13 @@ def test_json_tells_each_file_and_what_was_done(chelonia: Command, tree: Path) -
 )
 def test_what_a_choice_takes(choice: Choice, path: str, takes: bool) -> None:
     assert choice.takes_below(path.split("/"), collection=False) is takes
+
+
+async def test_a_file_of_several_blobs_is_read_within_a_limit() -> None:
+    """It was an error of the program."""
+    http = limited(cast(HttpClient, Replicas()), 10**12, QuickClock())
+    read = HttpBytes(http, QuickClock()).get(SOURCES, WHOLE)
+    assert b"".join([chunk async for chunk in read]) == REPLICA
 
 
 async def test_a_limit_holds_for_all_transfers_together(fake: FakeBartender) -> None:
