@@ -66,7 +66,7 @@ async def run(setup: Setup) -> Outcome:
             skipped.append(f"stream: NOT COMPARED WITH scp: {error}")
         near = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="chelonia-bench-")))
         far = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=setup.scratch, prefix="scp-")))
-        running = await stack.enter_async_context(cluster.dev(setup.scratch, SHEPHERDS))
+        running = await stack.enter_async_context(cluster.dev(setup.scratch, SHEPHERDS, steady=True))
         stage = _Stage(running, near, far, size)
         _write_random(stage.source, size)
         costs = await _blocks(setup, stage, server)

@@ -165,7 +165,8 @@ class Scrubber:
             return "its record is missing or unreadable"
         if held.blob and facts.blob != held.blob:
             return f"its record names blob {facts.blob}"
-        hasher = Hasher(md5=not facts.checksums.sha256)
+        old = not facts.checksums.sha256
+        hasher = Hasher(md5=old, combining=old)
         try:
             async for chunk in self._node.ports.blobs.read(held.reference, ByteRange(0, facts.size)):
                 await hasher.feed(self._node.ports.worker, chunk)

@@ -127,7 +127,7 @@ class PartedUpload:
 
     async def placed(self, size: int) -> Placed:
         """Where a part may go."""
-        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, measure_md5=True)
+        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True)
 
         async def attempt(call: Call) -> tuple[_FilesAnswer]:
             return (_FilesAnswer.of((await self.files.place(call, (ask,)))[0]),)

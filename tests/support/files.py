@@ -112,9 +112,11 @@ class Opened:
     within: Guid
     parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
+    unmeasured: set[str] = field(default_factory=set)  # parts of which nobody wanted the MD5
 
     def etag(self, number: int) -> str:
-        return hashlib.md5(self.parts[number][1]).hexdigest()
+        put, data = self.parts[number]
+        return hashlib.sha256(data).hexdigest()[:32] if put in self.unmeasured else hashlib.md5(data).hexdigest()
 
 
 def _measured(node: Node, data: bytes) -> Checksums:
@@ -403,12 +405,13 @@ class MemoryFiles:
         put = change.content.put
         ask = self._arrived(call, change, change.content, piece=True)
         found = self._upload(call, change.upload, change.place, None)
-        if put in self._used or not ask.measure_md5:
+        if put in self._used:
             raise CheloniaError(Kind.BAD_REQUEST)
         self._used.add(put)
         if change.checksum and not re.fullmatch(r"[a-z0-9]{1,16}:[0-9a-f]{8,64}", change.checksum):
             raise CheloniaError(Kind.BAD_REQUEST)
         found.parts[change.number] = (put, self._bytes[put])
+        found.unmeasured |= set() if ask.measure_md5 else {put}
         found.checksums[put] = self._sums[put] = change.checksum
         return Done(etag=found.etag(change.number))
 
@@ -445,7 +448,7 @@ class MemoryFiles:
         write = Splice(change.place, content, opened.setting, user, change.parents, change.when)
         done = self._write(call, write)
         node = self._existing(change.place)
-        joined = b"".join(hashlib.md5(data).digest() for _, data in chosen)
+        joined = b"".join(bytes.fromhex(etag) for _, etag in change.order)
         etag = f"{hashlib.md5(joined).hexdigest()}-{len(chosen)}"
         node.attributes = structs.replace(node.attributes, etag=etag, wanted=opened.wanted)
         del self._uploads[change.upload]

@@ -12,6 +12,7 @@ from typing import NewType
 
 import msgspec
 
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ContentId, Dn, Guid, Ms, is_uuid
 from chelonia.core.names import LogicalName
@@ -50,8 +51,14 @@ def parse_mark(mark: str) -> tuple[str, UploadId]:
     return key, UploadId(upload)
 
 
+def part_etag(sums: Checksums) -> str:
+    """The etag of a part, 32 hexadecimal digits: its MD5 where that was measured, as S3's clients may compare it, else
+    the first half of its SHA-256, as MD5 costs a Shepherd more than all other checksums."""
+    return sums.md5 or sums.sha256[:32]
+
+
 def etag_of(etags: Iterable[str]) -> str:
-    """The etag of a file of parts: the MD5 of their MD5s, and how many they are; "" of what are none."""
+    """The etag of a file of parts: the MD5 of their etags, and how many they are; "" of what are none."""
     try:
         digests = [bytes.fromhex(etag.strip('"')) for etag in etags]
     except ValueError:
@@ -76,7 +83,7 @@ class UploadPage(msgspec.Struct, frozen=True):
 
 
 class UploadedPart(msgspec.Struct, frozen=True):
-    """A part that has arrived. `etag`: its MD5, hex; `checksum`: what else its sender keeps with it, `<name>:<hex>`."""
+    """A part that has arrived. `etag`: `part_etag`; `checksum`: what else its sender keeps with it, `<name>:<hex>`."""
 
     number: int
     size: int

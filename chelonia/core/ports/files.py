@@ -242,7 +242,7 @@ class Listed(msgspec.Struct, frozen=True):
 class Placing(msgspec.Struct, frozen=True):
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
     `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
-    part of a file, by a `Content` or as a `Part`; `measure_md5`: measure their MD5, which a `Part` needs."""
+    part of a file, by a `Content` or as a `Part`; `measure_md5`: measure their MD5, by which S3 calls a `Part`."""
 
     place: LogicalName
     size: int
@@ -420,8 +420,8 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A piece that has arrived (`Placing.piece`, `Placing.measure_md5`) becomes a part, in place of one of its number
-    (1 to `bounds.PARTS_MAX`). `Done.etag`: its MD5, hex. `checksum`: one more that its sender has measured and wants
+    """A piece that has arrived (`Placing.piece`) becomes a part, in place of one of its number (1 to
+    `bounds.PARTS_MAX`). `Done.etag`: `part_etag`. `checksum`: one more that its sender has measured and wants
     told of it (`<name>:<hex>`): with the parts of the upload, and in `Looked.sums`."""
 
     place: LogicalName

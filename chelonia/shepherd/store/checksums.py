@@ -34,14 +34,14 @@ class Worker(Protocol):
 
 
 class Hasher:
-    """SHA-256, Adler-32 and the CRCs of one stream; with `md5` its MD5 too."""
+    """SHA-256 of one stream; with `combining` its Adler-32 and CRCs too, with `md5` its MD5."""
 
-    def __init__(self, *, md5: bool = True) -> None:
+    def __init__(self, *, md5: bool = True, combining: bool = True) -> None:
         self._sha256 = hashlib.sha256()
         self.md5 = md5
         self._md5 = hashlib.md5(usedforsecurity=False)
-        self._adler32 = 1
-        self._crcs = Crc("crc32c"), Crc("crc64nvme")
+        self._adler32 = 1 if combining else None
+        self._crcs = (Crc("crc32c"), Crc("crc64nvme")) if combining else ()
         self.size = 0
 
     def update(self, chunk: bytes) -> None:
@@ -67,12 +67,14 @@ class Hasher:
         self._sha256.update(chunk)
         for crc in self._crcs:
             crc.update(chunk)
-        self._adler32 = zlib.adler32(chunk, self._adler32)
+        if self._adler32 is not None:
+            self._adler32 = zlib.adler32(chunk, self._adler32)
 
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
-        md5, crcs = self._md5.hexdigest() if self.md5 else "", (crc.digest().hex() for crc in self._crcs)
-        return Checksums(self._sha256.hexdigest(), md5, f"{self._adler32:08x}", *crcs)
+        md5 = self._md5.hexdigest() if self.md5 else ""
+        adler32 = "" if self._adler32 is None else f"{self._adler32:08x}"
+        return Checksums(self._sha256.hexdigest(), md5, adler32, *(crc.digest().hex() for crc in self._crcs))
 
 
 async def hash_stream(worker: Worker, stream: AsyncIterator[bytes], hasher: Hasher) -> None:

@@ -18,6 +18,7 @@ from chelonia.core.contents.parts import (
     etag_of,
     parse_mark,
     parse_upload,
+    part_etag,
     upload_id,
 )
 from chelonia.core.contents.uploads import OpenUpload, PutPart, SealUpload
@@ -84,7 +85,7 @@ class PartUploads:
                 before = Before(record, old)
             new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted)
             elements = decide.put_part(upload, request, new, before, self._now())
-            return await self._names.draft(call, elements, new.facts.checksums.md5, upload.content)
+            return await self._names.draft(call, elements, part_etag(new.facts.checksums), upload.content)
 
         etag = (await self._records.apply(call, build)).memo
         await self._uploads.rechecking.written(request.piece.receipts)

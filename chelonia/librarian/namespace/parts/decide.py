@@ -17,7 +17,7 @@ from itertools import pairwise
 from chelonia.core import bounds
 from chelonia.core.combining import combined_adler32
 from chelonia.core.contents.extents import Extent
-from chelonia.core.contents.parts import UploadedPart, UploadId, etag_of, listing_mark, parse_upload
+from chelonia.core.contents.parts import UploadedPart, UploadId, etag_of, listing_mark, parse_upload, part_etag
 from chelonia.core.contents.uploads import BeginPut, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Guid, Ms, ObjectId, content_id, content_object
@@ -217,13 +217,9 @@ def check_checksum(number: int, checksum: str) -> None:
 
 
 def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now: Ms) -> list[Element]:
-    """Take a part in, in place of one of its number; extents that were laid before count no more. Raises: BAD_REQUEST
-    without an MD5, TOO_LARGE."""
+    """Take a part in, in place of one of its number; extents that were laid before count no more. Raises: TOO_LARGE."""
     number = request.number
-    etag = new.facts.checksums.md5
-    if not etag:
-        cause = "a part needs its MD5; have it measured where the bytes are placed (`measure_md5`)"
-        raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
+    etag = part_etag(new.facts.checksums)
     obj = upload.content.id
     part = UploadedPart(number, new.facts.size, etag, now, request.checksum)
     key, value = Stored(part, new.facts.blob, new.facts.checksums.adler32).record
