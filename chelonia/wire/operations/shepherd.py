@@ -7,11 +7,13 @@ An original client names checksum and type; we add every checksum known under it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.operations import shepherd
 from chelonia.core.ports.shepherd import (
     Authority,
@@ -28,14 +30,17 @@ from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     BOOL,
     INT,
+    STR,
     TRUE_FALSE,
     Child,
     Children,
+    Form,
     ListOf,
     Record,
     Text,
     TextContent,
     arguments,
+    enum_form,
     record,
     shaped,
 )
@@ -56,19 +61,40 @@ def _all(pairs: Pairs, name: str) -> tuple[str, ...]:
     return tuple(value for key, value in pairs if key == name)
 
 
-def _int(found: dict[str, str], name: str, default: int) -> int:
-    text = found.get(name, "")
-    if not text:
-        return default
+@dataclass(frozen=True, slots=True)
+class _Property:
+    """A property of a request or answer. `path`: what it tells. It is left out at its `default`, unless it is told
+    `always`; of `many` values each is told."""
+
+    name: str
+    path: str
+    form: Form = STR
+    default: Any = ""
+    always: bool = False
+    many: bool = False
+
+
+def _told(properties: Sequence[_Property], item: Any) -> list[tuple[str, str]]:
+    pairs = list[tuple[str, str]]()
+    for each in properties:
+        value = attrgetter(each.path)(item)
+        told = value if each.many else (value,) if each.always or value != each.default else ()
+        pairs += [(each.name, each.form.write(one)) for one in told]
+    return pairs
+
+
+def _values(properties: Sequence[_Property], pairs: Pairs) -> dict[str, Any]:
+    """What is told, by path. Raises: BAD_REQUEST."""
+    found = _first(pairs)
+    return {each.path: _all(pairs, each.name) if each.many else _value(each, found) for each in properties}
+
+
+def _value(which: _Property, found: dict[str, str]) -> Any:
+    text = found.get(which.name, "")
     try:
-        return int(INT.read(text))
-    except ValueError:
-        raise CheloniaError(Kind.BAD_REQUEST, "", name, f"{text[:80]!a} is not an integer") from None
-
-
-def _given(*pairs: tuple[str, str]) -> list[tuple[str, str]]:
-    """Only the properties that say something."""
-    return [pair for pair in pairs if pair[1]]
+        return which.form.read(text) if text else which.default
+    except ValueError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "", which.name, f"{text[:80]!a} is not {error}") from None
 
 
 # --- checksums -----------------------------------------------------------------------------------------------------
@@ -76,7 +102,7 @@ def _given(*pairs: tuple[str, str]) -> list[tuple[str, str]]:
 
 def _checksum_pairs(sums: Checksums) -> list[tuple[str, str]]:
     """The original's pair for the checksum it would know (md5 first), then each known one under its own name."""
-    known = _given(("md5", sums.md5), ("sha256", sums.sha256), ("adler32", sums.adler32))
+    known = [(name, text) for name in ("md5", "sha256", "adler32") if (text := getattr(sums, name))]
     if not known:
         return []
     kind, text = known[0]
@@ -91,109 +117,64 @@ def _checksums(found: dict[str, str]) -> Checksums:
 
 # --- get and put ---------------------------------------------------------------------------------------------------
 
-
-def _get_make(request_id: str, pairs: Pairs) -> GetRequest:
-    found = _first(pairs)
-    return GetRequest(
-        request_id,
-        ReferenceId(found.get("referenceID", "")),
-        _all(pairs, "protocol"),
-        found.get("dn", ""),
-        found.get("address", ""),
-        _int(found, "lifetimeMs", 0),
-    )
-
-
-def _get_take(item: GetRequest) -> tuple[str, Pairs]:
-    lifetime = str(item.lifetime_ms) if item.lifetime_ms else ""
-    pairs = [
-        ("referenceID", item.reference),
-        *(("protocol", name) for name in item.protocols),
-        *_given(("dn", item.dn), ("address", item.address), ("lifetimeMs", lifetime)),
-    ]
-    return item.request_id, tuple(pairs)
-
-
-def _facts(found: dict[str, str]) -> ReplicaFacts:
-    return ReplicaFacts(
-        blob=BlobId(found.get("blob", "")),
-        guid=Guid(found.get("GUID", "")),
-        name=found.get("name", ""),
-        owner=Dn(found.get("owner", "")),
-        size=_int(found, "size", -1),
-        checksums=_checksums(found),
-        wanted=_int(found, "wanted", 0),
-        created_ms=Ms(_int(found, "createdMs", 0)),
-        seal=found.get("seal", ""),
-        commit_within_ms=_int(found, "commitWithinMs", 0),
-    )
-
-
-def _purpose(found: dict[str, str]) -> Purpose:
-    text = found.get("purpose", Purpose.PENDING.value)
-    try:
-        return Purpose(text)
-    except ValueError:
-        words = ", ".join(member.value for member in Purpose)
-        raise CheloniaError(Kind.BAD_REQUEST, "", "purpose", f"{text[:80]!a} is not one of: {words}") from None
+_GET: Final = (
+    _Property("referenceID", "reference", always=True),
+    _Property("protocol", "protocols", many=True),
+    _Property("dn", "dn"),
+    _Property("address", "address"),
+    _Property("lifetimeMs", "lifetime_ms", INT, 0),
+)
+_SIZE: Final = _Property("size", "facts.size", INT, -1, always=True)
+_PUT: Final = (
+    _Property("GUID", "facts.guid", always=True),
+    _SIZE,
+    _Property("protocol", "protocols", many=True),
+    _Property("purpose", "purpose", enum_form(Purpose), Purpose.PENDING, always=True),
+    _Property("blob", "facts.blob"),
+    _Property("name", "facts.name"),
+    _Property("owner", "facts.owner"),
+    _Property("seal", "facts.seal"),
+    _Property("wanted", "facts.wanted", INT, 0),
+    _Property("createdMs", "facts.created_ms", INT, 0),
+    _Property("durable", "durable", INT, 1),
+    _Property("commitWithinMs", "facts.commit_within_ms", INT, 0),
+    _Property("referenceID", "reference"),
+    _Property("dn", "dn"),
+    _Property("address", "address"),
+    _Property("measureMd5", "measure_md5", Form("string", lambda on: "yes", lambda text: text == "yes"), False),
+    _Property("lifetimeMs", "lifetime_ms", INT, 0),
+    _Property("forward", "forward", many=True),
+    _Property("spare", "spare", many=True),
+)
+_TURL: Final = (
+    _Property("TURL", "turl"),
+    _Property("protocol", "protocol"),
+    _Property("referenceID", "reference"),
+    _Property("checksum", "checksum"),
+    _Property("checksumType", "checksum_type"),
+    _Property("error", "error"),
+    _Property("kind", "kind"),
+)
 
 
 def _put_make(request_id: str, pairs: Pairs) -> PutRequest:
-    found = _first(pairs)
-    return PutRequest(
-        request_id,
-        _facts(found),
-        _purpose(found),
-        _all(pairs, "protocol"),
-        reference=ReferenceId(found.get("referenceID", "")),
-        dn=found.get("dn", ""),
-        address=found.get("address", ""),
-        lifetime_ms=_int(found, "lifetimeMs", 0),
-        forward=_all(pairs, "forward"),
-        spare=_all(pairs, "spare"),
-        durable=_int(found, "durable", 1),
-        measure_md5=found.get("measureMd5") == "yes",
-    )
+    told = _values(_PUT, pairs)
+    facts = {path.removeprefix("facts."): told.pop(path) for path in list(told) if path.startswith("facts.")}
+    return PutRequest(request_id, ReplicaFacts(**facts, checksums=_checksums(_first(pairs))), **told)
 
 
 def _put_take(item: PutRequest) -> tuple[str, Pairs]:
-    facts = item.facts
-    pairs = [
-        ("GUID", facts.guid),
-        *_checksum_pairs(facts.checksums),
-        ("size", str(facts.size)),
-        *(("protocol", name) for name in item.protocols),
-        ("purpose", item.purpose.value),
-        *_given(("blob", facts.blob), ("name", facts.name), ("owner", facts.owner), ("seal", facts.seal)),
-        *_numbers(("wanted", facts.wanted, 0), ("createdMs", facts.created_ms, 0), ("durable", item.durable, 1)),
-        *_numbers(("commitWithinMs", facts.commit_within_ms, 0)),
-        *_given(("referenceID", item.reference), ("dn", item.dn), ("address", item.address)),
-        *_given(("measureMd5", "yes" if item.measure_md5 else "")),
-        *_numbers(("lifetimeMs", item.lifetime_ms, 0)),
-        *(("forward", turl) for turl in item.forward),
-        *(("spare", turl) for turl in item.spare),
-    ]
-    return item.request_id, tuple(pairs)
+    guid, *others = _told(_PUT, item)
+    return item.request_id, (guid, *_checksum_pairs(item.facts.checksums), *others)
 
 
-def _numbers(*given: tuple[str, int, int]) -> list[tuple[str, str]]:
-    return [(name, str(value)) for name, value, default in given if value != default]
-
-
-_TURL_PROPERTIES: Final = {
-    "TURL": "turl", "protocol": "protocol", "referenceID": "reference", "checksum": "checksum",
-    "checksumType": "checksum_type", "error": "error", "kind": "kind",
-}  # fmt: skip
-"""Properties of an answer, in order, and the fields that they are of."""
-
-
-def _turl_make(request_id: str, pairs: Pairs) -> TurlOutcome:
-    found = _first(pairs)
-    return TurlOutcome(request_id, **{field: found.get(name, "") for name, field in _TURL_PROPERTIES.items()})  # type: ignore[arg-type]
-
-
-def _turl_take(item: TurlOutcome) -> tuple[str, Pairs]:
-    return item.request_id, tuple(_given(*((name, getattr(item, field)) for name, field in _TURL_PROPERTIES.items())))
+def _plain(cls: Callable[..., Any], base: str, properties: Sequence[_Property]) -> Record:
+    """What has a request id and properties alone."""
+    return _properties(
+        base,
+        lambda request_id, pairs: cls(request_id, **_values(properties, pairs)),
+        lambda item: (item.request_id, tuple(_told(properties, item))),
+    )
 
 
 def _properties(base: str, make: Any, take: Any) -> Record:
@@ -208,7 +189,7 @@ def _stat_make(request_id: str, reference: Any, state: str, *rest: str) -> Repli
     if state == _NONE:
         return ReplicaStatOutcome(request_id, reference, False)
     kind, checksum, acl, size, guid, local_id = ("" if text == _NONE else text for text in rest)
-    length = _int({"size": size}, "size", -1)
+    length = _value(_SIZE, {"size": size})
     return ReplicaStatOutcome(request_id, reference, True, state, kind, checksum, acl, length, guid, local_id)
 
 
@@ -235,7 +216,7 @@ _STAT = shaped(
 )
 _NAMED_REFERENCE = shaped(lambda *pair: pair, lambda pair: pair, _REQUEST_ID, _REFERENCE)
 _AUTHORITY = record(Authority, Child("position", "position", POSITION))
-_TURL = {name: answers(name, _properties(f"{name}Response", _turl_make, _turl_take)) for name in ("get", "put")}
+_TURLS = {name: answers(name, _plain(TurlOutcome, f"{name}Response", _TURL)) for name in ("get", "put")}
 
 SHEPHERD: Final = service(
     shepherd.SHEPHERD,
@@ -243,15 +224,15 @@ SHEPHERD: Final = service(
     (
         Spec(
             Shepherd.get,
-            arguments(Shepherd.get, bulk("get", "requests", _properties("getRequest", _get_make, _get_take))),
-            _TURL["get"],
+            arguments(Shepherd.get, bulk("get", "requests", _plain(GetRequest, "getRequest", _GET))),
+            _TURLS["get"],
             answer_name="getresponse",
             answer_prefix="",
         ),
         Spec(
             Shepherd.put,
             arguments(Shepherd.put, bulk("put", "requests", _properties("putRequest", _put_make, _put_take))),
-            _TURL["put"],
+            _TURLS["put"],
             answer_name="putresponse",
             answer_prefix="",
         ),
