@@ -212,7 +212,7 @@ async def tickets(
     demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
     candidates = await ports.shepherds.candidates(turn.service, demand, durable)
     begun = await ports.librarian.begin_put(turn.service, begin)
-    facts = begun_facts(ports, begin, begun)
+    facts = begun.facts(begin, ports.clock.now_ms())
     bearer = turn.user.carrier or turn.user.dn
     plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, md5)
     try:
@@ -221,21 +221,6 @@ async def tickets(
         if begin.named:
             await _give_back(ports, turn, begin)
         raise
-
-
-def begun_facts(ports: Ports, begin: BeginPut, begun: Begun) -> ReplicaFacts:
-    """What the replicas of a begun upload are to be."""
-    return ReplicaFacts(
-        blob=begun.blob,
-        guid=begun.guid,
-        name=begin.recorded,
-        owner=begin.owner,
-        size=begin.size,
-        checksums=begin.checksums,
-        wanted=begin.wanted,
-        created_ms=ports.clock.now_ms(),
-        seal=begun.seal,
-    )
 
 
 async def _give_back(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:

@@ -20,7 +20,7 @@ from chelonia.bartender.files.changing import done
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry
 from chelonia.bartender.shepherds import taken
-from chelonia.bartender.transfers import begun_facts, locations, unnamed
+from chelonia.bartender.transfers import locations, unnamed
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
@@ -95,7 +95,8 @@ def _measured(change: Write | Splice, inline: Inline) -> Checksums:
 
 async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes) -> StoredBytes:
     begun = await ports.librarian.begin_put(turn.service, begin)
-    facts = replace(begun_facts(ports, begin, begun), commit_within_ms=ports.settings.put_lifetime_ms)
+    facts = begun.facts(begin, ports.clock.now_ms())
+    facts = replace(facts, commit_within_ms=ports.settings.put_lifetime_ms)
     return StoredBytes(begin, begun, await ports.storing.store(turn.service, SmallBlob(facts, data)))
 
 

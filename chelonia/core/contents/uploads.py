@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import UploadId
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
@@ -60,6 +60,13 @@ class Begun(msgspec.Struct, frozen=True):
     guid: Guid
     blob: BlobId
     seal: str
+
+    def facts(self, begin: BeginPut, created_ms: Ms) -> ReplicaFacts:
+        """What the replicas of the upload are to be, as far as it was known when it was begun."""
+        name, owner, size = begin.recorded, begin.owner, begin.size
+        return ReplicaFacts(
+            self.blob, self.guid, name, owner, size, begin.checksums, begin.wanted, created_ms, self.seal
+        )
 
 
 class CommitFile(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
 from chelonia.core.metadata import TYPE_FILE, TYPE_PENDING, Sections, StoredObject
 from chelonia.core.ports.ahash import Element
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,
@@ -245,15 +246,5 @@ def begun_blob(request: CommitFile, now: Ms) -> NewBlob:
     """The blob of a bytes-first upload as its receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
     begin, begun = request.begin, request.begun
     kept = agreed(request.receipts, begun.blob, begin.size, begin.checksums)
-    facts = ReplicaFacts(
-        blob=begun.blob,
-        guid=begun.guid,
-        name=begin.recorded,
-        owner=begin.owner,
-        size=kept[0].size,
-        checksums=measured(kept),
-        wanted=begin.wanted,
-        created_ms=now,
-        seal=begun.seal,
-    )
+    facts = replace(begun.facts(begin, now), size=kept[0].size, checksums=measured(kept))
     return NewBlob(facts, tuple(receipt.location for receipt in kept))
