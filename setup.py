@@ -36,6 +36,7 @@ SERVER = [
     "berkeleydb>=18.1.17",
     "prometheus-client>=0.21",
     "PyJWT>=2.10",
+    "zlib-ng>=1.0",
 ]
 MOUNT = [
     "pyfuse3>=3.5",

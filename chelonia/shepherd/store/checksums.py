@@ -5,16 +5,17 @@ extents of a file; MD5 costs as much as all of them twice and is measured where 
 way, and bytes that were announced by it.
 
 `Worker` is the port through which heavy, pure computation leaves the loop: hosting binds it to threads (hashlib and
-zlib release the interpreter lock), the simulator runs it inline.
+zlib-ng release the interpreter lock), the simulator runs it inline.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol, TypeVar
+
+from zlib_ng import zlib_ng
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.wire.crcs import Crc
@@ -68,7 +69,7 @@ class Hasher:
         for crc in self._crcs:
             crc.update(chunk)
         if self._adler32 is not None:
-            self._adler32 = zlib.adler32(chunk, self._adler32)
+            self._adler32 = zlib_ng.adler32(chunk, self._adler32)
 
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
