@@ -329,5 +329,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_710_228,
         "the sweep took away extents of a content that a backup of the metadata, put back meanwhile, has sealed",
     ),
+    (
+        "versions",
+        9_600_121,
+        "who sent a part was told that he may not: his Bartender had it go to a Shepherd that was forgotten just then",
+    ),
 )
 """(scenario, seed, what it found)."""

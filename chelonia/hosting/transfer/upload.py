@@ -184,7 +184,9 @@ class _Again(Exception):
         self.at_once = error.kind is Kind.TIMEOUT
 
 
-_START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLETE, Kind.CHECKSUM)
+_START_AGAIN = (
+    Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLETE, Kind.CHECKSUM, Kind.NO_SHEPHERD,
+)  # fmt: skip
 """Failures of a commit, or of a PUT, that a fresh start may cure although the same request would not."""
 
 

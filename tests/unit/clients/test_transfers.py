@@ -341,6 +341,18 @@ async def test_an_upload_that_may_replace_does_so_with_what_was_made_meanwhile(
     assert fake.data("/f") == (DATA if wanted else b"other")
 
 
+async def test_bytes_on_a_shepherd_that_was_forgotten_meanwhile_are_sent_to_others(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(call: Call, request: CommitPutRequest) -> Outcome:
+        monkeypatch.undo()
+        return Outcome(request.request_id, "failed", Kind.NO_SHEPHERD.value, "no approved Shepherd")
+
+    monkeypatch.setattr(fake, "_commit", refused)
+    await upload(client_on(fake), bytes_source(DATA), "/f")
+    assert fake.data("/f") == DATA
+
+
 async def test_receipts_for_other_bytes_are_a_checksum_error_and_name_nothing(fake: FakeBartender) -> None:
     fake.store.faults = [Fault(flip=True)] * 10
     with pytest.raises(CheloniaError) as caught:

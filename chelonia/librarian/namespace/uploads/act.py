@@ -196,7 +196,7 @@ class FileUploads:
         return Overwritten(file, await self._names.blobs(call, file))
 
     def _check_receipts(self, call: Call, receipts: tuple[Receipt, ...]) -> None:
-        """Raises: INCOMPLETE, BAD_REQUEST (too many), UNTRUSTED (a wrong signature), DENIED (another's receipts)."""
+        """Raises: BAD_REQUEST (too many), DENIED (another's receipts), and as `check_receipt`."""
         if len(receipts) > bounds.RECEIPTS_MAX:
             raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=f"at most {bounds.RECEIPTS_MAX}")
         shepherds = [receipt.location.shepherd for receipt in receipts]
@@ -207,12 +207,15 @@ class FileUploads:
             self.check_receipt(receipt)
 
     def check_receipt(self, receipt: Receipt) -> None:
-        """Raises: UNTRUSTED unless the receipt is signed by the Shepherd it names."""
+        """Raises: UNTRUSTED unless the receipt is signed by the Shepherd it names; NO_SHEPHERD where that is none of
+        ours: it was forgotten while a Bartender still gave it bytes, which are to be sent to another."""
         shepherd = receipt.location.shepherd
         key = self._verify_key(shepherd)
-        if not key or not self._world.verifier.verify(key, *vouched(receipt)):
-            cause = f"no approved Shepherd {shepherd} is known" if not key else f"not signed by {shepherd}"
-            raise CheloniaError(Kind.UNTRUSTED, "commitPut", receipt.blob, cause)
+        if not key:
+            cause = f"no approved Shepherd {shepherd} is known; send the bytes again"
+            raise CheloniaError(Kind.NO_SHEPHERD, "commitPut", receipt.blob, cause)
+        if not self._world.verifier.verify(key, *vouched(receipt)):
+            raise CheloniaError(Kind.UNTRUSTED, "commitPut", receipt.blob, f"not signed by {shepherd}")
 
     def _guid(self) -> Guid:
         return Guid(self._world.ids.uuid())

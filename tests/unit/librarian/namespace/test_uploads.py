@@ -186,8 +186,8 @@ async def test_a_receipt_counts_only_with_its_own_shepherds_signature_and_once()
         forged = replace(b.receipt(begun.blob, b.shepherds[1]), signature=good.signature)
         stranger = b.receipt(begun.blob, ServiceId("https://x/Shepherd"))
         call = shepherd_call(b.shepherds[0])
-        for receipts in ((good, forged), (good, stranger)):
-            with fails(Kind.UNTRUSTED):
+        for receipts, kind in (((good, forged), Kind.UNTRUSTED), ((good, stranger), Kind.NO_SHEPHERD)):
+            with fails(kind):
                 await b.service.commit_put(call, begun.guid, receipts)
         with fails(Kind.DENIED):
             await b.service.commit_put(shepherd_call(b.shepherds[2]), begun.guid, (good,))

@@ -511,7 +511,7 @@ def test_an_upload_is_not_committed_for_a_copy_on_a_shepherd_that_another_librar
             await asyncio.sleep((p.b.settings.services_interval_ms + p.b.settings.tick_ms) / 1000)
             with pytest.raises(CheloniaError, match="no approved Shepherd") as error:
                 await p.b.file("late", copies=1)
-            assert error.value.kind is Kind.UNTRUSTED
+            assert error.value.kind is Kind.NO_SHEPHERD, "no lack of a right of his who sends it"
 
     run_virtual(scenario())
 
