@@ -334,5 +334,15 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_600_121,
         "who sent a part was told that he may not: his Bartender had it go to a Shepherd that was forgotten just then",
     ),
+    (
+        "versions",
+        9_720_250,
+        "a version was told not to be there: it had had its key just while what is beside that was listed",
+    ),
+    (
+        "objects",
+        9_721_145,
+        "who completed an upload was told its version, which another had given up whose condition did not hold",
+    ),
 )
 """(scenario, seed, what it found)."""

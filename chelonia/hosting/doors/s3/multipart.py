@@ -157,7 +157,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         again = await _sealed(parts, now, etag, _tag(ask)) if lost else None
         if again is None:
             raise _refusal(error, order) from error
-        kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0])
+        kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0], shared=True)
     checksum = kept.checksum if kept.etag == etag else ("", "")
     return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum), *version)
 
@@ -171,7 +171,7 @@ def _guid(done: Done, etag: str) -> Guid:
 async def _settled(parts: S3Parts, final: Ask, when: When, there: Looked | None) -> versions.Headers:
     """Give what was sealed its key. Raises: ConditionalRequestConflict: then the upload is gone, as Amazon has it."""
     try:
-        return await versions.settled(parts, final, when, there)
+        return await versions.settled(parts, final, when, there, shared=True)
     except CheloniaError as error:
         if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND):
             raise
@@ -181,6 +181,7 @@ async def _settled(parts: S3Parts, final: Ask, when: When, there: Looked | None)
 
 async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, UserValues] | None:
     """Where and what an upload became before: it has its key, has had it, or waits for it still."""
+    before = None
     for _ in range(MOVES_MAX):
         now, there = await seen(parts, ask, Want.USER)
         kept, moved = await kept_versions(parts, now) if now.versioning else [], False
@@ -197,9 +198,10 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
                 now = replace(now.at(each.place), guid=known.attributes.guid)
                 return replace(now, final=final, version=facts.facts_of(known.user).version), known.user
             moved = moved or isinstance(known, Failure)
-        _, again = await seen(parts, ask)
-        if not moved and (there and there.attributes.guid) == (again and again.attributes.guid):
+        # It may have had its key while the others were listed, and not before, nor afterwards.
+        if not moved and before == (now.current, kept):
             return None
+        before = now.current, kept
     return None
 
 

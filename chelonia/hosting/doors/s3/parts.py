@@ -230,6 +230,8 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
     Raises: NoSuchKey, NoSuchVersion, NoSuchBucket; MethodNotAllowed of a delete marker; as `Files.look` fails.
     """
     version = ask.query.get("versionId", "")
+    denied: CheloniaError | None = None
+    before: tuple[str, list[KeptVersion]] | None = None
     for _ in range(MOVES_MAX):
         try:
             now, there = await seen(parts, ask, want | Want.USER if version else want, lately=True)
@@ -239,16 +241,20 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
             now, there = (await _seen_in_own_name(parts, ask))[0], None  # older versions may be his to read
             if version == now.current:
                 raise
+            denied = error
         if there is not None and version in ("", now.current):
             return now, there
         if not version:
             newest = await kept(parts, now, 1) if now.versioning else []
             raise no_key(ask.target.key, newest[0].version if newest and newest[0].removed else "")
-        each = next((each for each in await kept(parts, now) if each.version == version), None)
+        known = await kept(parts, now)
+        each = next((each for each in known if each.version == version), None)
         if each is None:
-            if (await seen(parts, ask, Want.USER))[0].current == now.current:
-                raise S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
-            continue  # it may have its key again
+            # It may have had its key while the others were listed, and be where it was, as something newer, before.
+            if before == (now.current, known):
+                raise denied or S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
+            before = now.current, known
+            continue
         if each.removed:
             raise S3Error("MethodNotAllowed", "The specified method is not allowed against a delete marker.")
         call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call

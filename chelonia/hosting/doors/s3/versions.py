@@ -82,23 +82,27 @@ def stored_as(ask: Ask, done: Done) -> Ask:
     return replace(ask, guid=done.attributes.guid) if done.attributes is not None else ask
 
 
-async def settled(parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | None = None) -> Headers:
-    """Give what was stored its key, if it waits for it; `there`: what had the key when it was stored. Returns: the
-    header fields that tell its version.
+async def settled(
+    parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | None = None, *, shared: bool = False
+) -> Headers:
+    """Give what was stored its key, if it waits for it; `there`: what had the key when it was stored; `shared`: with
+    others who do the same, and remove it when their condition does not hold. Returns: the header fields that tell its
+    version.
 
     Raises: PRECONDITION, NoSuchKey: then what was stored is gone; ConditionalRequestConflict.
     """
     if ask.final is not None:
-        ask = await _exchanged(parts, ask, ask.final, when, there)
+        ask = await _exchanged(parts, ask, when, there, shared=shared)
         if ask.versioning == SUSPENDED:
             await _without_null(parts, ask, ask.place.name)
     return (("x-amz-version-id", ask.version),) if ask.version else ()
 
 
-async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, there: Looked | None) -> Ask:
+async def _exchanged(parts: S3Parts, ask: Ask, when: When, there: Looked | None, *, shared: bool) -> Ask:
     """Exchange names with what had the key when the order of the new version was drawn: with something newer in its
     place, that would come to stand behind older versions. Returns: the request, about the order it has in the end."""
-    is_newest = True
+    final, is_newest = ask.final, True
+    assert final is not None, "it waits for a key"
     for left in range(TRIES, -1, -1):
         try:
             ask = ask if is_newest else await _restaged(parts, ask, there)
@@ -111,7 +115,8 @@ async def _exchanged(parts: S3Parts, ask: Ask, final: LogicalName, when: When, t
         there, is_newest = await _there(parts, ask, final), await _is_first(parts, ask, ask.place)
         if await _waiting(parts, ask) is None:
             ask, waits, is_there = await _elsewhere(parts, ask)
-            if not (waits or is_there or when == ANY):
+            may_be_gone = when == ANY and not (shared and ask.version)  # it had its key, or one newer took its place
+            if not (waits or is_there or may_be_gone):
                 raise _crossed()
             if not waits:
                 return ask
@@ -272,7 +277,8 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     known = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(known) if each.version == version), -1)
     if at < 0:
-        if await _given_on(parts, ask) != ask.current:  # it may have come back to its key meanwhile
+        # It may have come back to its key meanwhile, or have had it while the others were listed.
+        if await _given_on(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != known:
             raise _busy(ask)
         return KeyRemoved(ask.target.key, version)
     if version == NULL:

@@ -441,6 +441,40 @@ def test_who_completes_while_his_condition_ceases_to_hold_is_told_of_the_conflic
     assert len(kept.history()) == 1
 
 
+def test_who_completes_what_another_gives_up_for_his_condition_is_not_told_that_it_is_done(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He was told a version, and it was gone."""
+    kept.put("k", b"one")
+    etag, (target, whole) = kept.ask("HEAD", "/lab/k").headers["ETag"], parted(kept)
+    apply, reached, told = kept.files.apply, list[str](), list[Heard]()
+
+    async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Move) and not reached:
+            reached.append("waits")
+            await kept._ask("PUT", "/lab/k", b"other", JOE, {})
+        elif isinstance(changes[0], Remove) and reached == ["waits"]:
+            reached.append("is refused")
+            beside = asyncio.ensure_future(kept._ask("POST", target, whole.encode(), JOE, {}))
+            while "second" not in reached:
+                await asyncio.sleep(0)
+            answers = await apply(call, changes)
+            reached.append("removed")
+            told.append(await beside)
+            return answers
+        elif isinstance(changes[0], Move) and reached == ["waits", "is refused"]:
+            reached.append("second")
+            while "removed" not in reached:
+                await asyncio.sleep(0)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", cross)
+    assert kept.ask("POST", target, whole, If_Match=etag).status == 409
+    assert (told[0].status, told[0].texts("Code")) == (409, ["ConditionalRequestConflict"])
+    assert kept.ask("POST", target, whole).texts("Code") == ["NoSuchUpload"]
+    assert kept.ask("GET", "/lab/k").body == b"other"
+
+
 def test_the_version_that_was_named_is_told_of_a_bucket_that_keeps_none(door: Door) -> None:
     door.put("k", b"one")
     told = door.ask("POST", "/lab?delete", "<Delete><Object><Key>k</Key><VersionId>null</VersionId></Object></Delete>")

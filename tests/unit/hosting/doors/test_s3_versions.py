@@ -132,7 +132,7 @@ class Door:
         return out
 
 
-async def lost(*_: object) -> None:
+async def lost(*_: object, **__: object) -> None:
     raise CheloniaError(Kind.UNAVAILABLE)
 
 
@@ -709,6 +709,36 @@ def test_a_version_that_moves_while_it_is_asked_for_is_found(
     monkeypatch.setattr(kept.files, "look", moving)
     got = kept.ask("GET", f"/lab/k?versionId={first}")
     assert (got.status, got.body, got.version) == (200, b"1", first)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
+def test_a_version_that_has_its_key_only_while_the_others_are_listed_is_found(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """There is none, he was told, or that it is erased: its key was without it before and afterwards."""
+    kept.put("k", b"0")
+    upload = kept.opened("k")
+    parts = kept.part("k", upload, b"part")
+    first, listing = kept.ask("POST", f"/lab/k?uploadId={upload}", parts).version, kept.files.list
+    marker = kept.ask("DELETE", "/lab/k").version
+
+    async def listed(call: Call, asked: Listing) -> Listed:
+        if asked.limit:
+            return await listing(call, asked)
+        monkeypatch.setattr(kept.files, "list", listing)
+        await kept._ask("DELETE", f"/lab/k?versionId={marker}", b"", JOE, {})
+        answers = await listing(call, asked)
+        await kept._ask("DELETE", "/lab/k", b"", JOE, {})
+        return answers
+
+    monkeypatch.setattr(kept.files, "list", listed)
+    if method == "POST":
+        again = kept.ask("POST", f"/lab/k?uploadId={upload}", parts)
+        assert (again.status, again.version) == (200, first)
+        return
+    got = kept.ask(method, f"/lab/k?versionId={first}")
+    assert (got.status, got.version) == ({"GET": 200, "DELETE": 204}[method], first)
+    assert (first in [version for _, version, _ in kept.history()]) is (method == "GET")
 
 
 def test_what_is_overwritten_while_it_is_read_is_read_to_its_end(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
