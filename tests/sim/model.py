@@ -13,14 +13,18 @@ whatever name it is then. Files are identified by the operation that made them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chelonia.core.values import replace
 
 NOTHING = 0
-CONFIGS_MAX = 20_000
+CONFIGS_MAX = 40_000
 """Possible states kept of one group of names; beyond, what its users are told is no longer checked."""
+READS = ("read", "stat", "see")
+"""What has no effect: an answer that nobody heard tells nothing."""
 UPLOADS = ("put", "put_file")
 GUESSED = ("put", "put_file", "undelete")
 """Of these a refusal may come from what the model does not know: a reservation, an order of deletion."""
@@ -54,8 +58,7 @@ class Op:
         return f"{self.kind} {self.name} {detail} by user {self.user}"
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True, cache_hash=True):
     """A file as the model knows it; `barred`: users whose right to delete it was taken away."""
 
     content: int
@@ -69,8 +72,7 @@ class File:
         return user in self.barred and user != self.owner
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True, cache_hash=True):
     """One possible state: for each name the file it leads to (`NOTHING`: none), and the files. `trash`: deleted files
     with the names they had, None where none is kept."""
 
@@ -117,8 +119,7 @@ class Tree:
         return Tree(names, files, tuple(sorted((*self.trash, *gone), key=lambda item: item[0])))
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(Struct, frozen=True, cache_hash=True):
     """How far an operation has come: not begun, `bound` to a file (`NOTHING`: to a new one), or done with `result`."""
 
     bound: int = -1
@@ -139,6 +140,7 @@ class Story:
     def __init__(self, names: int, *, trash: bool = False) -> None:
         self._configs: set[Config] = {(Tree((NOTHING,) * names, trash=() if trash else None), ())}
         self._pending: dict[int, Op] = {}
+        self._begun: set[int] = set()
         self._told: deque[str] = deque(maxlen=30)
         self._broken = ""
         self.checked = True
@@ -152,6 +154,7 @@ class Story:
         """A user asks for something."""
         self._told.append(f"#{op.id} {op} ...")
         self._pending[op.id] = op
+        self._begun.add(op.id)
         self._configs = {(tree, (*ats, (op.id, self.begun))) for tree, ats in self._configs}
 
     def answered(self, op: Op, told: str) -> None:
@@ -165,16 +168,19 @@ class Story:
     def unknown(self, op: Op) -> None:
         """The user does not know; the operation may take effect at any time until it is `settled`."""
         self._told.append(f"#{op.id} {op} -> ?")
+        if op.kind in READS:
+            self.settled(op)
 
     def settled(self, op: Op) -> None:
         """Nothing of the operation is under way any more: it has taken effect, or never will."""
-        self._finish(op, lambda _: True)
+        if op.id in self._pending:
+            self._finish(op, lambda _: True)
 
     def copied(self) -> Story:
         """The story as far as it has come, to be told on from here another time."""
         copy = Story(0)
         copy._configs, copy._pending = set(self._configs), dict(self._pending)
-        copy._told, copy.checked = deque(self._told, maxlen=30), self.checked
+        copy._told, copy.checked, copy._begun = deque(self._told, maxlen=30), self.checked, set(self._begun)
         return copy
 
     def unjudged(self) -> None:
@@ -218,7 +224,6 @@ class Story:
     # --- the possible states ----------------------------------------------------------------------------------------
 
     def _finish(self, op: Op, fits: Callable[[At], bool]) -> None:
-
         reachable = self._reachable()
         self._configs = {
             (tree, tuple(item for item in ats if item[0] != op.id)) for tree, ats in reachable if fits(dict(ats)[op.id])
@@ -226,22 +231,25 @@ class Story:
         del self._pending[op.id]
 
     def _reachable(self) -> set[Config]:
-        """Every state that pending operations can have made of the possible ones by now."""
-        seen = set(self._configs)
-        waiting = list(seen)
+        """Every state that pending operations can have made of the possible ones by now. What those can make that had
+        begun when this was last asked is among them: only the others have to act on these."""
+        seen, begun = set(self._configs), self._begun
+        waiting = [then for config in self._configs for then in self._next(config, begun)] if begun else []
+        self._begun = set()
         while waiting and len(seen) < CONFIGS_MAX:
-            for config in self._next(waiting.pop()):
-                if config not in seen:
-                    seen.add(config)
-                    waiting.append(config)
+            config = waiting.pop()
+            if config not in seen:
+                seen.add(config)
+                waiting += self._next(config, self._pending)
         if waiting:
-            self.checked = False
+            self.unjudged()
+            return set()
         return seen
 
-    def _next(self, config: Config) -> Iterator[Config]:
+    def _next(self, config: Config, acting: Collection[int]) -> Iterator[Config]:
         tree, ats = config
         for index, (op_id, at) in enumerate(ats):
-            if not at.result:
+            if not at.result and op_id in acting:
                 for after, then in self.steps(self._pending[op_id], at, tree):
                     yield then, (*ats[:index], (op_id, after), *ats[index + 1 :])
 

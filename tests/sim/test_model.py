@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.sim.model import Op, Story, Violation
@@ -175,3 +177,26 @@ def test_of_several_deleted_any_may_come_back_and_none_onto_a_name_that_is_taken
     tell.do("read", A, f"read {first.content}")
     with pytest.raises(Violation, match="nobody can have been told this"):
         tell.do("undelete", A)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_kept_of_the_possible_states_is_all_that_can_be(seed: int) -> None:
+    """It is added to as operations begin, and not found anew each time."""
+    rng, tell, begun = random.Random(seed), Teller(trash=seed % 2 == 0), list[Op]()
+    for _ in range(12):
+        if len(begun) == 4 or (begun and rng.random() < 0.3):
+            tell.story.settled(begun.pop(rng.randrange(len(begun))))
+        else:
+            begun.append(tell.ask(rng.choice(("put", "move", "delete", "link", "note")), rng.choice((A, B))))
+    tell.story.contents(A)
+    known = tell.story.copied()
+    known._begun = set(known._pending)
+    assert known._reachable() == tell.story._configs
+
+
+def test_a_read_that_nobody_heard_of_tells_nothing() -> None:
+    tell = Teller()
+    lost = tell.ask("read", A)
+    tell.story.unknown(lost)
+    assert tell.story.open == 0
+    tell.story.settled(lost)

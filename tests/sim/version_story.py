@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from chelonia.core.values import replace
 from tests.sim.model import DONE, NOTHING, Story
 
@@ -35,8 +37,7 @@ class KeyOp:
         return f"{self.kind} {self.target or self.content or ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True, cache_hash=True):
     """One possible state: whose version has the key, and what is beside it, newest first."""
 
     current: int = NOTHING
@@ -56,8 +57,7 @@ class Key:
         return replace(self, kept=(*self.kept[:at], *new, *self.kept[at + 1 :]))
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True, cache_hash=True):
     """How far an operation has come: `name` of its step, what it `saw` beside the key before, its `result`."""
 
     name: str = ""
