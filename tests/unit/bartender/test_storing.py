@@ -12,9 +12,24 @@ from chelonia.bartender.shepherds import AWAY_MS, LOOK_MS, UNHEARD_MS
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_OFFLINE, Demand
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.uploads import PIECE_OF
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId
-from chelonia.core.ports.files import Content, Done, Failure, Inline, Look, Looked, Set, Splice, Want, When, Write
+from chelonia.core.ports.files import (
+    INLINED,
+    Content,
+    Done,
+    Failure,
+    Inline,
+    Look,
+    Looked,
+    Set,
+    Splice,
+    Want,
+    When,
+    Write,
+)
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from chelonia.core.values import replace
@@ -101,6 +116,17 @@ async def test_who_finds_one_shepherd_hears_what_it_could_take(stage: Stage) -> 
     assert failed.cause.startswith("1 of 2 Shepherds that are needed can take it now; ")
     assert failed.cause.endswith(", or ask for one copy")
     assert isinstance(await write(stage, 1), Done)
+
+
+@scene
+async def test_a_piece_is_recorded_as_one_and_never_as_the_file(stage: Stage) -> None:
+    await stage.add_shepherds("s1")
+    content = Content((Extent(0, len(DATA), INLINED),), inline=Inline(DATA, 1))
+    for change in (Write(at("/f"), inline=Inline(DATA, 1)), Splice(at("/f"), content)):
+        (answer,) = await stage.bartender.files.apply(JOE, (change,))
+        assert isinstance(answer, Done)
+    names = [blob.facts.name for blob in stage.named("s1").small.values()]
+    assert names == ["/f", f"{PIECE_OF}/f"]
 
 
 @pytest.mark.parametrize(("away_ms", "is_waited_for"), [(AWAY_MS - 2 * UNHEARD_MS, True), (AWAY_MS, False)])
