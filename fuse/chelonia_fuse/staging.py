@@ -19,10 +19,10 @@ WHOLE_BYTES_MAX: Final = 256 * 1024
 over it; and each time while it is of at most `SMALL_BYTES_MAX`, which travel in one message."""
 SMALL_BYTES_MAX: Final = bounds.INLINE_BYTES_MAX
 LAID_MAX: Final = 16
-MERGED_BYTES_MAX: Final = 512 * 1024
-"""As far as the last pieces are written anew with what is appended to them: of two that stay, one has half of it."""
 MERGED_BYTES_MIN: Final = 16 * 1024
-"""A last piece up to this size is always: to send it again costs less than a blob more."""
+"""A last piece up to this size is written anew with what is appended to it: that costs less than a blob more."""
+MERGED_BYTES_MAX: Final = 448 * 1024
+"""Beyond so many bytes last pieces of at most `WHOLE_BYTES_MAX` become one, which takes a ticket."""
 PIECES_MAX: Final = bounds.SPLICE_EXTENTS_MAX // 2
 """Pieces of one commit; more are joined, with what lies between them."""
 Range = tuple[int, int]
@@ -205,23 +205,25 @@ class Staged:
         return Plan(self.size, self._with_tails(joined(list(self.dirty), PIECES_MAX)), whole=self.kept == 0)
 
     def _with_tails(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-        """Last pieces are written anew with what is appended, each when it is at most twice as long as what comes with
-        it. So a byte is sent again as often as its piece grows by half, and each piece is twice as long as the next."""
+        """Last pieces are written anew with what is appended: as far as all travels in one message each that is at most
+        twice as long as what comes behind it; and all, once they are many bytes. So a byte is sent few times again."""
         start, end = ranges[0] if len(ranges) == 1 else (0, 0)
         if not (0 < start <= self.base and end == self.size):
             return ranges
-        for tail in reversed(self.tails):
-            is_short = start - tail <= max(2 * (end - start), MERGED_BYTES_MIN) and end - tail <= MERGED_BYTES_MAX
-            if tail < start and not (is_short and self.valid.covers(tail, end)):
+        few = many = start
+        for tail in reversed([tail for tail in self.tails if tail < start]):
+            if many - tail > WHOLE_BYTES_MAX:
                 break
-            start = min(start, tail)
-        return ((start, end),)
+            short = many - tail <= max(2 * (end - few), MERGED_BYTES_MIN) and end - tail <= SMALL_BYTES_MAX
+            few, many = tail if short and few == many else few, tail
+        merged = many if end - many > MERGED_BYTES_MAX else few
+        return ((merged, end),) if self.valid.covers(merged, end) else ranges
 
     def committed(self, plan: Plan, etag: str) -> None:
         """Take note that a plan became the version `etag`; what was written meanwhile stays to be committed."""
         start, end = plan.ranges[-1] if plan.ranges else (plan.size, plan.size)
         most = min(plan.size, start) if end == plan.size else plan.size
-        tails = [tail for tail in self.tails if plan.size - MERGED_BYTES_MAX <= tail < most]
+        tails = [tail for tail in self.tails if plan.size - 2 * MERGED_BYTES_MAX <= tail < most]
         self.tails = [] if plan.whole else [*tails, start] if start < end == plan.size else tails
         self.laid = 0 if plan.plain else self.laid + 1
         self.etag, self.base, self.kept = etag, plan.size, min(plan.size, self.size)

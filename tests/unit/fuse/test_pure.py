@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core import bounds
 from chelonia.core.contents.extents import Extent, laid
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid
@@ -161,10 +162,12 @@ def test_a_new_file_with_holes_sends_what_was_written_and_not_the_holes() -> Non
     assert staged.plan() == Plan((1 << 30) + 5, ((1 << 30, (1 << 30) + 5),), whole=True)
 
 
-@pytest.mark.parametrize("sizes", [[4096], [100], [70_000], [100, 30_000, 4096], list(range(60_000, 10_000, -50))])
+@pytest.mark.parametrize(
+    "sizes", [[4096], [100], [70_000], [300_000], [100, 30_000, 4096], list(range(60_000, 10_000, -50))]
+)
 def test_appends_leave_few_pieces_and_send_few_bytes_again(sizes: list[int]) -> None:
     base = 1 << 20
-    staged, pieces, sent, size = Staged.of("e", base), (Extent(0, base, BlobId("b")),), 0, base
+    staged, pieces, size, sent, long = Staged.of("e", base), (Extent(0, base, BlobId("b")),), base, 0, 0
     for n in range(2000):
         length = sizes[n % len(sizes)]
         staged.wrote(size, size + length, append=True)
@@ -174,8 +177,10 @@ def test_appends_leave_few_pieces_and_send_few_bytes_again(sizes: list[int]) -> 
         staged.committed(plan, str(n))
         sent += end - start
         pieces = laid(pieces, [Extent(start, end - start, BlobId(str(n)))], size)
-        assert len(pieces) <= size / (MERGED_BYTES_MAX / 2) + 8
-    assert sent <= 10 * (size - base) + 2000 * MERGED_BYTES_MIN
+        assert len(pieces) <= size / WHOLE_BYTES_MAX + 16
+        long += end - start > bounds.INLINE_BYTES_MAX
+    assert sent <= 5 * (size - base) + 2000 * MERGED_BYTES_MIN
+    assert long <= 2 * (size - base) / MERGED_BYTES_MAX or sizes[0] > bounds.INLINE_BYTES_MAX
 
 
 def test_a_small_file_that_many_commits_were_laid_over_is_written_anew() -> None:

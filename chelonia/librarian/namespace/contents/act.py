@@ -103,9 +103,7 @@ class Contents:
             return FileContent(file, StoredObject(content_object(content), 0), size)
         there = await self._extents(call, content, span)
         ids = list(dict.fromkeys(extent.blob for extent in there))
-        header = await self._records.one(call, content_object(content), (Needed("content"),))
-        named = await self._named(call, content, ids)
-        header = msgspec.structs.replace(header, sections={**header.sections, "named": named})
+        header = await self._header(call, content, ids)
         return FileContent(
             file, header, size, there, await self._records.get(call, [blob_object(blob) for blob in ids])
         )
@@ -123,13 +121,13 @@ class Contents:
                 raise CheloniaError(Kind.TOO_LARGE, subject="extents", cause=cause)
         return tuple(out)
 
-    async def _named(self, call: Call, content: ContentId, blobs: Sequence[BlobId]) -> dict[str, str]:
-        """How many bytes of some blobs a content names."""
-        out: dict[str, str] = {}
-        for start in range(0, len(blobs), bounds.FILTER_MAX):
-            needed = tuple(Needed("named", blob) for blob in blobs[start : start + bounds.FILTER_MAX])
-            out.update((await self._records.one(call, content_object(content), needed)).sections.get("named", {}))
-        return out
+    async def _header(self, call: Call, content: ContentId, blobs: Sequence[BlobId]) -> StoredObject:
+        """What a content says of itself, and how many bytes of some blobs it names."""
+        needed, most = [Needed("content"), *(Needed("named", blob) for blob in blobs)], bounds.FILTER_MAX
+        obj, starts = content_object(content), range(0, len(needed), most)
+        first, *more = [await self._records.one(call, obj, tuple(needed[at : at + most])) for at in starts]
+        named = {blob: count for page in (first, *more) for blob, count in page.sections.get("named", {}).items()}
+        return msgspec.structs.replace(first, sections={**first.sections, "named": named})
 
     async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
         """Tell the extents of a file in a span. Read again while it changes."""
