@@ -89,8 +89,10 @@ class Intake:
         data = b"".join(self._pieces) if len(self._pieces) != 1 else self._pieces[0]
         self._pieces.clear()
         self._gathered = 0
-        for start in range(0, len(data), bounds.CHUNK_BYTES):
-            chunk = data if len(data) <= bounds.CHUNK_BYTES else data[start : start + bounds.CHUNK_BYTES]
+        # A short rest would be handed over for itself, and hashed on the event loop: it goes with what is before it.
+        step = len(data) if len(data) < 2 * bounds.CHUNK_BYTES else bounds.CHUNK_BYTES
+        for start in range(0, len(data), step or 1):
+            chunk = data if step == len(data) else data[start : start + step]
             await self._staged()
             self._stage = asyncio.ensure_future(self._store(chunk))
 
