@@ -132,11 +132,16 @@ class SimDisk:
         return _Writer(self, reference, await self.platter.create(reference, resume=resume))
 
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
-        """Make whole replicas, each as an upload makes one."""
-        for each in replicas:
-            writer = await self.create(each.reference)
-            await writer.write(each.data)
-            await writer.commit(each.facts)
+        """Make whole replicas, each as an upload makes one; where one fails none is there."""
+        try:
+            for each in replicas:
+                writer = await self.create(each.reference)
+                await writer.write(each.data)
+                await writer.commit(each.facts)
+        except CheloniaError:
+            for each in replicas:
+                await self.platter.erase(each.reference)
+            raise
 
     async def suspended(self, reference: ReferenceId) -> int:
         """Bytes kept of an interrupted upload."""
