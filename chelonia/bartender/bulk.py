@@ -3,14 +3,15 @@
 The one wrapper around every operation. It gives each element its own request key, repeats it when an entry changed
 between decision and transact, asks `recall` before it answers a failure (had a first try applied, that is the
 answer), and turns errors into the original's strings. Only when nothing at all could be served is an error raised.
-Elements that touch related names run in order, unrelated ones side by side.
+Elements that touch related names run in order, unrelated ones side by side; what an operation can do together
+(`together`) is done in one step, and what is not done so is served by itself, as if nothing had been tried.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -42,7 +43,7 @@ ELEMENTS_PER_TRIPLE, MARKUP_PER_TRIPLE = 4, 80
 ELEMENTS_PER_ENTRY = 5
 """XML elements of one listed entry, without its triples."""
 
-_CALL_FAILED = frozenset(
+CALL_FAILED = frozenset(
     {Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.READ_ONLY, Kind.WRONG_CLUSTER}
 )
 """Failures of the cluster, not of an element: raised when they are all there is to say."""
@@ -127,6 +128,20 @@ class ElementCall:
     walked: dict[LogicalName, Traversal] = field(default_factory=dict)
 
 
+Outcomes = Mapping[int, CheloniaError | None]
+"""What became of elements that were tried together, by their places among them: None of what applied. Those of which
+nothing is said are served by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointStep:
+    """Elements from `first` on that were tried together, under a request key of their own."""
+
+    first: int = 0
+    key: RequestKey = RequestKey("")
+    outcomes: Outcomes = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class BulkOperation(Generic[R, A]):
     """How to serve the elements of one operation.
@@ -135,7 +150,7 @@ class BulkOperation(Generic[R, A]):
     `recalled` makes the answer when a first try is found to have applied (None: not a change); `ordered` names
     the Logical Name whose relatives must wait for it (None: elements are independent); `side_by_side`: how many are in
     work at once; `walk`: follows names of those at once, by the Bartender's own call; `keyed`: not where nothing is
-    changed.
+    changed; `together`: serves those that `joins` has in one step, whose memo is their places.
     """
 
     name: str
@@ -147,6 +162,21 @@ class BulkOperation(Generic[R, A]):
     side_by_side: int = SIDE_BY_SIDE_MAX
     walk: Callable[[Call, Sequence[R]], Awaitable[dict[LogicalName, Traversal]]] | None = None
     keyed: bool = True
+    together: Callable[[ElementCall, Sequence[R]], Awaitable[Outcomes]] | None = None
+    joins: Callable[[R], bool] = bool
+
+    def chunks(self, requests: Sequence[R]) -> Iterator[tuple[range, bool]]:
+        """What is in work at once, in order, and whether it may go together."""
+        for start, last in waves(requests, self.ordered):
+            while start < last:
+                end = start
+                if self.together is not None:
+                    most = min(start + bounds.REMOVED_TOGETHER_MAX, last)
+                    end = next((n for n in range(start, most) if not self.joins(requests[n])), most)
+                joined = end - start > 1
+                end = end if joined else min(start + self.side_by_side, last)
+                yield range(start, end), joined
+                start = end
 
 
 async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
@@ -161,20 +191,21 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
     answers: list[A] = []
     errors: list[CheloniaError | None] = []
     room, service = AnswerRoom(), ports.own(call).keyed(RequestKey(""))
-    for first, last in waves(requests, operation.ordered):
-        for chunk in range(first, last, operation.side_by_side):
-            indexes = range(chunk, min(chunk + operation.side_by_side, last))
-            walk = operation.walk if len(indexes) > 1 else None
-            walked = await walk(service, requests[chunk : indexes.stop]) if walk is not None else {}
-            turn = ElementCall(call, service, room, walked=walked)
-            serving = [_serve(ports, turn, operation, i, requests[i]) for i in indexes]
-            for answer, error in await side_by_side(serving):
+    for indexes, joined in operation.chunks(requests):
+        some, joint, turn = requests[indexes.start : indexes.stop], JointStep(), ElementCall(call, service, room)
+        if joined:
+            joint = await _served_together(ports, turn, operation, indexes.start, some)
+        elif operation.walk is not None and len(indexes) > 1:
+            turn.walked.update(await operation.walk(service, some))
+        alone = [_serve(ports, turn, operation, i, requests[i], joint) for i in indexes]
+        for first in range(0, len(alone), operation.side_by_side):
+            for answer, error in await side_by_side(alone[first : first + operation.side_by_side]):
                 answers.append(answer)
                 errors.append(error)
     if room.unread < 0:
         ports.limits.hit("read_bytes")
         _LOG.info("listing ended for what it reads who=%r op=%s request=%s", call.dn, operation.name, call.request_id)
-    hopeless = [error for error in errors if error is not None and error.kind in _CALL_FAILED]
+    hopeless = [error for error in errors if error is not None and error.kind in CALL_FAILED]
     if hopeless and len(hopeless) == len(requests):
         raise hopeless[0]
     return tuple(answers)
@@ -265,9 +296,30 @@ def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
     return RequestKey(f"{hashlib.sha256(text).hexdigest()[:40]}/{index}")
 
 
+async def _served_together(
+    ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], first: int, requests: Sequence[R]
+) -> JointStep:
+    """Try elements together; they take one place, and are walked when they have it."""
+    assert operation.together is not None, "only of an operation that can"
+    assert operation.walk is not None, "what goes together is decided on one walk"
+    key = element_key(turn.user, f"{operation.name} together", first, "\0".join(map(operation.subject, requests)))
+    outcomes: Outcomes = {}
+    try:
+        async with ports.places.one(turn.user, ports.limits, ports.clock):
+            turn.walked.update(await operation.walk(turn.service, requests))
+            if turn.walked:
+                outcomes = await operation.together(replace(turn, service=turn.service.keyed(key)), requests)
+    except CheloniaError as error:
+        outcomes = dict.fromkeys(range(len(requests)), error.with_traceback(None))
+    return JointStep(first, key, outcomes)
+
+
 async def _serve(
-    ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R
+    ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R, joint: JointStep
 ) -> tuple[A, CheloniaError | None]:
+    met = joint.outcomes.get(index - joint.first)
+    if met is None and index - joint.first in joint.outcomes and operation.recalled is not None:
+        return operation.recalled(request), None
     call, service, key = turn.user, turn.service, RequestKey("")
     if call.request_key and operation.keyed:
         key = element_key(call, operation.name, index, operation.subject(request))
@@ -275,6 +327,8 @@ async def _serve(
     turn = ElementCall(call, service, turn.room, walked=turn.walked)
     try:
         turn.room.check()
+        if met is not None:
+            raise met
         async with ports.places.one(call, ports.limits, ports.clock) as waited:
             if waited:
                 turn.walked.clear()  # that is how things were then
@@ -282,14 +336,22 @@ async def _serve(
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it
     # The Librarian answers its own repetitions as the first try: only an outcome unknown to it can have applied.
-    repeated = error.kind in _CALL_FAILED if call.is_first else error.kind not in _NEVER_APPLIED
+    repeated = error.kind in CALL_FAILED if call.is_first else error.kind not in _NEVER_APPLIED
     if operation.recalled and key and repeated:
         try:
-            if await ports.librarian.recall(service) is not None:
+            if await _has_applied(ports, service, joint, index):
                 return operation.recalled(request), None
         except CheloniaError as unknown:  # a first try may have applied: what this one met is not the answer yet
             error = error if error.meaning.retryable else unknown
     return _failed(operation, turn, request, _as_seen(error, turn.user))
+
+
+async def _has_applied(ports: Ports, service: Call, joint: JointStep, index: int) -> bool:
+    """Whether a first try of an element had applied, by itself or with others."""
+    if await ports.librarian.recall(service) is not None:
+        return True
+    memo = await ports.librarian.recall(service.keyed(joint.key)) if joint.key else None
+    return memo is not None and str(index - joint.first) in memo.split()
 
 
 def _failed(

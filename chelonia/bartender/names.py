@@ -6,9 +6,10 @@ decided on. Nothing here can leave half a change behind.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from urllib.parse import urlsplit
 
-from chelonia.bartender.bulk import ElementCall, led
+from chelonia.bartender.bulk import CALL_FAILED, ElementCall, Outcomes, led
 from chelonia.bartender.client_metadata import accepted, merged, new_policies
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
@@ -16,11 +17,15 @@ from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Guid
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Sections  # fmt: skip
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
 from chelonia.core.rights.policy import Action
+
+DoomedEntry = tuple[FoundEntry, FoundEntry | None, Expect]
+"""An entry, the collection that its name is taken from, if it is one name alone, and what the removal rests on."""
 
 
 async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRequest) -> None:
@@ -42,6 +47,18 @@ async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRe
 
 async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> None:
     """Remove an empty collection, a mount point (what it points to is not touched), or a file under all its names."""
+    found, _, expect = await doomed(op, ports, turn, request)
+    try:
+        if found.type == TYPE_COLLECTION:
+            await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
+        else:
+            await ports.librarian.delete(turn.service, Delete(found.guid, expect))
+    except CheloniaError as error:
+        raise _in_users_words(error, found.ln) from error
+
+
+async def doomed(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> DoomedEntry:
+    """What a removal is of. Raises: as it fails."""
     ln = parse_ln(request.ln)
     (walked,) = await led(ports, turn, ln, needed=RIGHTS)
     found = existing(ln, walked)
@@ -49,13 +66,7 @@ async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest)
     wanted, otherwise = _REMOVED[op]
     if found.type != wanted:
         raise CheloniaError(otherwise, subject=str(ln), cause=f"it is a {found.type}, not a {wanted}")
-    try:
-        if wanted == TYPE_COLLECTION:
-            await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
-        else:
-            await ports.librarian.delete(turn.service, Delete(found.guid, expect))
-    except CheloniaError as error:
-        raise _in_users_words(error, ln) from error
+    return found, None, expect
 
 
 _REMOVED = {
@@ -73,17 +84,65 @@ def _in_users_words(error: CheloniaError, ln: LogicalName) -> CheloniaError:
 
 async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> None:
     """Drop one name; the last name takes the entry with it (a collection only when it is empty)."""
+    ln, (found, parent, expect) = parse_ln(request.ln), await doomed_name(ports, turn, request)
+    assert parent is not None, "a name is in a collection"
+    try:
+        await ports.librarian.unlink(turn.service, Unlink(parent.guid, ln.name, found.guid, expect))
+    except CheloniaError as error:
+        raise _in_users_words(error, ln) from error
+
+
+async def doomed_name(ports: Ports, turn: ElementCall, request: NameRequest) -> DoomedEntry:
+    """What `unlink` takes a name of. Raises: as it fails."""
     ln = parse_ln(request.ln)
     if not ln.parts:
         raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(ln), cause="this is an entry itself, not a name of one")
     walks = await led(ports, turn, ln, ln.parent, needed=RIGHTS)
     found, parent = existing(ln, walks[0]), parent_of(ln, walks[0], walks[1])
     judge = Judge(turn.user, "unlink")
-    expect = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
-    try:
-        await ports.librarian.unlink(turn.service, Unlink(parent.guid, ln.name, found.guid, expect))
-    except CheloniaError as error:
-        raise _in_users_words(error, ln) from error
+    return found, parent, judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
+
+
+async def each_together(
+    decide: Callable[[Ports, ElementCall, NameRequest], Awaitable[DoomedEntry]],
+    ports: Ports,
+    turn: ElementCall,
+    requests: Sequence[NameRequest],
+) -> Outcomes:
+    """Remove what has one name in one transact, each as `decide` allows."""
+    return await together(ports, turn, (decide(ports, turn, request) for request in requests))
+
+
+async def together(ports: Ports, turn: ElementCall, decisions: Iterable[Awaitable[DoomedEntry]]) -> Outcomes:
+    """Remove what has one name in one transact."""
+    orders: list[Unlink | None] = []
+    outcomes: dict[int, CheloniaError | None] = {}
+    for number, decision in enumerate(decisions):
+        try:
+            found, _, expect = await decision
+            orders.append(_of_only_name(found, expect))
+        except CheloniaError as error:
+            orders.append(None)
+            if error.kind is not Kind.CONFLICT:
+                outcomes[number] = error.with_traceback(None)
+    if len(outcomes) < len(orders):  # also where none of these can go now: some may have gone at a first try
+        try:
+            gone = await ports.librarian.unlink_all(turn.service, tuple(orders))
+        except CheloniaError as error:
+            failed = error.with_traceback(None)
+            asked = [number for number, order in enumerate(orders) if order is not None]
+            return outcomes | dict.fromkeys(asked if error.kind in CALL_FAILED else (), failed)
+        outcomes |= dict.fromkeys(gone)
+    return outcomes
+
+
+def _of_only_name(found: FoundEntry, expect: Expect) -> Unlink | None:
+    """How an entry goes with its name; None: it has others, or is a collection."""
+    names = list(found.section("parents"))
+    if len(names) != 1 or found.type == TYPE_COLLECTION:
+        return None
+    parent, _, name = names[0].partition("/")
+    return Unlink(Guid(parent), name, found.guid, expect)
 
 
 async def move(ports: Ports, turn: ElementCall, request: MoveRequest) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from chelonia.bartender import audit, deleted, listing, modify, names, transfers
 from chelonia.bartender.access_keys import AccessKeysService
-from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all, named_together
+from chelonia.bartender.bulk import BulkOperation, ElementCall, Outcomes, answer_all, named_together
 from chelonia.bartender.files.service import FilesService
 from chelonia.bartender.grouped import GroupedCalls
 from chelonia.bartender.ports import Ports
@@ -56,6 +56,8 @@ Method = Callable[["BartenderService", Call, tuple[R, ...]], Coroutine[Any, Any,
 """An operation of the port."""
 Walk = Callable[[Ports, Call, Sequence[Any]], Awaitable[dict[LogicalName, Traversal]]]
 """Follows the names of elements together."""
+Together = Callable[[Ports, ElementCall, Sequence[Any]], Awaitable[Outcomes]]
+"""Serves several elements in one step."""
 
 
 def _check(_: object, call: Call, row: PortMethod) -> None:
@@ -111,10 +113,11 @@ def _change(
     *,
     ordered: Callable[[R], str] | None = _ln,
     walk: Walk | None = None,
+    together: Together | None = None,
 ) -> Method[R, Outcome]:
     """A method that changes something; an element whose first try is found to have applied is answered as that was.
 
-    Args: `subject`, `ordered` as in `BulkOperation`; `walk`: follows the names.
+    Args: `subject`, `ordered` as in `BulkOperation`; `walk`: follows the names; `together`: serves several in one step.
     """
 
     def applied(request: R) -> Outcome:
@@ -124,11 +127,12 @@ def _change(
         await act(ports, turn, request)
         return applied(request)
 
-    return _bulk(op, answered, _answering(Outcome), subject, ordered=ordered, recalled=applied, walk=walk)
+    more: dict[str, Any] = {"ordered": ordered, "recalled": applied}
+    return _bulk(op, answered, _answering(Outcome), subject, walk=walk, together=together, **more)
 
 
-def _remove(op: str) -> Method[NameRequest, Outcome]:
-    return _change(op, partial(names.remove, op), walk=_RIGHTS_OF_NAMES)
+def _remove(op: str, together: Together | None = None) -> Method[NameRequest, Outcome]:
+    return _change(op, partial(names.remove, op), walk=_RIGHTS_OF_NAMES, together=together)
 
 
 def _bulk(
@@ -138,13 +142,15 @@ def _bulk(
     subject: Callable[[R], str] = _ln,
     *,
     walk: Walk | None = None,
+    together: Together | None = None,
     **more: Any,
 ) -> Method[R, A]:
     """A method that serves its elements one by one. `more`: further fields of its `BulkOperation`."""
 
     async def serve(self: BartenderService, call: Call, requests: tuple[R, ...]) -> tuple[A, ...]:
         follow = partial(walk, self._ports) if walk is not None else None
-        operation = BulkOperation(op, partial(act, self._ports), fail, subject, walk=follow, **more)
+        joint = partial(together, self._ports) if together is not None else None
+        operation = BulkOperation(op, partial(act, self._ports), fail, subject, walk=follow, together=joint, **more)
         return await answer_all(self._ports, call, operation, requests)
 
     return serve
@@ -212,8 +218,8 @@ class BartenderService:
         )
         return await answer_all(self._ports, call, operation, requests)
 
-    del_file = _remove("delFile")
-    unlink = _change("unlink", names.unlink, walk=_AND_ABOVE)
+    del_file = _remove("delFile", together=partial(names.each_together, partial(names.doomed, "delFile")))
+    unlink = _change("unlink", names.unlink, walk=_AND_ABOVE, together=partial(names.each_together, names.doomed_name))
     undelete = _change(
         "undelete", deleted.undelete, lambda request: f"{request.ln}\0{request.target_ln}", ordered=_everywhere
     )

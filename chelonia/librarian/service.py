@@ -268,6 +268,7 @@ class LibrarianService:
     uploads = _in(lambda parts: parts.part_uploads.uploads)
     parts = _in(lambda parts: parts.part_uploads.parts)
     unlink = _in(lambda parts: parts.names.unlink)
+    unlink_all = _in(lambda parts: parts.names.unlink_all)
     delete = _in(lambda parts: parts.names.delete)
     unmake = _in(lambda parts: parts.names.unmake)
     move = _in(lambda parts: parts.names.move)

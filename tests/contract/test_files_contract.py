@@ -474,6 +474,33 @@ def test_a_name_a_file_and_a_collection_are_removed_each_by_its_own_word(play: P
     play(scenario)
 
 
+def test_removals_of_one_call_are_each_of_their_own_condition(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await collection(world, "/d")
+        for name in ("/a", "/b", "/d/k", "/l"):
+            await write(world, name)
+        await done(world, Move(at("/l"), at("/m"), keep=True))
+        etag = (await there(world, "/b")).attributes.etag
+        changes = (
+            Remove(at("/a"), when=When(etags=("other",))),
+            Remove(at("/b"), when=When(etags=(etag,))),
+            Remove(at("/d")),
+            Remove(at("/d/k"), Removing.KEY),
+            Remove(at("/d"), Removing.KEY),
+            Remove(at("/no"), Removing.FILE),
+            Remove(at("/l"), Removing.FILE),
+            Remove(at("/m")),
+            Remove(at("/a")),
+        )
+        answers = await world.files.apply(JOE, changes)
+        told = [None if isinstance(answer, Done) else answer.kind for answer in answers]
+        gone, missing = None, Kind.NOT_FOUND
+        assert told == [Kind.PRECONDITION, gone, Kind.NOT_EMPTY, gone, missing, missing, gone, missing, gone]
+        assert await names(world, "/") == ["d"]
+
+    play(scenario)
+
+
 def test_a_removal_on_condition(play: Play) -> None:
     async def scenario(world: World) -> None:
         await write(world, "/f")

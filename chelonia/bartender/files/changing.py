@@ -6,7 +6,9 @@ change is judged anew (`bulk`). Nothing here can leave half a change behind, but
 
 from __future__ import annotations
 
-from chelonia.bartender.bulk import ElementCall, led
+from collections.abc import Awaitable, Callable, Sequence
+
+from chelonia.bartender.bulk import ElementCall, Outcomes, led
 from chelonia.bartender.client_metadata import (
     accepted,
     check_rules,
@@ -18,7 +20,7 @@ from chelonia.bartender.client_metadata import (
 )
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
-from chelonia.bartender.names import check_url, may_link, parent_of
+from chelonia.bartender.names import DoomedEntry, check_url, may_link, parent_of, together
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, parent_of_new, versions
 from chelonia.core import bounds
@@ -137,46 +139,61 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
 
 async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
     """Take a name, a file or an empty collection away."""
+    place, (found, parent, expect) = change.place, await doomed(ports, turn, change)
+    match change.what:
+        case Removing.NAME | Removing.KEY:
+            assert parent is not None, "a name is in a collection"
+            await ports.librarian.unlink(turn.service, Unlink(parent.guid, place.name, found.guid, expect))
+            if change.what is Removing.KEY:
+                await _let_go(ports, turn, place.parent, parent)
+        case Removing.FILE:
+            await ports.librarian.delete(turn.service, Delete(found.guid, expect))
+        case Removing.COLLECTION:
+            await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
+        case Removing.MARK:
+            implied = (Triple("node", "implied", "yes"),)
+            await ports.librarian.change_entry(turn.service, ChangeEntry(found.guid, implied, (), expect))
+            await _let_go(ports, turn, place)
+    return Done()
+
+
+async def doomed(ports: Ports, turn: ElementCall, change: Remove) -> DoomedEntry:
+    """What a removal is of. Raises: as it fails."""
     place = change.place
     walks = await led(ports, turn, place, place.parent, needed=DESCRIBED)
     found = existing(place, walks[0])
     required(change.when, place, found)
-    judge, held = Judge(turn.user, "remove"), pinned(change.when, found)
+    held = pinned(change.when, found)
     held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
+    judge, is_collection = Judge(turn.user, "remove"), found.type == TYPE_COLLECTION
     match change.what:
-        case Removing.NAME:
-            if not place.parts:
-                cause = "this is an entry itself, not a name of one"
-                raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(place), cause=cause)
-            parent = parent_of(place, walks[0], walks[1])
-            rights = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
-            order = Unlink(parent.guid, place.name, found.guid, _joined(held, rights))
-            await ports.librarian.unlink(turn.service, order)
-        case Removing.FILE:
-            if found.type == TYPE_COLLECTION:
-                raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause="it is a collection")
-            rights = judge.require(Action.DELETE, found)
-            await ports.librarian.delete(turn.service, Delete(found.guid, _joined(held, rights)))
-        case Removing.COLLECTION:
-            if found.type != TYPE_COLLECTION:
-                raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(place), cause=f"it is a {found.type}")
-            rights = judge.require(Action.DELETE, found)
-            await ports.librarian.unmake(turn.service, Unmake(found.guid, _joined(held, rights)))
-        case Removing.KEY | Removing.MARK:
-            if (found.type == TYPE_COLLECTION) is not (change.what is Removing.MARK):
-                raise CheloniaError(Kind.NOT_FOUND, subject=str(place), cause=f"it is a {found.type}")
-            parent = parent_of(place, walks[0], walks[1])
-            rights = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
-            if change.what is Removing.MARK:
-                implied = (Triple("node", "implied", "yes"),)
-                mark = ChangeEntry(found.guid, implied, (), _joined(held, rights))
-                await ports.librarian.change_entry(turn.service, mark)
-                await _let_go(ports, turn, place)
-            else:
-                order = Unlink(parent.guid, place.name, found.guid, _joined(held, rights))
-                await ports.librarian.unlink(turn.service, order)
-                await _let_go(ports, turn, place.parent, parent)
-    return Done()
+        case Removing.NAME if not place.parts:
+            cause = "this is an entry itself, not a name of one"
+            raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(place), cause=cause)
+        case Removing.FILE if is_collection:
+            raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause="it is a collection")
+        case Removing.COLLECTION if not is_collection:
+            raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(place), cause=f"it is a {found.type}")
+        case Removing.KEY | Removing.MARK if is_collection is not (change.what is Removing.MARK):
+            raise CheloniaError(Kind.NOT_FOUND, subject=str(place), cause=f"it is a {found.type}")
+        case Removing.FILE | Removing.COLLECTION:
+            return found, None, _joined(held, judge.require(Action.DELETE, found))
+        case _:
+            pass
+    parent = parent_of(place, walks[0], walks[1])
+    rights = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
+    return found, parent, _joined(held, rights)
+
+
+async def remove_together(
+    ports: Ports, turn: ElementCall, changes: Sequence[Remove], decide: Callable[[Remove], Awaitable[DoomedEntry]]
+) -> Outcomes:
+    """Take names and files away in one transact, each as `decide` allows."""
+    outcomes = await together(ports, turn, (decide(change) for change in changes))
+    keys = [changes[n] for n, error in outcomes.items() if error is None and changes[n].what is Removing.KEY]
+    for place in dict.fromkeys([change.place.parent for change in keys]):
+        await _let_go(ports, turn, place, seen(place, turn.walked[place]))
+    return outcomes
 
 
 async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:

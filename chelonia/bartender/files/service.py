@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all, together
+from chelonia.bartender.bulk import BulkOperation, ElementCall, Outcomes, answer_all, together
 from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
@@ -37,6 +37,7 @@ from chelonia.core.ports.files import (
     Placed,
     Placing,
     Remove,
+    Removing,
     Seal,
     Set,
     Space,
@@ -83,6 +84,8 @@ class FilesService:
             recalled=_recalled,
             ordered=_ordered,
             walk=self._walked,
+            together=self._removed,
+            joins=_joins,
         )
         answers = await answer_all(self._ports, call, operation, changes)
         return await self._described(call, changes, answers)
@@ -133,6 +136,13 @@ class FilesService:
                 return await changing.move(self._ports, turn, change)
             case Remove():
                 return await changing.remove(self._ports, turn, change)
+
+    async def _removed(self, turn: ElementCall, changes: Sequence[Change]) -> Outcomes:
+        """Remove names and files together."""
+        removals = [change for change in changes if isinstance(change, Remove)]
+        assert len(removals) == len(changes), "nothing else joins"
+        decide = _checked(partial(changing.doomed, self._ports))
+        return await changing.remove_together(self._ports, turn, removals, partial(decide, turn))
 
     async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
         """Where the names of changes lead, and what is above those that go. What is decided on it the transact rests
@@ -219,6 +229,11 @@ def _subject(change: Change) -> str:
     if isinstance(change, Write) and change.inline is not None:
         return f"{replace(change, inline=None)!r} {len(change.inline.data)}"
     return repr(change)
+
+
+def _joins(change: Change) -> bool:
+    """Whether a change can be one of several in one transact."""
+    return isinstance(change, Remove) and change.what in (Removing.NAME, Removing.FILE, Removing.KEY)
 
 
 def _ordered(change: Change) -> LogicalName:

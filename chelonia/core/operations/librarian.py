@@ -34,6 +34,7 @@ LIBRARIAN: Final = table(
     row(Librarian.uploads, _B, _A, ends=True),
     row(Librarian.parts, _B, _A, ends=True),
     row(Librarian.unlink, _B, retry=Retry.KEYED),
+    row(Librarian.unlink_all, _B, retry=Retry.KEYED, many=bounds.REMOVED_TOGETHER_MAX),
     row(Librarian.delete, _B, retry=Retry.KEYED),
     row(Librarian.unmake, _B, retry=Retry.KEYED),
     row(Librarian.move, _B, retry=Retry.KEYED),

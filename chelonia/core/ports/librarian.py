@@ -574,6 +574,14 @@ class Librarian(Protocol):
         """Raises: NOT_FOUND, CONFLICT."""
         ...
 
+    async def unlink_all(self, call: Call, requests: tuple[Unlink | None, ...]) -> tuple[int, ...]:
+        """Drop names together, in one transact: those that are the only ones of what is no collection.
+
+        Returns: the places in `requests` of those that went, also when a first try had them go; the others are as they
+        were, each to be asked for by itself. The memo of the call's key is these places.
+        """
+        ...
+
     async def delete(self, call: Call, request: Delete) -> None:
         """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
         ...

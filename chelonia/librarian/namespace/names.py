@@ -89,7 +89,7 @@ class Names:
 
     async def traverse(self, call: Call, names: Sequence[LogicalName], needed: Filter = ()) -> tuple[Traversal, ...]:
         """Follow Logical Names as far as they lead; `needed` filters where each ends."""
-        ends = await self._ends(call, names, view.stored_filter(needed))
+        ends = await self._ends(call, names, needed)
         linked = {blob.id: blob for end in ends for blob in end.linked}
         last = await self._shown(call, [end.last for end in ends], needed, linked)
         out = []
@@ -105,7 +105,7 @@ class Names:
 
     async def _ends(self, call: Call, names: Sequence[LogicalName], needed: Filter) -> list[WalkOutcome]:
         """Where walks end. What leads on is nearly always a collection: other entries are asked for only when not."""
-        linked = view.BLOBS_LINKED if Needed(view.BLOBS) in needed or not needed else None
+        linked, needed = view.BLOBS_LINKED if view.asks_locations(needed) else None, view.stored_filter(needed)
         ends = list(await self._records.walk(call, tuple(_walk(name, ("/",), linked) for name in names), needed))
         short = [
             n for n, (name, end) in enumerate(zip(names, ends, strict=True)) if len(end.taken) < len(name.parts) - 1
@@ -216,6 +216,25 @@ class Names:
             return draft
 
         await self._records.carry_out(call, build)
+
+    async def unlink_all(self, call: Call, requests: Sequence[Unlink | None]) -> tuple[int, ...]:
+        """Drop names that are the only ones of what is no collection: as many as can go together, in one transact."""
+        asked = {number: request for number, request in enumerate(requests) if request is not None}
+        children = await self._records.get(call, [entry_id(request.child) for request in asked.values()])
+        parts: list[tree.Part] = []
+        gone: list[int] = []
+        taken: set[ObjectId] = set()
+        for (number, request), child in zip(asked.items(), children, strict=True):
+            doomed = await self._doomed(call, child, presumed=True)
+            touched = {child.id, *(blob.id for blob in doomed.blobs)}
+            if touched.isdisjoint(taken) and tree.is_only_name(request, doomed) and tree.has_room(parts):
+                parts.append((tree.unlink(request, doomed, self._now(), self._keep_ms), (child,)))
+                gone.append(number)
+                taken |= touched
+        draft = await self._joined(call, parts, " ".join(map(str, gone)))
+        together = replace(draft, elements=tree.checked_once(draft.elements))
+        outcome = await (self._records.attempt(call, together) if parts else self._records.recall(call))
+        return tuple(map(int, outcome.memo.split())) if outcome is not None and outcome.applied else ()
 
     async def delete(self, call: Call, request: Delete) -> None:
         """Remove a file or mount point with all names and replicas."""
@@ -497,10 +516,15 @@ class Names:
     ) -> PlannedTransact:
         """A transact with what follows from it for collections, summaries and quotas. `changed`: the entries it
         changes, each read with `SUMMARISED`."""
-        stamp = f"{self._now()} {self._world.ids.uuid()[:8]}"
-        changes = summaries.changes(elements, changed)
+        return await self._joined(call, ((elements, changed),), memo)
+
+    async def _joined(self, call: Call, parts: Sequence[tree.Part], memo: str) -> PlannedTransact:
+        """Decisions about different entries as one transact, each part with the entries that it changes."""
+        changed = [summaries.changes(*part) for part in parts]
+        kept = [e for (own, _), some in zip(parts, changed, strict=True) for e in summaries.kept(own, some)]
+        kept += summaries.stamps(kept, f"{self._now()} {self._world.ids.uuid()[:8]}")
+        changes = [change for some in changed for change in some]
         counted = await self.quotas.counted(call, changes)
-        kept = summaries.kept(elements, stamp, changes)
         left = tuple(StoredObject(later.id, read.version + 1, later.sections) for read, later in changes)
         return PlannedTransact([*kept, *counted], memo, unmet=self.quotas.unmet, left=left)
 

@@ -27,19 +27,17 @@ def changes(elements: Sequence[Element], entries: Sequence[StoredObject]) -> lis
     return [(entry, after(elements, entry)) for entry in entries]
 
 
-def kept(elements: Sequence[Element], stamp: str, files: Sequence[Changed] = ()) -> list[Element]:
-    """The transact, with what follows from it.
+def kept(elements: Sequence[Element], files: Sequence[Changed] = ()) -> list[Element]:
+    """A transact, or a part of one, with what follows from it for the summaries of files.
 
-    Args:
-        stamp: of this change, `<ms> <8 hex digits>`: set on each collection whose names change.
-        files: entries that it changes, each read with `summaries.SUMMARISED`; version 0: it is made.
+    Args: `files`: entries that it changes, each read with `summaries.SUMMARISED`; version 0: it is made.
     """
     extra: list[Element] = []
     for file, later in files:
         extra += _summaries(elements, file, later)
     # A name that one file loses to another is dropped before it is set.
     extra.sort(key=lambda element: element.change is not ChangeType.UNSET)
-    return [*elements, *extra, *_stamps(elements, stamp)]
+    return [*elements, *extra]
 
 
 def dropped(file: StoredObject) -> list[Element]:
@@ -65,7 +63,7 @@ def _summaries(elements: Sequence[Element], file: StoredObject, later: StoredObj
     out += [drop(ObjectId(parent), SECTION, name) for parent, name in before if (parent, name) not in names]
     if summary:
         return out + [put(ObjectId(parent), SECTION, name, summary) for parent, name in names]
-    return out + (dropped(file) if len(before) <= NAMES_MAX else [])
+    return out + (dropped(file) if names and len(before) <= NAMES_MAX else [])
 
 
 def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
@@ -87,7 +85,7 @@ def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
     return msgspec.structs.replace(file, sections=sections)
 
 
-def _stamps(elements: Sequence[Element], stamp: str) -> list[Element]:
-    """Note on each collection whose names change that they do."""
+def stamps(elements: Sequence[Element], stamp: str) -> list[Element]:
+    """Note on each collection whose names change that they do; `stamp`: of this change, `<ms> <8 hex digits>`."""
     changed = dict.fromkeys(e.object for e in elements if e.section == "entries" and e.change is not ChangeType.CHECK)
     return [put(collection, "tally", "changed", stamp) for collection in changed]

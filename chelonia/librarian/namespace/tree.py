@@ -11,7 +11,7 @@ transact; moving a collection bumps the tree epoch, so that crossing moves canno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,7 @@ from chelonia.core.metadata import (
     StoredObject,
 )
 from chelonia.core.names import check_name, entry_key
-from chelonia.core.ports.ahash import Condition, Element
+from chelonia.core.ports.ahash import ChangeType, Condition, Element
 from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, MoveEntry, SetWanted, Undelete, Unlink
 from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.elements import (
@@ -297,6 +297,27 @@ def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list
         cause = f"removing it takes {len(elements)} changes; unlink some of its names first"
         raise CheloniaError(Kind.TOO_LARGE, subject=entry.id, cause=cause)
     return elements
+
+
+Part = tuple[Sequence[Element], Sequence[StoredObject]]
+"""One of several decisions that are one transact: its elements, and the entries that they change, as read."""
+
+
+def is_only_name(request: Unlink, doomed: Doomed) -> bool:
+    """Whether what is no collection goes with this name, so that the names of others go beside it in one transact."""
+    only = names_of(doomed.entry) == ((request.parent, request.name),)
+    return only and visible(doomed.entry) and type_of(doomed.entry) != TYPE_COLLECTION
+
+
+def has_room(parts: Sequence[Part]) -> bool:
+    """Whether one more removal fits into a transact of these, with all that follows from each."""
+    return sum([len(elements) for elements, _ in parts]) < bounds.TRANSACT_ELEMENTS_MAX // 2
+
+
+def checked_once(elements: Sequence[Element]) -> list[Element]:
+    """The same transact, with what several of its parts rest on asked for once."""
+    checks = dict.fromkeys([element for element in elements if element.change is ChangeType.CHECK])
+    return [*checks, *[element for element in elements if element.change is not ChangeType.CHECK]]
 
 
 def undelete(request: Undelete, trashed: StoredObject, slot: Slot, now: Ms) -> list[Element]:

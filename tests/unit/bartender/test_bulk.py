@@ -123,6 +123,97 @@ async def test_elements_fail_by_themselves(stage: Stage) -> None:
     assert [outcome.kind for outcome in outcomes] == ["", "no-parent", "exists", "bad-name", ""]
 
 
+# --- removals together ------------------------------------------------------------------------------------------------
+
+
+async def removed(stage: Stage, *names: str, call: Call = JOE) -> list[str]:
+    """How a bulk deletion is answered."""
+    requests = tuple(NameRequest(name, name) for name in names)
+    return [outcome.kind for outcome in await stage.bartender.del_file(call, requests)]
+
+
+@scene
+async def test_files_of_one_call_go_in_one_transact(stage: Stage) -> None:
+    names = [f"/f{number}" for number in range(bounds.REMOVED_TOGETHER_MAX + 5)]
+    for name in names:
+        await stage.put_file(name, needed=0)
+    assert await removed(stage, *names) == [""] * len(names)
+    assert len(stage.between.named("unlink_all")) == 2
+    assert not stage.between.named("delete")
+    assert (await stage.list("/"))[1] == []
+
+
+@scene
+async def test_what_cannot_go_with_the_others_is_answered_for_itself(stage: Stage) -> None:
+    for name in ("/a", "/b", "/linked", "/theirs", "/c"):
+        await stage.put_file(name, needed=0)
+    await stage.make("/d")
+    await stage.move("/linked", "/other", link=True)
+    for name in ("/a", "/b", "/linked", "/d", "/c"):
+        await stage.modify(name, "set", "policy", EVE.dn, "+delete")
+    names = ("/a", "/no", "/linked", "/theirs", "/d", "bad", "/b", "/a", "/c")
+    kinds = ["", "not-found", "", "denied", "not-a-file", "bad-name", "", "not-found", ""]
+    assert await removed(stage, *names, call=EVE) == kinds
+    assert await removed(stage, "/other", "/theirs", "/d") == ["not-found", "", "not-a-file"]
+    assert (await stage.list("/"))[1] == ["d"]
+
+
+@scene
+async def test_one_that_changes_meanwhile_is_judged_anew_and_takes_no_other_along(stage: Stage) -> None:
+    names = ("/a", "/b", "/c")
+    for name in names:
+        await stage.put_file(name, needed=0)
+        await stage.modify(name, "set", "policy", EVE.dn, "+delete")
+
+    async def revoked() -> None:
+        await stage.modify("/b", "unset", "policy", EVE.dn)
+
+    stage.between.before["unlink_all"] = revoked
+    assert await removed(stage, *names, call=EVE) == ["", "denied", ""]
+    assert (await stage.list("/"))[1] == ["b"]
+
+
+@scene
+async def test_removals_whose_answer_was_lost_are_answered_as_done_and_never_done_again(stage: Stage) -> None:
+    for name in ("/a", "/b"):
+        await stage.put_file(name, needed=0)
+    stage.between.after["unlink_all"] = LOST
+    call = keyed(JOE, "k")
+    assert await removed(stage, "/a", "/no", "/b", call=call) == ["", "not-found", ""]
+    await stage.put_file("/a", needed=0)
+    assert await removed(stage, "/a", "/no", "/b", call=call) == ["", "not-found", ""]
+    assert await stage.exists("/a")  # it is a new one
+    await stage.move("/a", "/linked", link=True)
+    await stage.modify("/", "set", "policy", EVE.dn, "+removeEntry")
+    assert await removed(stage, "/a", "/no", "/b", call=call) == ["", "not-found", ""]
+    assert await stage.exists("/a")  # also where it could not go with others
+
+
+@scene
+async def test_removals_of_which_nobody_can_say_whether_they_applied_are_told_so_until_somebody_can(
+    stage: Stage,
+) -> None:
+    for name in ("/a", "/b"):
+        await stage.put_file(name, needed=0)
+    stage.between.after |= {"unlink_all": LOST, "recall": LOST}
+    call = keyed(JOE, "k")
+    assert sorted(await removed(stage, "/a", "/b", call=call)) == ["", "outcome-unknown"]
+    assert await removed(stage, "/a", "/b", call=call) == ["", ""]
+    assert not stage.between.named("delete")
+
+
+@scene
+async def test_a_librarian_that_cannot_take_names_together_takes_each(stage: Stage) -> None:
+    for name in ("/a", "/b"):
+        await stage.put_file(name, needed=0)
+    stage.between.before["unlink_all"] = unknown_operation
+    assert await removed(stage, "/a", "/b") == ["", ""]
+
+
+async def unknown_operation() -> None:
+    raise CheloniaError(Kind.NOT_SUPPORTED, "unlinkAll", "", "an older Librarian")
+
+
 # --- request keys ----------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
     "librarian": {
         "new": {B}, "get": {B, A}, "traverseLN": {B, A}, "modifyMetadata": {B}, "remove": {B}, "report": {S},
         "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B},
-        "splice": {B}, "extents": {B, A}, "unlink": {B},
+        "splice": {B}, "extents": {B, A}, "unlink": {B}, "unlinkAll": {B},
         "openUpload": {B}, "putPart": {B}, "sealUpload": {B}, "copyFile": {B},
         "dropUpload": {B}, "uploads": {B, A}, "parts": {B, A},
         "delete": {B},
