@@ -107,8 +107,9 @@ class Client:
         self._writes: CallBatches[Change, Done | Failure] | None = None
         self._looks: CallBatches[Look, Looked | Failure] | None = None
         self._stats = CallBatches(bartender.stat, self.clock, again_ms=0)
-        self._deletions = CallBatches(bartender.del_file, self.clock, again_ms=retry_ms)
-        self._unlinkings = CallBatches(bartender.unlink, self.clock, again_ms=retry_ms)
+        some = bounds.REMOVED_TOGETHER_MAX
+        self._deletions = CallBatches(bartender.del_file, self.clock, again_ms=retry_ms, most=some)
+        self._unlinkings = CallBatches(bartender.unlink, self.clock, again_ms=retry_ms, most=some)
         self._numbers = count()
         self._retry_ms = retry_ms
         self.trouble = trouble

@@ -7,15 +7,17 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Filter, Needed
+from chelonia.hosting.transfer.call_batches import CALLS_AT_ONCE
 from chelonia_clients.client import SHORT, Client
 from chelonia_clients.local_files import to_ln
 from chelonia_clients.paths import Paths
 from chelonia_clients.steps import Job, TransferResult, in_order
 
 WITH_PARENTS: Filter = (*SHORT, Needed("parents"))
-REMOVALS = 48
+REMOVALS = CALLS_AT_ONCE * bounds.REMOVED_TOGETHER_MAX
 """Names that are removed at a time: they fill the calls that they share."""
 
 

@@ -48,11 +48,14 @@ class CallBatches(Generic[Q, A]):
         clock: Clock,
         *,
         again_ms: int = AGAIN_MS,
+        most: int = CALL_FILES_MAX,
     ) -> None:
-        """`again_ms`: for how long a passing trouble of an element is tried again; 0: its owner tries."""
+        """`again_ms`: for how long a passing trouble of an element is tried again; 0: its owner tries. `most`: elements
+        of one call."""
         self._ask = ask
         self._clock = clock
         self._again_ms = again_ms
+        self._most = most
         self._waiting: _Batch[Q, A] = []
         self._sending = 0
         self._overdue: Timer | None = None
@@ -62,7 +65,7 @@ class CallBatches(Generic[Q, A]):
         """Send an element with what else waits; `call`: its context, if it is the first. Raises: as the operation."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((element, answer))
-        if not self._sending or len(self._waiting) >= CALL_FILES_MAX:
+        if not self._sending or len(self._waiting) >= self._most:
             self._begin(call)
         elif self._overdue is None:
             self._overdue = self._clock.call_later(WAIT_MS, lambda: self._late(call))
@@ -102,7 +105,7 @@ class CallBatches(Generic[Q, A]):
         """As many of those that wait as one call takes, in their order; who has gone away sends nothing."""
         self._waiting = _open(self._waiting)
         count = size = 0
-        for element, _ in self._waiting[:CALL_FILES_MAX]:
+        for element, _ in self._waiting[: self._most]:
             size += _size(element)
             if count and size > CALL_BYTES_MAX:
                 break
