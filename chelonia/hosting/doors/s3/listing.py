@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import structs
@@ -43,8 +44,10 @@ from chelonia.wire.web.conditions import quoted
 
 KEYS_MAX: Final = 1000
 """Keys and prefixes of one page."""
-DELETED_AT_ONCE: Final = 200
+DELETED_AT_ONCE: Final = 256
 """Keys of a bulk deletion in one call; the calls go side by side."""
+KEYS_AT_ONCE: Final = 16
+"""Keys of one that are each removed by itself, side by side: by version or etag, or where versions are kept."""
 LISTED_AGAIN: Final = 2
 """Times that versions are listed while keys get others."""
 _NO_BUCKET: Final = (Kind.NOT_FOUND, Kind.NOT_A_COLLECTION, Kind.IN_MOUNTPOINT)
@@ -294,14 +297,31 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     await check_bucket(parts, ask)
     state = await versioning.state_of(parts, ask)
     if state or any(each.version not in ("", versions.NULL) or each.etag for each in doomed):
-        outcomes = [await _one_deleted(parts, ask, state, each) for each in doomed]
-        return xml_answer(answers.deleted(outcomes, quiet=quiet))
+        return xml_answer(answers.deleted(await _each_deleted(parts, ask, state, doomed), quiet=quiet))
     names, some = list(dict.fromkeys(each.key for each in doomed)), DELETED_AT_ONCE
     calls = [_deleted(parts, ask, names[start : start + some]) for start in range(0, len(names), some)]
     errors = {key: error for told in await asyncio.gather(*calls) for key, error in told.items()}
     return xml_answer(
         answers.deleted([KeyRemoved(each.key, each.version, errors[each.key]) for each in doomed], quiet=quiet)
     )
+
+
+async def _each_deleted(
+    parts: S3Parts, ask: Ask, state: str, doomed: Sequence[requests.BulkDeletion]
+) -> list[KeyRemoved]:
+    """What became of each: those of one key in turn, some keys side by side."""
+    told: dict[int, KeyRemoved] = {}
+    places, of_key = asyncio.Semaphore(KEYS_AT_ONCE), dict[str, list[int]]()
+    for number, each in enumerate(doomed):
+        of_key.setdefault(each.key, []).append(number)
+
+    async def removed_in_turn(numbers: list[int]) -> None:
+        async with places:
+            for number in numbers:
+                told[number] = await _one_deleted(parts, ask, state, doomed[number])
+
+    await asyncio.gather(*map(removed_in_turn, of_key.values()))
+    return [told[number] for number in range(len(doomed))]
 
 
 async def _one_deleted(parts: S3Parts, ask: Ask, state: str, doomed: requests.BulkDeletion) -> KeyRemoved:
