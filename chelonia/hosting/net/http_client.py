@@ -48,6 +48,8 @@ class ClientLimits:
     connect_ms: int = 10_000
     read_idle_ms: int = 60_000
     """How long an answer, or the next bytes of one, may take."""
+    send_idle_ms: int = bounds.HTTP_BODY_IDLE_MS
+    """How long the next bytes of a body may take to be taken; a longer `Sending.read_idle_ms` counts for them too."""
     connections_max: int = 256
     connections_per_target_max: int = 32
     keepalive_ms: int = 30_000
@@ -179,7 +181,11 @@ class HttpClient:
         target = target_of(sending.url)
         body = _Body(sending.body) if sending.body is not None and not isinstance(sending.body, bytes) else None
         try:
-            response = await self._open(sending, body)
+            if body is None:
+                response = await self._open(sending, body)
+            else:
+                async with body.taken_within(max(self._limits.send_idle_ms, sending.read_idle_ms) / 1000):
+                    response = await self._open(sending, body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if body is not None and body.failure is not None:
                 raise body.failure from error
@@ -259,15 +265,34 @@ class _Body:
 
     def __init__(self, source: AsyncIterator[bytes]) -> None:
         self._source = source
+        self._limit: asyncio.Timeout | None = None
+        self._idle_s = 0.0
         self.failure: Exception | None = None
 
+    @asynccontextmanager
+    async def taken_within(self, idle_s: float) -> AsyncIterator[None]:
+        """Send it. Raises: TimeoutError when so long none of it is taken; its source may take longer."""
+        self._idle_s = idle_s
+        try:
+            async with asyncio.timeout(idle_s) as self._limit:
+                yield
+        finally:
+            self._limit = None  # an answer may come before all of it is sent
+
     async def chunks(self) -> AsyncIterator[bytes]:
+        self._expect(taken=False)
         try:
             async for chunk in self._source:
+                self._expect(taken=True)
                 yield chunk
+                self._expect(taken=False)
         except Exception as error:
             self.failure = error
             raise
+
+    def _expect(self, *, taken: bool) -> None:
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._idle_s if taken else None)
 
 
 def target_of(url: str) -> str:

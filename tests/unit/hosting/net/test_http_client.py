@@ -103,6 +103,45 @@ async def test_no_answer_in_time_is_a_timeout() -> None:
         assert error.kind is Kind.TIMEOUT
 
 
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"])
+async def test_who_takes_none_of_a_body_is_not_waited_for(says: bytes) -> None:
+    """Neither who does not even say that he wants it. A copy to another server held its place for ever."""
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(says)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await ended.wait()
+        writer.close()
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield bytes(CHUNK_BYTES)
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(mute, "127.0.0.1")
+    async with server, client_of(None, ClientLimits(send_idle_ms=300)) as client, asyncio.timeout(60 * patience()):
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/?ticket=secret"
+        error = await failure(client, Sending("PUT", url, body=body()))
+        ended.set()
+    assert error.kind is Kind.TIMEOUT
+    assert "secret" not in str(error)
+
+
+async def test_the_source_of_a_body_may_pause() -> None:
+    async def took(request: HttpRequest) -> HttpResponse:
+        return text_answer(200, str(sum([len(piece) async for piece in request.body])))
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"one"
+        await asyncio.sleep(3 * patience())
+        yield b"two"
+
+    async with plain(took) as server, client_of(None, ClientLimits(send_idle_ms=int(2000 * patience()))) as client:
+        url = f"http://127.0.0.1:{server.port}/"
+        assert (await client.request(Sending("PUT", url, body=body()))).body == b"6"
+
+
 async def test_what_is_asked_while_or_after_the_client_is_closed_fails_as_a_broken_connection_does() -> None:
     """As by what a node does in the background when it ends: it is no error, and leaves no connection open."""
     async with plain(ok) as server:
