@@ -155,8 +155,8 @@ HTTP_BODY_IDLE_MS: Final = 600_000
 wants to hold a connection can trickle anyhow; he has his share of them."""
 HTTP_BODY_RATE_BYTES_PER_S_MIN: Final = 64
 """Below this average, over `HTTP_BODY_IDLE_MS` in which it was waited for, a body is cut off (a trickle attack)."""
-HTTP_SEND_IDLE_MS: Final = 30_000
-"""A client that takes no byte of an answer for so long is cut off."""
+HTTP_SEND_IDLE_MS: Final = 600_000
+"""A client that takes no byte of an answer for so long is cut off. What he feeds with it may pause, as above."""
 CONNECTIONS_MAX: Final = 2000
 """Open connections of one listener: about 50 KiB each under TLS."""
 CONNECTIONS_RESERVED: Final = 200
