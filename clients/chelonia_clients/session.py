@@ -200,7 +200,9 @@ def replicas_of(session: Session, arguments: Arguments, operand: str = "") -> in
 
 def parallel_of(arguments: Arguments, default: int) -> int:
     """How many files to move at a time. Raises: UsageError."""
-    text = arguments.value("--parallel", str(default))
+    if not arguments.has("--parallel"):
+        return default
+    text = arguments.value("--parallel")
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 64):
         raise UsageError(f"-j takes a number from 1 to 64, not {text!r}")
     return int(text)
