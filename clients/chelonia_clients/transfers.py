@@ -26,6 +26,7 @@ from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import LEAVE, UNSHARED, Clone, Done, Setting, When
 from chelonia.hosting.transfer.download import download, read
+from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import Source, UploadOptions, UploadResult, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
@@ -105,11 +106,19 @@ async def _stored(client: Client, path: Path, source: Source | Stream, ln: str, 
 
 
 async def get_file(
-    client: Client, ln: str, target: Path, options: TreeOptions, mtime_s: float | None = None
+    client: Client,
+    ln: str,
+    target: Path,
+    options: TreeOptions,
+    mtime_s: float | None = None,
+    landing: Landing | None = None,
 ) -> TransferResult:
     """Download one file; failures are in the result. `mtime_s`: its modification time, where it is known."""
+    progress = options.progress
     try:
-        got = await download(client, ln, target, overwrite=options.replace, progress=options.progress, mtime_s=mtime_s)
+        got = await download(
+            client, ln, target, overwrite=options.replace, progress=progress, mtime_s=mtime_s, landing=landing
+        )
         had = f"{ln}: {human_size(got.had)} of {human_size(got.size)} had arrived before" if got.had else ""
         return TransferResult("file", ln, printable(str(target)), got.size, remark=had)
     except (OSError, CheloniaError) as error:
@@ -251,11 +260,14 @@ async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Director
 
 
 class _Tree(msgspec.Struct, frozen=True):
-    """What all transfers of a tree have in common. `large`: places for files that are not small."""
+    """What all transfers of a tree have in common. `large`: places for files that are not small; `made`: directories
+    that were not there, so nothing is to be compared in them."""
 
     client: Client
     options: TreeOptions
     large: asyncio.Semaphore
+    landing: Landing = msgspec.field(default_factory=Landing)
+    made: set[Path] = msgspec.field(default_factory=set)
 
     def place(self, size: int) -> contextlib.AbstractAsyncContextManager[object]:
         """Where a file of so many bytes waits for its turn; a small one need not, as it shares its call."""
@@ -287,7 +299,7 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
     top, tree = True, _Tree(client, options, asyncio.Semaphore(options.parallel))
     async for entry in client.list(ln, recursive=True, needed=SHORT):
         if top:
-            yield known(await _directory(ln, target, options))
+            yield known(await _directory(ln, target, tree))
             top = False
         names = entry.name.split("/")
         if not options.choice.takes_below(names, collection=entry.type == "collection"):
@@ -300,13 +312,13 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
             continue
         yield await _download_job(tree, entry, source, path)
     if top:
-        yield known(await _directory(ln, target, options))
+        yield known(await _directory(ln, target, tree))
 
 
 async def _download_job(tree: _Tree, entry: DirectoryEntry, source: str, path: Path) -> Job:
     match entry.type:
         case "collection":
-            return known(await _directory(source, path, tree.options))
+            return known(await _directory(source, path, tree))
         case "file":
             return partial(_download_needed, tree, entry, source, path)
         case other:
@@ -316,18 +328,18 @@ async def _download_job(tree: _Tree, entry: DirectoryEntry, source: str, path: P
 async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path: Path) -> TransferResult:
     """Download a file unless it is there already."""
     target, options = printable(str(path)), tree.options
-    try:
-        verdict = await compare(path, entry, checksum=options.checksum)
-        there = True
-    except OSError:  # it is not there, or the download says what is wrong
-        verdict, there = Verdict.OTHER, False
+    verdict, there = Verdict.OTHER, False
+    if path.parent not in tree.made:
+        with contextlib.suppress(OSError):  # it is not there, or the download says what is wrong
+            verdict = await compare(path, entry, checksum=options.checksum)
+            there = True
     if verdict is Verdict.OTHER and there and not options.replace:
         return TransferResult("file", source, target, error=_differs("get", target, source))
     if verdict is Verdict.OTHER and options.dry_run:
         return TransferResult("file", source, target, entry.size)
     if verdict is Verdict.OTHER:
         async with tree.place(entry.size):
-            return await get_file(tree.client, source, path, options, entry.modified_s)
+            return await get_file(tree.client, source, path, options, entry.modified_s, tree.landing)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run and entry.modified_s is not None:
         try:
             await asyncio.to_thread(os.utime, path, (entry.modified_s, entry.modified_s))
@@ -378,13 +390,24 @@ async def _copied_collection(client: Client, source: str, target: str) -> Transf
         return TransferResult("collection", source, target, error=error)
 
 
-async def _directory(ln: str, path: Path, options: TreeOptions) -> TransferResult:
+async def _directory(ln: str, path: Path, tree: _Tree) -> TransferResult:
     try:
-        if not options.dry_run:
-            await asyncio.to_thread(path.mkdir, exist_ok=True)
+        if not tree.options.dry_run and await asyncio.to_thread(_made, path):
+            tree.made.add(path)
         return TransferResult("collection", ln, printable(str(path)))
     except OSError as error:
         return TransferResult("collection", printable(str(path)), ln, error=local_error(error, "walk", path))
+
+
+def _made(path: Path) -> bool:
+    """Make a directory; whether it was not there. Raises: OSError."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return False
+    return True
 
 
 def _told(error: CheloniaError | OSError, op: str, path: Path) -> CheloniaError:

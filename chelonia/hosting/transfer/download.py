@@ -36,6 +36,7 @@ from chelonia.hosting.net.http_client import target_of
 from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
+from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.part_file import KEPT_BYTES, PartFile
 from chelonia.hosting.transfer.requester import Progress, Requester
 
@@ -148,28 +149,28 @@ async def download(
     overwrite: bool = False,
     progress: Progress | None = None,
     mtime_s: float | None = None,
+    landing: Landing | None = None,
 ) -> Downloaded:
-    """Fetch a file to `target`, which appears only when it is whole and verified, with the modification time `mtime_s`;
-    a symbolic link leads to its target.
+    """Fetch a file to `target`, which appears only when it is whole, verified and on stable storage, with the
+    modification time `mtime_s`; a symbolic link leads to its target. `landing`: shared by downloads that run together.
 
     Raises: EXISTS when the target is there and `overwrite` is False, NOT_A_FILE when it is a device, a pipe or a
         directory, and as `read`; OSError from the local disk.
     """
-    _check_free(target, overwrite)
-    target = _replaceable(target)
+    target = _replaceable(target, overwrite)
     with contextlib.ExitStack() as stack:
         fetched, part = await _fetch(client, ln, lambda whole: stack.enter_context(PartFile(target, whole)), progress)
-        await asyncio.to_thread(part.finish, mtime_s)
+        await (landing or Landing()).land(part, mtime_s)
     return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum, fetched.had)
 
 
-def _check_free(target: Path, overwrite: bool) -> None:
-    if not overwrite and os.path.lexists(target):
+def _replaceable(target: Path, overwrite: bool) -> Path:
+    """Where the file goes, links followed. Raises: EXISTS; NOT_A_FILE where it would take the place of a device or the
+    like."""
+    if not os.path.lexists(target):
+        return target
+    if not overwrite:
         raise CheloniaError(Kind.EXISTS, "get", str(target), "the local file exists; -f overwrites it")
-
-
-def _replaceable(target: Path) -> Path:
-    """Where the file goes, links followed. Raises: NOT_A_FILE where it would take the place of a device or the like."""
     with contextlib.suppress(FileNotFoundError):
         mode = target.stat().st_mode
         if stat.S_ISDIR(mode):

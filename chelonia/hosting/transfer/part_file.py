@@ -65,7 +65,7 @@ class PartFile:
             self._written()
 
     def _written(self) -> BinaryIO:
-        file = self._file = self._file or open(self._path, "xb")  # noqa: SIM115 - closed by `__exit__` or `finish`
+        file = self._file = self._file or open(self._path, "xb")  # noqa: SIM115 - closed by `__exit__` or `name`
         held, self._held, self._held_bytes = self._held, [], 0
         file.writelines(held)
         file.flush()
@@ -78,14 +78,26 @@ class PartFile:
             self._file.seek(0)
             self._file.truncate()
 
-    def finish(self, mtime_s: float | None) -> None:
-        """Give it to its target, with a modification time."""
+    def write_out(self, mtime_s: float | None) -> None:
+        """Hand the last bytes to the system, with a modification time."""
         file = self._written()
         if mtime_s is not None:
             os.utime(file.fileno(), (mtime_s, mtime_s))
-        os.fsync(file.fileno())
+
+    def fileno(self) -> int:
+        """The descriptor of what has been written."""
+        assert self._file is not None, "nothing has been written"
+        return self._file.fileno()
+
+    def sync(self) -> None:
+        """Put what has been written on stable storage."""
+        os.fsync(self.fileno())
+
+    def name(self) -> None:
+        """Give it to its target, once it is on stable storage."""
         self._path.replace(self._target)
-        self._file = None
+        file, self._file = self._file, None
+        assert file is not None, "a file is named once"
         file.close()
 
 

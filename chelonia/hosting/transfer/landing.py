@@ -1,0 +1,112 @@
+"""Files that have come get their names: bytes on stable storage first, those of files that come together with one sync.
+
+What comes while the disk is busy with others waits for it, and is written, synced and named in one go. Where there are
+few, or the file system is none of which it is known that a sync of all of it says what it could not write, each file is
+synced by itself. Invariant: no name leads to bytes that a power cut could take; one that a cut takes is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from chelonia.hosting.transfer.part_file import PartFile
+
+FEW: Final = 3
+"""So many files are synced one by one: a sync of all writes what others have written, too."""
+_SYNCED_WHOLE: Final = ("ext3", "ext4", "xfs")
+_TELLS_SINCE: Final = (5, 8)
+"""The first Linux whose `syncfs` fails when bytes could not be written."""
+
+_Waiting = tuple[PartFile, float | None, "asyncio.Future[None]"]
+
+
+class Landing:
+    """Gives the files of some downloads their names, one batch after another."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Waiting] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def land(self, part: PartFile, mtime_s: float | None) -> None:
+        """Give a file its name, with a modification time. Raises: OSError from the local disk."""
+        landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((part, mtime_s, landed))
+        if self._work is None:
+            self._work = asyncio.create_task(self._land_waiting())
+        try:
+            await asyncio.shield(landed)
+        except asyncio.CancelledError:
+            waits = len(self._waiting)
+            self._waiting = [each for each in self._waiting if each[2] is not landed]
+            if len(self._waiting) == waits:  # it is being written: its file is not to be closed meanwhile
+                await asyncio.wait((landed,))
+            raise
+
+    async def _land_waiting(self) -> None:
+        batch: list[_Waiting] = []
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                told = await asyncio.to_thread(_landed, [(part, mtime_s) for part, mtime_s, _ in batch])
+                for (_, _, landed), error in zip(batch, told, strict=True):
+                    if not landed.done():
+                        landed.set_result(None) if error is None else landed.set_exception(error)
+        finally:
+            self._work = None
+            for _, _, landed in (*batch, *self._waiting):
+                landed.cancel()
+
+
+def _landed(files: Sequence[tuple[PartFile, float | None]]) -> list[OSError | None]:
+    """Write, sync and name files; blocks. Returns: why that failed, for each."""
+    errors = [_error(partial(part.write_out, mtime_s)) for part, mtime_s in files]
+    written = [part for (part, _), error in zip(files, errors, strict=True) if error is None]
+    is_synced = len(written) > FEW and _sync_all(written)
+    for number, (part, _) in enumerate(files):
+        if errors[number] is None and not is_synced:
+            errors[number] = _error(part.sync)
+        if errors[number] is None:
+            errors[number] = _error(part.name)
+    return errors
+
+
+def _error(step: Callable[[], object]) -> OSError | None:
+    try:
+        step()
+    except OSError as error:
+        return error
+    return None
+
+
+def _sync_all(parts: Sequence[PartFile]) -> bool:
+    """Put the file systems of files on stable storage; whether that has been done, and nothing was lost."""
+    one_of = {os.fstat(part.fileno()).st_dev: part.fileno() for part in parts}
+    return all(_knows(device) and _syncfs(descriptor) for device, descriptor in one_of.items())
+
+
+def _knows(device: int) -> bool:
+    """Whether this system tells of all bytes of such a file system that it could not write."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if not sys.platform.startswith("linux") or release is None or (int(release[1]), int(release[2])) < _TELLS_SINCE:
+        return False
+    mounted = f" {os.major(device)}:{os.minor(device)} "
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    kinds = {line.partition(" - ")[2].partition(" ")[0] for line in lines if mounted in line}
+    return bool(kinds) and kinds.issubset(_SYNCED_WHOLE)
+
+
+def _syncfs(descriptor: int) -> bool:
+    import ctypes  # not above: few programs download many files
+
+    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+    return syncfs is not None and syncfs(descriptor) == 0

@@ -1,0 +1,152 @@
+"""How files that have come get their names: synced first, together where that is safe, each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from chelonia.hosting.transfer import landing as landings
+from chelonia.hosting.transfer.landing import FEW, Landing
+from chelonia.hosting.transfer.part_file import PartFile
+
+MANY = FEW + 3
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done to the disk, in order; the system is one that syncs a file system whole."""
+    done: list[str] = []
+    replace, fsync = Path.replace, os.fsync
+
+    def named(path: Path, target: Path) -> Path:
+        done.append(f"named {target.name}")
+        return replace(path, target)
+
+    def synced(descriptor: int) -> None:
+        done.append("synced one")
+        fsync(descriptor)
+
+    def all_synced(_: int) -> bool:
+        done.append("synced all")
+        return True
+
+    monkeypatch.setattr(Path, "replace", named)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(landings, "_knows", lambda _: True)
+    monkeypatch.setattr(landings, "_syncfs", all_synced)
+    return done
+
+
+async def landed(*targets: Path) -> list[BaseException | None]:
+    """Have files land at once."""
+    landing = Landing()
+
+    async def one(target: Path) -> None:
+        with PartFile(target) as part:
+            part.write(target.name.encode())
+            await landing.land(part, 5.0)
+
+    return await asyncio.gather(*map(one, targets), return_exceptions=True)
+
+
+async def test_files_that_come_together_are_synced_together_before_they_are_named(
+    tmp_path: Path, steps: list[str]
+) -> None:
+    targets = [tmp_path / f"f{number}" for number in range(MANY)]
+    assert await landed(*targets) == [None] * MANY
+    assert steps == ["synced all", *(f"named f{number}" for number in range(MANY))]
+    assert [(path.read_text(), path.stat().st_mtime) for path in targets] == [(path.name, 5.0) for path in targets]
+    assert sorted(os.listdir(tmp_path)) == sorted(path.name for path in targets)
+
+
+async def test_few_are_synced_each_by_itself(tmp_path: Path, steps: list[str]) -> None:
+    assert await landed(tmp_path / "a", tmp_path / "b") == [None, None]
+    assert steps == ["synced one", "named a", "synced one", "named b"]
+
+
+async def test_where_a_sync_of_all_is_not_known_or_fails_each_is_synced(
+    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, how in (("_syncfs", False), ("_knows", False)):
+        monkeypatch.setattr(landings, name, lambda _, how=how: how)
+        steps.clear()
+        assert await landed(*(tmp_path / f"{name}{number}" for number in range(MANY))) == [None] * MANY
+        assert steps.count("synced one") == MANY
+        assert "synced all" not in steps
+
+
+async def test_what_fails_for_one_is_its_own(tmp_path: Path, steps: list[str]) -> None:
+    (tmp_path / "taken").mkdir()
+    told = await landed(*(tmp_path / name for name in ("a", "taken", "b", "c", "d")))
+    assert [type(error) for error in told] == [type(None), IsADirectoryError, *[type(None)] * 3]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "d", "taken"]
+    assert "synced all" in steps
+
+
+async def test_who_gives_up_leaves_nothing_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, busy, goes_on = Landing(), threading.Event(), threading.Event()
+
+    def fsync(_: int) -> None:
+        busy.set()
+        goes_on.wait()
+
+    async def one(name: str) -> None:
+        with PartFile(tmp_path / name) as part:
+            part.write(b"x")
+            await landing.land(part, None)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    tasks = [asyncio.create_task(one("a"))]
+    await asyncio.to_thread(busy.wait)
+    tasks += [asyncio.create_task(one(name)) for name in ("b", "c")]
+    while len(landing._waiting) < 2:
+        await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.wait((tasks[1],))
+    goes_on.set()
+    told = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(error, asyncio.CancelledError) for error in told] == [False, True, False]
+    assert sorted(os.listdir(tmp_path)) == ["a", "c"]
+
+
+def test_a_loop_that_ends_waits_for_nothing(tmp_path: Path) -> None:
+    landing = Landing()
+
+    async def whole() -> None:
+        async def one(name: str) -> None:
+            with PartFile(tmp_path / name) as part:
+                part.write(b"x")
+                await landing.land(part, None)
+
+        tasks = [asyncio.create_task(one(str(number))) for number in range(MANY)]
+        while not landing._waiting:
+            await asyncio.sleep(0)
+        assert tasks
+
+    asyncio.run(whole())
+    assert all(name.isdecimal() for name in os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("release", "kind", "known"),
+    [
+        ("6.1.0-18-amd64", "ext4", True),
+        ("5.8.1", "xfs", True),
+        ("4.18.0-553.el8", "xfs", False),
+        ("6.1.0", "fuse.x", False),
+        ("6.1.0", "nfs4", False),
+        ("odd", "ext4", False),
+    ],
+)
+def test_which_file_systems_tell_of_what_they_lose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, kind: str, known: bool
+) -> None:
+    lines = f"36 35 98:0 / /mnt rw,noatime shared:1 - {kind} /dev/x rw\n37 35 98:1 / /y rw - tmpfs tmpfs rw\n"
+    monkeypatch.setattr(Path, "read_text", lambda _, **__: lines)
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", release, "v", "m")))
+    assert landings._knows(os.makedev(98, 0)) is known
+    assert not landings._knows(os.makedev(98, 7))
