@@ -85,6 +85,7 @@ class Lookups:
 
     def _answered(self, parent: Inode, name: str) -> Inode:
         told = parent.children.told
+        parent.children.served += 1
         if (attributes := told.entries.get(name)) is None:
             self._inodes.unname(parent.number, name)
             raise CheloniaError(Kind.NOT_FOUND, "lookup", name)

@@ -22,6 +22,9 @@ _WINDOW_MAX: Final = 1000
 """Entries of a listing for those who look at names in order; doubled with each."""
 _WORTH: Final = 16
 """A lookup costs as much as so many entries of a listing."""
+_PASSED_MIN, _PASSED_MAX = 4, 256
+"""So many lookups are asked one by one after a listing that served too few; doubled with each. Who looks in another
+order than that of names (`find` in a large directory: of numbers) has each second name behind the one before."""
 _CHANGED_MAX: Final = 2000
 _REFUSED_NS: Final = 30 * VALID_NS
 """For so long what could not be listed is not tried again."""
@@ -55,17 +58,21 @@ class KnownNames:
     Args:
         told: the last part that was told; listing: whether another one is being asked for.
         changed: names that this mount has changed, and when: what was asked for before says nothing of them.
+        served: lookups that were answered from it.
     """
 
     told: Told = NOTHING
     listing: bool = False
     changed: dict[str, int] = field(default_factory=dict)
+    served: int = 0
     _forgot_ns: int = -1
     _refused_ns: int = -_REFUSED_NS
     _whole: int | None = None
     _asked: list[int] = field(default_factory=list)
     _last: str = ""
     _window: int = 0
+    _pass: int = 0
+    _passed: int = 0
 
     def has(self, name: str, now_ns: int) -> bool:
         """Whether a lookup can be answered: by `told.entries`, or that there is no such name."""
@@ -81,9 +88,21 @@ class KnownNames:
         if self._whole is None or 0 <= self._whole <= _WORTH * len(self._asked):
             self.listing = True
             return "", _WINDOW_MIN if self._whole is None else _WINDOW_MAX
-        self._window = min(max(_WINDOW_MIN, 2 * self._window), _WINDOW_MAX) if in_order else 0
-        self.listing = in_order
-        return (_before(name), self._window) if in_order else None
+        return self._in_order(name) if in_order else None
+
+    def _in_order(self, name: str) -> tuple[str, int] | None:
+        """From where to list how many entries for who looks in order of names, unless it served too few before."""
+        if self._passed < self._pass:
+            self._passed += 1
+            return None
+        if self._window and self.served * _WORTH < self._window:
+            self._pass, self._passed = min(max(_PASSED_MIN, 2 * self._pass), _PASSED_MAX), 0
+            self._window = 0
+            return None
+        self._pass = 0 if self._window else self._pass
+        self._window, self.served = min(max(_WINDOW_MIN, 2 * self._window), _WINDOW_MAX), 0
+        self.listing = True
+        return _before(name), self._window
 
     def refused(self, now_ns: int) -> None:
         """Take note that it could not be listed."""

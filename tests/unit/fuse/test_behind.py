@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from functools import partial
 from pathlib import Path
@@ -326,6 +327,35 @@ def test_a_listing_for_a_name_in_a_large_directory_begins_with_it() -> None:
     assert part is not None
     assert Told(part[0], "", now).has("p2", now)
     assert "p19" < part[0] < "p2"
+
+
+def looked_at(names: list[str], page: list[str]) -> tuple[int, int]:
+    """How many lookups of a directory that lists as `page` asked for a listing, and for a look."""
+    known, listings, looks = KnownNames(), 0, 0
+    known.listed(Told("", "m", 0))
+    for name in names:
+        if known.has(name, now := VALID_NS + 1):
+            known.served += 1
+        elif (part := known.asked(name, now)) is None:
+            looks += 1
+        else:
+            listings += 1
+            known.listing = False
+            told = [each for each in page if each > part[0]][: part[1]]
+            known.listed(Told(part[0], told[-1], now))
+            known.served += 1
+    return listings, looks
+
+
+def test_who_looks_in_order_has_the_next_names_listed_and_who_does_not_asks_for_each() -> None:
+    names = [f"n{n:05d}" for n in range(10_000)]
+    in_order = looked_at(names, names)
+    assert sum(in_order) < 20
+    mixed = random.Random(1).sample(names, 5000)
+    listings, looks = looked_at(mixed, names)
+    assert listings < 30
+    assert looks > 4900
+    assert sum(looked_at(mixed + names, names)) < sum(looked_at(mixed, names)) + 600  # who is in order again
 
 
 def test_what_was_told_of_a_part_says_nothing_beyond_it_nor_later() -> None:
