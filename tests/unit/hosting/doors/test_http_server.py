@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import uvloop
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia.hosting.doors import http_server
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer
 from chelonia.hosting.net.buffered import Buffered
