@@ -102,6 +102,8 @@ class ElectionTurn:
         if self._slower > 1:
             longest_ms = bounds.ELECTION_REST_MS_MAX * self._slower // SLOWER_MAX
             self.after_ms += crc32(f"{self.run} {self.own} {now_ms}".encode()) % longest_ms
+        rests_ms = self.after_ms - now_ms - self.pace.backoff_ms * (1 + self.own)
+        assert 0 <= rests_ms < bounds.ELECTION_REST_MS_MAX, "nobody rests for ever"
 
 
 def ballot(own: int, words: Mapping[int, Stand], quorum: Quorum, *, joining: bool) -> tuple[int, int] | None:

@@ -88,6 +88,7 @@ class HeldFrames:
 
     def hold(self, peer: int, frame: EngineFrame) -> None:
         """Keep one; of too many none is kept, the library asks again."""
+        assert frame.master, "what a follower sends is passed on or dropped"
         held = self._of.get(peer)
         if held is None or held.term != frame.term:
             held = self._of[peer] = _HeldFrames(frame.term)

@@ -84,6 +84,8 @@ class Histories:
         """Our log has `sequence` of this term, and it is acknowledged. Returns: whether it is the first of its term."""
         if sequence <= mark.first:
             return False
+        assert self.end.newest == (mark.term, mark.replica), "what we know stands in our log"
+        assert sequence <= self.end.sequence, "what we know stands in our log"
         before, self.known = self.known, VouchedCommit(mark.term, mark.replica, mark.run, sequence)
         if (before.term, before.replica, before.run) == (mark.term, mark.replica, mark.run):
             return False
@@ -134,6 +136,7 @@ class Histories:
         """Whether a master with this mark has what we know. One that has not and is open (`durable`) parts us."""
         if holds(mark.until(OPEN_END), self.known):
             return True
+        assert mark.replica != self.own, "we do not follow ourselves"
         if durable and mark.run:
             self.parted[mark.replica] = VouchedCommit(mark.term, mark.replica, mark.run, durable)
         return False

@@ -63,6 +63,7 @@ class Quorum:
             told = sorted([values[voter] for voter in voters if voter in values], reverse=True)
             need = majority(len(voters))
             if len(told) < need:
+                assert not self.reached(values), "what is agreed on was reached by as many"
                 return None
             value = told[need - 1]
             lowest = value if lowest is None or value < lowest else lowest
@@ -121,7 +122,9 @@ def add(record: Membership, dn: Dn, address: str) -> Membership:
     _refuse_unfinished(record)
     new = Member(record.next_replica, dn, address, voter=False)
     members = (*record.members, new)
-    return _checked(replace(record, number=record.number + 1, members=members, next_replica=new.replica + 1))
+    grown = _checked(replace(record, number=record.number + 1, members=members, next_replica=new.replica + 1))
+    assert grown.quorum == record.quorum, "who is added decides nothing before he is promoted"
+    return grown
 
 
 def promote(record: Membership, replica: int) -> Membership:
@@ -139,7 +142,9 @@ def remove(record: Membership, replica: int) -> Membership:
     _refuse_unfinished(record)
     if _find(record, replica).voter:
         raise _conflict(f"replica {replica} votes: demote it first")
-    return _succeed(record, tuple(member for member in record.members if member.replica != replica))
+    left = _succeed(record, tuple(member for member in record.members if member.replica != replica))
+    assert left.quorum == record.quorum, "who is taken out has decided nothing"
+    return left
 
 
 def finish(record: Membership) -> Membership:
@@ -203,7 +208,9 @@ def _vote(record: Membership, replica: int, *, voter: bool) -> Membership:
     if member.voter == voter:
         raise _conflict(f"replica {replica} is {'a voter' if voter else 'a learner'} already")
     changed = replace(member, voter=voter)
-    return _succeed(record, tuple(changed if each.replica == replica else each for each in record.members))
+    new = _succeed(record, tuple(changed if each.replica == replica else each for each in record.members))
+    assert new.quorum.sets == (new.voters, record.voters), "both decide until the change is over"
+    return new
 
 
 def _succeed(record: Membership, members: tuple[Member, ...]) -> Membership:

@@ -280,9 +280,8 @@ class GroupReplica:
                     self._stood_by(peer, message, now_ms)
                 case Resign(term):
                     self._resigned(peer, term, now_ms)
-                case CheckpointNear(term):
-                    if self._following is not None and self._following.key == (term, peer):
-                        self._effects.append(WritePages())
+                case CheckpointNear(term) if self._following is not None and self._following.key == (term, peer):
+                    self._effects.append(WritePages())
                 case _:
                     pass
         return self._done(now_ms)
@@ -573,11 +572,11 @@ class GroupReplica:
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
             self._heard = MasterWord(self.attention.grace_until_ms)
+        assert self._seen == found.key, "nobody older is followed than who was seen"
         self._turn.over()
         if not beat.durable:
             self._effects.append(FollowerSees(peer, beat.term, 0))
-        frames = self._held.release(peer, beat.term)
-        self._effects.extend(Process(peer, frame.control, frame.record) for frame in frames)
+        self._effects += [Process(peer, each.control, each.record) for each in self._held.release(peer, beat.term)]
         return found
 
     def _refuse(self, peer: int, beat: Beat, now_ms: int) -> None:
@@ -608,6 +607,7 @@ class GroupReplica:
 
     def _acknowledge(self, found: Following, ack: Ack) -> None:
         assert ack.token.term == found.term, "nothing is acknowledged in another term than the one followed"
+        assert self._trusted, "who has lost what he acknowledged acknowledges nothing"
         if ack.sequence >= found.first:
             self._remember(found.mark, ack.sequence)
             self._learn(found)
@@ -659,8 +659,7 @@ class GroupReplica:
             self._acknowledge(found, self._flushed)
 
     def _resigned(self, peer: int, term: int, now_ms: int) -> None:
-        found = self._following
-        if found is not None and (found.master, found.term) == (peer, term):
+        if self._following is not None and self._following.key == (term, peer):
             self._following = None
             self._grant.until_ms = now_ms
             self._stand_due_ms = now_ms
@@ -795,6 +794,7 @@ class GroupReplica:
         elif self._stands(now_ms):
             self._standing(now_ms)
         self.attention.due_ms = self._due_ms(now_ms)
+        assert self.attention.due_ms > now_ms, "what was due now is done"
         effects = tuple(self._effects)
         self._effects.clear()
         return effects

@@ -43,6 +43,7 @@ class Reign:
 
     def may_tell(self, now_ms: int, tell_ms: int) -> bool:
         """Whether something became durable, and a message of its own about it is half due."""
+        assert self.announced <= self.told, "nothing is announced that was not told here first"
         return self.announced < self.told and 2 * (self.may_tell_ms - now_ms) <= tell_ms
 
     def waiting_since(self) -> int | None:

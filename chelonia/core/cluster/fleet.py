@@ -153,6 +153,7 @@ class _Taken:
         for domain, at in leaf.way:
             gone = self._gone.setdefault(domain, {})
             gone[at] = gone.get(at, 0) + leaf.weight
+            assert gone[at] <= domain.below[at].weight, "nobody is taken off twice"
 
     def draw(self, uniform: Callable[[], float]) -> _Leaf | None:
         """One of those farthest from all copies, by chance and weight; None when nothing is left."""

@@ -19,6 +19,7 @@ from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.metadata import TYPE_FILE, Filter, Needed, StoredObject
 from chelonia.core.ports.files import Attributes
+from chelonia.core.values import replace
 
 SECTION: Final = "summaries"
 NAMES_MAX: Final = 16
@@ -54,6 +55,9 @@ def summary_of(file: StoredObject) -> str:
     rights = rights_of(known.owner, file.sections.get("policy", {}))
     summary = f"{file.id} {marks} {' '.join(map(str, numbers))} {rights} {known.etag}"
     assert summary.count(" ") == WORDS - 1, "a summary is read word by word"
+    words = words_of(summary)
+    told = attributes_in(words, known.owner, numbers_in(words[COMMON_WORD]))
+    assert told == replace(known, version=0, device=0, target="", implied=False), "a listing tells what a look does"
     return summary
 
 

@@ -40,7 +40,9 @@ class Lock(msgspec.Struct, frozen=True):
 def to_text(lock: Lock, now: Ms) -> str:
     """What is stored of a lock: `<exclusive|shared> <0|infinity> <until ms>`, its owner, his note, a line each."""
     first = ("shared" if lock.shared else "exclusive", "infinity" if lock.deep else "0", str(now + lock.lasts_ms))
-    return f"{' '.join(first)}\n{lock.owner}\n{lock.note}"
+    text = f"{' '.join(first)}\n{lock.owner}\n{lock.note}"
+    assert lock.lasts_ms <= 0 or from_text(lock.token, text, now, lock.root) == lock, "a lock is read as it was written"
+    return text
 
 
 def from_text(token: str, text: str, now: Ms, root: LogicalName) -> Lock | None:

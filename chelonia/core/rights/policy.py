@@ -82,6 +82,8 @@ def check_policy_rule(identity: str, actions: str) -> None:
         if word[0] not in "+-" or word[1:] not in _ACTIONS:
             cause = f"{word!r} is not + or - followed by one of: {' '.join(_ACTIONS)}"
             raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
+    spoken = {action.value for action in Action if _signs(actions, action)}
+    assert spoken == {word[1:] for word in actions.split()}, "what is accepted speaks of its actions and no others"
 
 
 def _matches(identity: str, dn: str, attributes: tuple[str, ...]) -> bool:

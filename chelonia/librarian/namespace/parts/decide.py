@@ -65,7 +65,9 @@ class Stored:
         part = self.part
         assert 1 <= part.number <= bounds.PARTS_MAX < 10**5, "5 digits keep parts in order"
         words = (self.blob, part.size, part.arrived_ms, part.etag, self.adler32 or "-", part.checksum)
-        return part_key(part.number), " ".join(map(str, words if part.checksum else words[:-1]))
+        key, value = part_key(part.number), " ".join(map(str, words if part.checksum else words[:-1]))
+        assert parse_part(key, value) == self, "a part is read as it was written"
+        return key, value
 
 
 def part_key(number: int) -> str:

@@ -170,6 +170,7 @@ def commit_new(pending: PendingUpload, slot: Slot, new: NewBlob, now: Ms) -> lis
     entry = pending.entry
     assert _has_name(pending, slot), "`check_pending` has seen it"
     assert not pending.replaces, "what was begun over a file makes no other"
+    assert ObjectId(new.facts.guid) == entry.id, "a blob is the file's that names it"
     elements = [check(entry.id, version(entry.version), is_("entry", "type", TYPE_PENDING))]
     elements += [drop(entry.id, "put", prop) for prop in sorted(entry.sections.get("put", {}))]
     given = entry.sections.get("timestamps", {})
@@ -195,6 +196,7 @@ def taken_blob(new: NewBlob) -> list[Element]:
 def countable(new: NewBlob) -> list[Element]:
     """No receipt makes a file twice, and nobody is told that bytes are safe for a copy on a Shepherd that another
     Librarian has forgotten meanwhile: with that, the key went by which its receipt was checked."""
+    assert len({location.shepherd for location in new.locations}) == len(new.locations), "no Shepherd counts twice"
     known = isset("node", "verify_key")
     shepherds = [(shepherd_object(location.shepherd), location.reference) for location in new.locations]
     # A record of the replica is there once its receipt was used, and outlives the file until the bytes are erased.
@@ -227,6 +229,7 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, CHECKSUM.
     """
+    assert new.facts.blob == request.begun.blob, "what was begun is what becomes a file"
     states = file_states(request.begin.sections.get("states", {}), new)
     facts: Sections = {"states": states, "blobs": {FIRST_ORDINAL: new.facts.blob}}
     return [*make_file(request.begin, new.facts.guid, slot, facts, now), *taken_blob(new)]

@@ -111,6 +111,7 @@ class Copies:
 
     def drop(self, job: CopyJob) -> None:
         """A copy that could not be claimed does not run."""
+        assert job.target.reference not in self._running, "what runs gives back its slots itself"
         self._slots.release(job.shepherds)
         self._rate.ended(job.target.reference, self._on.now, copied=False)
 
