@@ -320,7 +320,7 @@ def killing(desk: Desk) -> str:
         with contextlib.suppress(OSError):
             for n in range(10_000):
                 data = os.urandom(3000)
-                with (top / f"{turn}-{n}").open("wb") as file:
+                with (top / f"{turn}-{n}").open("wb", buffering=0) as file:  # else `fsync` comes before the bytes
                     file.write(data)
                     if n % 2:
                         os.fsync(file.fileno())
