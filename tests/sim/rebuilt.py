@@ -50,12 +50,13 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The moment when all metadata were lost: what they said, where good bytes of each blob were, and the snapshots, by
-    when they were begun."""
+    """The moment when all metadata were lost: what they said, where good bytes of each blob were, the snapshots, by
+    when they were begun, and what stood beside all replicas: older bytes, which tell whose a file is, go meanwhile."""
 
     then: NamespaceSnapshot
     places: Mapping[BlobId, Places]
     taken: Mapping[int, Taken]
+    written: tuple[ReplicaFacts, ...]
 
 
 def loss(world: World, then: NamespaceSnapshot, record_key: str) -> Loss:
@@ -75,7 +76,7 @@ def loss(world: World, then: NamespaceSnapshot, record_key: str) -> Loss:
                 if name is not None and name[0] == "manifest":
                     manifests[facts.blob] = name[1]
     taken = [_read(blob, number, bodies, record_key) for blob, number in manifests.items()]
-    return Loss(then, places, {each.begun_ms: each for each in taken if each is not None})
+    return Loss(then, places, {each.begun_ms: each for each in taken if each is not None}, tuple(facts_held(world)))
 
 
 def _read(blob: BlobId, number: int, bodies: Mapping[BlobId, bytes], record_key: str) -> Taken | None:
@@ -209,7 +210,8 @@ class Judging:
             if facts.created_ms < used.begun_ms:
                 yield f"{entry.id} is back as {facts.name}, and was deleted before the snapshot, or never there"
             path, owner = self._path(entry), entry.value("entry", "owner")
-            written = {(f.name, f.owner) for f in facts_held(self._world) if f.guid == entry.id}
+            known = *self._was.written, *facts_held(self._world)
+            written = {(f.name, f.owner) for f in known if f.guid == entry.id}
             if (path, owner) not in written and blob_of(blob) not in self._world.harmed:
                 yield f"{entry.id}, written as {written}, is {path} of {owner}"
             if entry.sections.get("policy", {}) != default:
