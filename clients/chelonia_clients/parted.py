@@ -1,7 +1,7 @@
 """Uploads in parts: nothing has the target's name before all of them have arrived, and then the whole file has it at
 once; and streams, which are sent so.
 
-Of a stream a part is kept in memory until it has arrived, while the next one is read. So each can be sent again, to
+Of a stream a part is kept in memory until it has arrived, while others are read and sent. So each can be sent again, to
 others, and whoever writes into it may pause for as long as he likes: nobody waits for the middle of a part.
 """
 
@@ -52,8 +52,12 @@ from chelonia_clients.local_sources import Stream
 
 PART_BYTES: Final = 64 << 20
 """What an upload that breaks off sends again, at most; more only where a file would have too many parts."""
+STREAMED_BYTES: Final = 32 << 20
+"""A part of a stream: three are in memory."""
+AT_ONCE: Final = 2
+"""Of them sent at once: one takes bytes while the other waits until it is on stable storage."""
 GROWING: Final = 2_000
-"""After so many parts of a stream, whose length nobody knows, they are twice as large: 10 000 hold 4 TB."""
+"""After so many parts of a stream, whose length nobody knows, they are twice as large: 10 000 hold 2 TB."""
 STARTS_MAX: Final = PATIENT
 """So many fresh starts are remembered: the patience of a front end, some seconds."""
 FAREWELL_S: Final = 2
@@ -192,8 +196,8 @@ async def upload_stream(client: Client, stream: Stream, ln: str, wish: UploadOpt
     """
     note = await _begun(client, ln, wish)
     async with aclosing(stream()) as chunks:
-        first = await _piece(chunks, PART_BYTES)
-        if first.size < PART_BYTES:
+        first = await _piece(chunks, STREAMED_BYTES)
+        if first.size < STREAMED_BYTES:
             return await upload(client, first, ln, wish)
         modified_ns = None if wish.mtime_s is None else round(wish.mtime_s * 1e9)
         parted = PartedUpload(client, ln, wish, modified_ns)
@@ -220,18 +224,23 @@ async def _begun(client: Client, ln: str, wish: UploadOptions) -> str:
 
 async def _sent(parted: PartedUpload, name: UploadId, piece: Source, chunks: AsyncGenerator[bytes, None]) -> int:
     """Send a stream whose first part is `piece`, and give it its name. Returns: its size."""
-    order, size = list[tuple[int, str]](), 0
-    while piece.size:
-        number = len(order) + 1
-        ahead = asyncio.ensure_future(_piece(chunks, PART_BYTES << number // GROWING))
-        try:
-            order.append((number, await parted.send(name, number, piece, parted.wish.progress)))
-            size += piece.size
-            piece = await ahead
-        finally:
-            ahead.cancel()
-            await asyncio.wait((ahead,))
-    await parted.seal(name, order)
+    etags, number, size = dict[int, str](), 0, 0
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int, part: Source) -> None:
+        etags[number] = await parted.send(name, number, part, parted.wish.progress)
+        places.release()
+
+    try:
+        async with asyncio.TaskGroup() as sending:
+            while piece.size:
+                await places.acquire()
+                number, size = number + 1, size + piece.size
+                sending.create_task(one(number, piece))
+                piece = await _piece(chunks, STREAMED_BYTES << number // GROWING)
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    await parted.seal(name, sorted(etags.items()))
     return size
 
 

@@ -176,7 +176,7 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
 
 async def test_a_stream_outlives_the_shepherds_it_goes_to(battered: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes from a pipe cannot be had again."""
-    monkeypatch.setattr(parted, "PART_BYTES", 1 << 20)
+    monkeypatch.setattr(parted, "STREAMED_BYTES", 1 << 20)
     data, sent = os.urandom(100_000) * 60, list[int]()
 
     async def stream() -> AsyncGenerator[bytes, None]:

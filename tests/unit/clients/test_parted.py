@@ -31,7 +31,7 @@ PLAIN = UploadOptions()
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parted, "PART_BYTES", 1000)
+    monkeypatch.setattr(parted, "STREAMED_BYTES", 1000)
 
 
 def stream(upto: int = len(DATA), *, then: Callable[[], object] = lambda: None) -> parted.Stream:
@@ -90,6 +90,7 @@ async def test_a_part_has_the_patience_that_those_before_it_needed(
             super().__init__(http, clock, start, moved)
 
     monkeypatch.setattr(sending, "StallWatch", Noting)
+    monkeypatch.setattr(parted, "AT_ONCE", 1)
     fake.store.faults = [Fault(), Fault(after=1, kind=Kind.NETWORK)]
     await upload_stream(on(fake)[0], stream(), "/big", PLAIN)
     assert patience == [0, 0, 1, 1]
@@ -137,7 +138,7 @@ async def test_what_was_sent_of_a_stream_that_fails_goes_and_nobody_waits_for_it
     if fault == "the cluster":
         fake.store.faults = [Fault(), Fault(after=1000, kind=Kind.QUOTA)]
     storing = asyncio.ensure_future(upload_stream(client, broken, "/big", PLAIN))
-    while sent(fake) < 2:
+    while sent(fake) < 2 and not storing.done():
         await asyncio.sleep(0)
     if fault == "the user":
         storing.cancel()
