@@ -292,9 +292,11 @@ _ANSWERED: Final = msgspec.msgpack.Decoder(IncomingAnswer)
 
 
 def _choice(hint: Any) -> TaggedUnion | None:
-    """How a list of one of several types is written; None: it is another type."""
+    """How a list of one of several types is written; None: it is another type, or a list of one or nothing."""
     each = typing.get_args(hint)[0] if _is_list(hint) else None
-    return TaggedUnion(typing.get_args(each)) if typing.get_origin(each) in (typing.Union, types.UnionType) else None
+    is_union = typing.get_origin(each) in (typing.Union, types.UnionType)
+    kinds = [kind for kind in typing.get_args(each) if kind is not types.NoneType] if is_union else []
+    return TaggedUnion(kinds) if len(kinds) > 1 else None
 
 
 def _is_list(hint: Any) -> bool:

@@ -95,9 +95,9 @@ def _first_owner_discards() -> Patches:
 
 
 def _over_the_version_before() -> Patches:
-    async def over(parts: Any, ask: Any, final: Any, when: Any, there: Any) -> Any:
-        del when, there
-        await versions.apply(parts.plain, ask.exchange.call, Move(ask.place, final, Over.REPLACE, parents=True))
+    async def over(parts: Any, ask: Any, when: Any, there: Any, *, shared: bool) -> Any:
+        del when, there, shared
+        await versions.apply(parts.plain, ask.exchange.call, Move(ask.place, ask.final, Over.REPLACE, parents=True))
         return ask
 
     return (patch.object(versions, "_exchanged", over),)
@@ -114,9 +114,9 @@ def _bring_back_the_oldest() -> Patches:
 def _condition_of_the_first_look() -> Patches:
     exchanged = versions._exchanged
 
-    async def whatever(parts: Any, ask: Any, final: Any, when: Any, there: Any) -> Any:
+    async def whatever(parts: Any, ask: Any, when: Any, there: Any, *, shared: bool) -> Any:
         del when
-        return await exchanged(parts, ask, final, ANY, there)
+        return await exchanged(parts, ask, ANY, there, shared=shared)
 
     return (patch.object(versions, "_exchanged", whatever),)
 
