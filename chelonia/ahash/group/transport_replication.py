@@ -446,7 +446,7 @@ class _Link(asyncio.Protocol):
         self._links.established(self, member.replica)
 
     def _flush(self) -> None:
-        if self._out and self._transport is not None and not self._ending:
+        if self._out and self._transport is not None and not self._ending and not self._transport.is_closing():
             self._transport.write(b"".join(self._out))
             if self._transport.get_write_buffer_size() > bounds.PEER_QUEUE_BYTES_MAX:
                 self._links.complain(f"{self._name()} takes nothing: its link is given up")

@@ -12,7 +12,7 @@ import pytest
 from chelonia.ahash.group import peer_messages
 from chelonia.ahash.group import transport_replication as transport
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.peer_messages import CallFrame, Goodbye, Hello
+from chelonia.ahash.group.peer_messages import CallFrame, CheckpointNear, Goodbye, Hello
 from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, ReplicationLinks
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -167,6 +167,21 @@ async def test_who_restarts_is_linked_again(net: Net) -> None:
         await net.start(replica)
         await linked(net)
     assert net.nodes[1].heard.events == ["up 2", "down 2", "up 2"]
+
+
+async def test_what_is_sent_before_it_is_heard_that_a_link_broke_is_dropped_in_silence(
+    net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The event loop warned of each."""
+    await net.start(1)
+    await net.start(2)
+    await linked(net)
+    for link in net.nodes[1].links._open:
+        assert link._transport is not None
+        link._transport.abort()
+    for number in range(20):
+        assert net.nodes[1].links.send(2, peer_messages.encode(CheckpointNear(number)))
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.mark.expect_log("is refused: replication: /O=Grid/CN=jane: untrusted: this certificate is not that of another")
