@@ -221,19 +221,13 @@ class Names:
         """Drop names that are the only ones of what is no collection: as many as can go together, in one transact."""
         asked = {number: request for number, request in enumerate(requests) if request is not None}
         children = await self._records.get(call, [entry_id(request.child) for request in asked.values()])
-        parts: list[tree.Part] = []
-        gone: list[int] = []
-        taken: set[ObjectId] = set()
-        for (number, request), child in zip(asked.items(), children, strict=True):
-            doomed = await self._doomed(call, child, presumed=True)
-            touched = {child.id, *(blob.id for blob in doomed.blobs)}
-            if touched.isdisjoint(taken) and tree.is_only_name(request, doomed) and tree.has_room(parts):
-                parts.append((tree.unlink(request, doomed, self._now(), self._keep_ms), (child,)))
-                gone.append(number)
-                taken |= touched
-        draft = await self._joined(call, parts, " ".join(map(str, gone)))
-        together = replace(draft, elements=tree.checked_once(draft.elements))
-        outcome = await (self._records.attempt(call, together) if parts else self._records.recall(call))
+        doomed = [await self._doomed(call, child, presumed=True) for child in children]
+        parts = tree.unlink_together(asked, doomed, self._now(), self._keep_ms)
+        if not parts:
+            outcome = await self._records.recall(call)
+        else:
+            draft = await self._joined(call, [*parts.values()], " ".join(map(str, parts)))
+            outcome = await self._records.attempt(call, replace(draft, elements=tree.checked_once(draft.elements)))
         return tuple(map(int, outcome.memo.split())) if outcome is not None and outcome.applied else ()
 
     async def delete(self, call: Call, request: Delete) -> None:
@@ -518,7 +512,7 @@ class Names:
         changes, each read with `SUMMARISED`."""
         return await self._joined(call, ((elements, changed),), memo)
 
-    async def _joined(self, call: Call, parts: Sequence[tree.Part], memo: str) -> PlannedTransact:
+    async def _joined(self, call: Call, parts: Sequence[tree.JointPart], memo: str) -> PlannedTransact:
         """Decisions about different entries as one transact, each part with the entries that it changes."""
         changed = [summaries.changes(*part) for part in parts]
         kept = [e for (own, _), some in zip(parts, changed, strict=True) for e in summaries.kept(own, some)]

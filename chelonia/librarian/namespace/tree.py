@@ -299,19 +299,32 @@ def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list
     return elements
 
 
-Part = tuple[Sequence[Element], Sequence[StoredObject]]
+JointPart = tuple[Sequence[Element], Sequence[StoredObject]]
 """One of several decisions that are one transact: its elements, and the entries that they change, as read."""
 
 
-def is_only_name(request: Unlink, doomed: Doomed) -> bool:
-    """Whether what is no collection goes with this name, so that the names of others go beside it in one transact."""
+def unlink_together(
+    requests: Mapping[int, Unlink], doomed: Sequence[Doomed], now: Ms, keep_ms: int
+) -> dict[int, JointPart]:
+    """Those names that can go in one transact, by their places: each the only one of what is no collection, no bytes
+    touched twice, and as many as leave room for what follows from each. `doomed`: what they are of, in their order."""
+    parts: dict[int, JointPart] = {}
+    taken: set[ObjectId] = set()
+    size = 0
+    for (number, request), each in zip(requests.items(), doomed, strict=True):
+        touched = {each.entry.id, *(blob.id for blob in each.blobs)}
+        if size < bounds.TRANSACT_ELEMENTS_MAX // 2 and touched.isdisjoint(taken) and _is_only_name(request, each):
+            parts[number] = unlink(request, each, now, keep_ms), (each.entry,)
+            size += len(parts[number][0])
+            taken |= touched
+    assert size <= bounds.TRANSACT_ELEMENTS_MAX, "what has room is within what a transact may hold"
+    return parts
+
+
+def _is_only_name(request: Unlink, doomed: Doomed) -> bool:
+    """Whether what is no collection goes with this name."""
     only = names_of(doomed.entry) == ((request.parent, request.name),)
     return only and visible(doomed.entry) and type_of(doomed.entry) != TYPE_COLLECTION
-
-
-def has_room(parts: Sequence[Part]) -> bool:
-    """Whether one more removal fits into a transact of these, with all that follows from each."""
-    return sum([len(elements) for elements, _ in parts]) < bounds.TRANSACT_ELEMENTS_MAX // 2
 
 
 def checked_once(elements: Sequence[Element]) -> list[Element]:
