@@ -1,8 +1,8 @@
 """The checksums of a stream in one pass, large pieces off the event loop.
 
-SHA-256 always, being the one of record, and Adler-32, CRC32C and CRC64NVME, which cost little and combine over the
-extents of a file; MD5 costs as much as all of them twice and is measured where a door owes it: uploads the original's
-way, and bytes that were announced by it.
+SHA-256 always, being the one of record, and of what comes in Adler-32, CRC32C and CRC64NVME, which cost little and
+combine over the extents of a file. MD5 costs more than all of them and is measured where a door owes it: uploads the
+original's way, parts of S3, and bytes that were announced by it.
 
 `Worker` is the port through which heavy, pure computation leaves the loop: hosting binds it to threads (hashlib and
 zlib-ng release the interpreter lock), the simulator runs it inline.
