@@ -319,6 +319,18 @@ async def test_uncommitted_bytes_are_asked_for_until_their_grace_is_over_then_se
     await world.stop()
 
 
+async def goes_after_33_s_and_three_starts(world: World, reference: ReferenceId) -> None:
+    """Bytes that nobody commits are kept for 27 s, starts or not, and are set aside 6 s later."""
+    for _ in range(3):
+        await world.pass_ms(9_000)
+        await world.restart(run=True)
+    assert await world.state_of(reference) == "alive"
+    await world.pass_ms(6_000)
+    assert await world.state_of(reference) == "none"
+    assert await world.quarantined() == 1
+    await world.stop()
+
+
 @virtual
 async def test_bytes_that_came_for_longer_than_their_ticket_lasts_have_its_time_from_then_on() -> None:
     """They were set aside at once, and whoever named them named nothing."""
@@ -334,13 +346,7 @@ async def test_bytes_that_came_for_longer_than_their_ticket_lasts_have_its_time_
     await world.pass_ms(62_000)
     assert (await sending).complete
     (reference,) = world.blobs.references()
-    for _ in range(3):
-        await world.pass_ms(9_000)
-        await world.restart(run=True)
-    assert await world.state_of(reference) == "alive"
-    await world.pass_ms(6_000)
-    assert await world.state_of(reference) == "none"
-    await world.stop()
+    await goes_after_33_s_and_three_starts(world, reference)
 
 
 @virtual
@@ -368,14 +374,7 @@ async def test_no_start_prolongs_the_time_of_bytes_that_nobody_committed(in_a_me
     else:
         await world.send(await world.ticket(request(DATA, lifetime_ms=10_000)), DATA)
     (reference,) = world.blobs.references()
-    for _ in range(3):
-        await world.pass_ms(9_000)
-        await world.restart(run=True)
-    assert await world.state_of(reference) == "alive"
-    await world.pass_ms(6_000)
-    assert await world.state_of(reference) == "none"
-    assert await world.quarantined() == 1
-    await world.stop()
+    await goes_after_33_s_and_three_starts(world, reference)
 
 
 @virtual
