@@ -283,11 +283,10 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
         return KeyRemoved(ask.target.key, version)
     if version == NULL:
         known = [*known[: at + 1], *await _but_null(parts, ask, known[at + 1 :])]
-    is_newest = at == 0 and known[0].removed
-    if there is None and is_newest and len(known) > 1 and not known[1].removed:
+    if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
         await _brought_back(parts, ask, known[1], known[0])
     await _gone(parts, ask, known[at])
-    if is_newest:
+    if there is None or known[at].removed:  # also an older marker: the newer ones may have gone meanwhile
         await _given_on(parts, ask)
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
 

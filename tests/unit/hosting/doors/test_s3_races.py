@@ -163,6 +163,16 @@ def test_a_put_whose_version_an_erasure_has_given_the_key_is_done(kept: Door, me
     assert kept.history() == [("k", second.version, "*")]
 
 
+def test_markers_that_go_at_the_same_time_leave_the_key_to_the_newest_version(kept: Door, meanwhile: Meanwhile) -> None:
+    """Neither gave it on: the newer one because the older was there still, the older because it had not been first."""
+    version = kept.put("k", b"one")
+    older, newer = (kept.ask("DELETE", "/lab/k").version for _ in range(2))
+    meanwhile(Remove, ("DELETE", f"/lab/k?versionId={newer}"))
+    assert kept.ask("DELETE", f"/lab/k?versionId={older}").status == 204
+    assert kept.history() == [("k", version, "*")]
+    assert kept.ask("GET", "/lab/k").body == b"one"
+
+
 @pytest.mark.parametrize("change", [Write, Clone, Seal])
 def test_what_becomes_the_null_version_overwrites_no_other(
     suspended: Door, meanwhile: Meanwhile, change: type[Change]
