@@ -147,30 +147,45 @@ def _remove(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
 
 def _erase(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
     del contents
-    mine = next((each for each in key.shown() if each[0] == op.target), None)
     begin = (Phase(), key)
     if not at.name:
         name = "of key" if key.current == op.target else "beside, no key" if not key.current else "beside"
         return [(Phase(name, key.shown()[:2]), key)]
+    if at.name == "gone":
+        return [(Phase(result=DONE), _given_on(key))]
     if at.name == "of key":
-        if key.current != op.target:
-            return [begin]
-        if not at.saw or at.saw[0][1] == MARKER:
-            return [(Phase(result=DONE), replace(key, current=NOTHING))]
-        if at.saw[0] not in key.kept:
-            return [begin]
-        swapped = key.put_in(at.saw[0], (op.target, VERSION))
-        return [(Phase("last"), replace(swapped, current=at.saw[0][0]))]
+        return _erase_current(op, at, key)
+    mine = next((each for each in key.shown() if each[0] == op.target), None)
     if key.current == op.target:
         return [begin]
     if mine is None:
-        return [(Phase(result=DONE), key)]
+        given = _given_on(key)
+        return [(Phase(result=DONE) if given == key else Phase(), given)]
     back = at.saw[1] if at.name == "beside, no key" and len(at.saw) > 1 and at.saw[0] == mine else (0, MARKER)
     if mine[1] == MARKER and back[1] == VERSION:
         if key.current or back not in key.kept:
             return [begin]
         return [(Phase("last"), replace(key.put_in(back), current=back[0]))]
-    return [(Phase(result=DONE), key.put_in(mine))]
+    gives = mine[1] == MARKER or at.name == "beside, no key"
+    return [(Phase("gone") if gives else Phase(result=DONE), key.put_in(mine))]
+
+
+def _erase_current(op: KeyOp, at: Phase, key: Key) -> Steps:
+    if key.current != op.target:
+        return [(Phase(), key)]
+    if not at.saw or at.saw[0][1] == MARKER:
+        return [(Phase("gone") if at.saw else Phase(result=DONE), replace(key, current=NOTHING))]
+    if at.saw[0] not in key.kept:
+        return [(Phase(), key)]
+    swapped = key.put_in(at.saw[0], (op.target, VERSION))
+    return [(Phase("last"), replace(swapped, current=at.saw[0][0]))]
+
+
+def _given_on(key: Key) -> Key:
+    """The state in which the newest version has the key, where nothing has it and no marker is newer: also one whose
+    put was broken off, or is still under way."""
+    newest = next(iter(key.shown()), (NOTHING, MARKER))
+    return key if key.current or newest[1] == MARKER else replace(key.put_in(newest), current=newest[0])
 
 
 def _read(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
