@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from chelonia.hosting.standard_files import open_standard_files
+
 OURS: Final = ("chelonia", "chelonia_clients")
 """What is not installed by any extra: where it is missing, something else is wrong."""
 NEEDED: Final = (
@@ -17,6 +19,7 @@ NEEDED: Final = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `cheloniad`; returns the exit code."""
+    open_standard_files()
     try:
         from chelonia.hosting import cheloniad  # here: it may not be there whole
     except ModuleNotFoundError as error:

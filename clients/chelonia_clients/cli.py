@@ -11,9 +11,10 @@ import io
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
+from chelonia.hosting.standard_files import open_standard_files
 from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
 from chelonia_clients.local_files import local_error
 from chelonia_clients.output import AnswerLost, Output, answering, describe
@@ -37,10 +38,8 @@ Act = Callable[["Session", Arguments], Awaitable[None]]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     gc.set_threshold(GARBAGE_OBJECTS)
-    if isinstance(getattr(now := sys.stdout, "buffer", None), io.RawIOBase):
-        # Python is unbuffered (-u, PYTHONUNBUFFERED): then one write is all that is tried, and the rest is lost unsaid.
-        sys.stdout = os.fdopen(now.fileno(), "w", 1, now.encoding, now.errors, closefd=False)
-    out = Output(sys.stdout, sys.stderr)
+    open_standard_files()
+    out = Output(_standard_output(), sys.stderr)
     try:
         code = run(sys.argv[1:] if argv is None else argv, out)
         with answering():
@@ -56,6 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         out.tell("chelonia: interrupted")
         return INTERRUPTED
+
+
+def _standard_output() -> TextIO:
+    """Standard output, which takes any name and loses nothing unsaid."""
+    now = sys.stdout
+    if isinstance(getattr(now, "buffer", None), io.RawIOBase):
+        # Python is unbuffered (-u, PYTHONUNBUFFERED): then one write is all that is tried, and the rest is lost unsaid.
+        sys.stdout = os.fdopen(now.fileno(), "w", 1, now.encoding, now.errors, closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: not every locale is UTF-8
+    return sys.stdout
 
 
 def _drop_stdout() -> None:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from chelonia.core import status
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
+from chelonia.core.names import excerpt
 
 
 class AnswerLost(Exception):
@@ -56,8 +57,9 @@ class Output:
             self._write("".join(printable(line) + "\n" for line in lines))
 
     def emit(self, text: str) -> None:
-        """Text for programs, to the letter. Raises: AnswerLost, BrokenPipeError."""
+        """Text for programs, to the letter. Raises: AnswerLost, BrokenPipeError; BAD_CONFIG for what has no letters."""
         if not self.as_json:
+            _check_letters(text, self.stdout.encoding or "utf-8")
             self._write(text)
 
     def tell(self, *lines: str) -> None:
@@ -97,6 +99,15 @@ class Output:
     def _write(self, text: str) -> None:
         with answering():
             self.stdout.write(text)
+
+
+def _check_letters(text: str, encoding: str) -> None:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError as error:
+        what = printable(excerpt(text[error.start : error.end]))
+        cause = f"{encoding}, the encoding of this locale, has no letters for {what}; LC_ALL=C.UTF-8 has all"
+        raise CheloniaError(Kind.BAD_CONFIG, "write", "standard output", cause) from error
 
 
 def record_facts(record: object) -> dict[str, Any]:

@@ -261,6 +261,39 @@ def test_an_unbuffered_python_notices_that_nobody_reads_to_the_end(
 
 
 @pytest.mark.parametrize(
+    ("closed", "code", "said"),
+    [
+        ("<&-", 0, ""), ("2>&-", 0, ""), ("<&- 2>&-", 0, ""),
+        (">&-", 1, "chelonia: write 'standard output': Bad file descriptor (internal)\n"),
+    ],
+)  # fmt: skip
+def test_what_the_shell_has_closed_is_no_place_for_other_files(
+    tmp_path: Path, closed: str, code: int, said: str
+) -> None:
+    script = f'exec "$@" {closed}'
+    words = ("-b", "https://localhost:1/Bartender", "--anonymous", "whoami")
+    command = ["sh", "-c", script, "sh", sys.executable, "-P", "-m", "chelonia_clients.cli", *words]
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert (ended.returncode, ended.stderr) == (code, said)
+
+
+def test_a_locale_without_the_letters_of_a_name(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.add_file("/caf\u0113", b"")
+    for words, code, answer, told in (
+        (("ls", "-1", "/"), 0, b"caf\\u0113\n", ""), (("--json", "ls", "/"), 0, b'"caf\\u0113"', ""),
+        (("ls", "-0", "/"), 2, b"", "this locale, has no letters for '\\u0113'; LC_ALL=C.UTF-8"),
+    ):  # fmt: skip
+        bare = io.TextIOWrapper(io.BytesIO(), encoding="iso8859-1")
+        monkeypatch.setattr(sys, "stdout", bare)
+        assert main(words) == code
+        assert answer in bare.buffer.getvalue()  # type: ignore[attr-defined]
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "on"),
     [
         (("put", "-r", "a b", "/new"), "'a b' chelonia:/new"), (("get", "-r", "/tree", "here"), "chelonia:/tree here"),
