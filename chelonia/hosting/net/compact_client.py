@@ -93,7 +93,7 @@ class CompactClient:
         try:
             return await asyncio.shield(task)
         except CheloniaError as error:  # a fresh one for each caller
-            raise CheloniaError(error.kind, error.op, error.subject, error.cause) from error
+            raise type(error)(error.kind, error.op, error.subject, error.cause) from error
 
     async def _connect(self, target: str) -> Connection:
         where, loop = urlsplit(target), asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import cast
 
 import aiohttp
@@ -13,6 +14,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bartender import NameRequest
+from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemIds
 from chelonia.hosting.net.compact_client import CompactClient, PendingCall
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Unreachable, explain
@@ -100,9 +102,24 @@ async def test_an_unknown_host_is_asked_once_unless_another_can_help() -> None:
     assert not isinstance(passing, Unreachable)
 
 
-async def test_a_service_without_tls_is_asked_once() -> None:
-    import ssl
+async def test_an_unknown_host_is_asked_once_in_the_compact_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
 
+    def unknown(host: object, *_: object, **__: object) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    said: list[str] = []
+    link = link_on(Failing(CheloniaError(Kind.INTERNAL, cause="nobody asks by SOAP")), said)
+    link = replace(link, compact=CompactClient(ssl.create_default_context(), link.clock))
+    with pytest.raises(CheloniaError) as caught:
+        await remote_bartender(link, (URL,)).stat(Call(), ASKED)
+    assert "no host of that name" in caught.value.cause
+    assert (asked, said) == (["b.example.org"], [])
+
+
+async def test_a_service_without_tls_is_asked_once() -> None:
     asked: list[bytes] = []
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
