@@ -98,8 +98,15 @@ def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
     if last.value("entry", "type") == TYPE_MOUNTPOINT:
         raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause="nothing can be made behind a mount point")
     if len(walked.rest) != 1 or last.value("entry", "type") != TYPE_COLLECTION:
-        raise CheloniaError(Kind.NO_PARENT, subject=str(ln), cause=f"make the collection {ln.parent} first")
+        raise CheloniaError(Kind.NO_PARENT, subject=str(ln), cause=_why_no_parent(ln, walked))
     return FoundEntry(ln.parent, last, ln)
+
+
+def _why_no_parent(ln: LogicalName, walked: Traversal) -> str:
+    """What is missing above a new name, or in its way."""
+    if is_visible(walked.last) and (found := walked.last.value("entry", "type")) != TYPE_COLLECTION:
+        return f"{LogicalName(ln.start, ln.parts[: -len(walked.rest)])} is a {found}, not a collection"
+    return f"make the collection {ln.parent} first"
 
 
 def listable(found: FoundEntry) -> None:

@@ -226,7 +226,10 @@ async def test_guid_names(stage: Stage) -> None:
 @scene
 async def test_nothing_is_made_inside_a_file(stage: Stage) -> None:
     await stage.put_file("/f", needed=0)
-    assert (await stage.make("/f/x")).status == "parent does not exist"
+    for ln in ("/f/x", "/f/x/y"):
+        made = await stage.make(ln)
+        assert (made.status, made.cause) == ("parent does not exist", f"{ln}: /f is a file, not a collection")
+    assert (await stage.make("/c/x")).cause == "/c/x: make the collection /c first"
     assert (await stage.put_file("/f/x", needed=0)).status == "parent does not exist"
     assert await stage.move("/f", "/f/x") == "invalidtarget"
     await stage.put_file("/g", needed=0)
