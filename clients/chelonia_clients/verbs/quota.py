@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from chelonia.core.cluster.quotas import UNBOUNDED, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import Dn, Guid
+from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.values import replace
 from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_size
 from chelonia_clients.output import human_size, table
-from chelonia_clients.session import REMOTE, Session
+from chelonia_clients.session import Session
 from chelonia_clients.verbs.fsck import guid_of
 
 
@@ -65,10 +65,14 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
 
 
 async def _named(session: Session, name: str) -> Quota:
-    """Whose: a DN has `=` in its first part, or no slash (ANONYMOUS); what else begins with one is a collection's."""
-    first = name.removeprefix("/").partition("/")[0]
-    if not name.startswith(("/", *REMOTE)) or (name.startswith("/") and "=" in first):
+    """Whose: a DN begins with a slash and has `=` in its first part; what else is not ANONYMOUS is a collection's.
+
+    Raises: BAD_NAME for what is neither, NOT_FOUND.
+    """
+    if name == ANONYMOUS or (name.startswith("/") and "=" in name.split("/")[1]):
         return Quota(user=Dn(name))
+    if "=" in name.partition("/")[0]:
+        raise UsageError(f"a DN begins with /, as in /DC=org/O=X/CN=Jane Doe, not {name!r}")
     return Quota(tree=Guid(await guid_of(session, name, "quota")))
 
 

@@ -47,6 +47,8 @@ async def test_a_quota_whose_last_bound_is_taken_away_is_told_by_its_name(monkey
         (("set", JANE), {"bytes": "lots"}, 2, "a size like"),
         (("set", JANE), {"files": "1.5"}, 2, "a number like"),
         (("set", "/no"), {"bytes": "1"}, 3, "no such name"),
+        (("set", "atlas"), {"bytes": "1"}, 2, "a Logical Name starts with /"),
+        (("set", "CN=Jane Doe,DC=org"), {"bytes": "1"}, 2, "a DN begins with /"),
         (("remove", JANE), {}, 3, "it has no quota"),
         (("what",), {}, 2, "does not know 'what'"),
     ],
