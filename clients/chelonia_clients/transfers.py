@@ -299,7 +299,10 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
     top, tree = True, _Tree(client, options, asyncio.Semaphore(options.parallel))
     async for entry in client.list(ln, recursive=True, needed=SHORT):
         if top:
-            yield known(await _directory(ln, target, tree))
+            made = await _directory(ln, target, tree)
+            yield known(made)
+            if made.error is not None:
+                return  # what is below it would fail for that alone
             top = False
         names = entry.name.split("/")
         if not options.choice.takes_below(names, collection=entry.type == "collection"):

@@ -332,6 +332,15 @@ def test_twice_v_shows_where_the_local_disk_refused_and_keeps_the_document(tmp_p
     assert "standard output" not in ended.stderr
 
 
+def test_a_tree_for_which_no_directory_can_be_made_fails_once(chelonia: Command, fake: FakeBartender) -> None:
+    Path("file").write_bytes(b"mine")
+    chelonia("mkdir", "/c")
+    for number in range(3):
+        fake.add_file(f"/c/{number}", b"x")
+    ran = chelonia("get", "-r", "/c", "file")
+    assert (ran.code, ran.err) == (5, "chelonia: walk 'file': local file: File exists (exists)\n")
+
+
 @pytest.mark.parametrize("verb", ["get", "get -f", "get -r", "put", "cp"])
 def test_a_local_name_that_is_too_long_is_told_in_short(chelonia: Command, fake: FakeBartender, verb: str) -> None:
     fake.add_file("/f", b"x")
