@@ -115,6 +115,7 @@ async def versioned_swarm(seed: int) -> Outcome:
 async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> Outcome:
     """Run the scenario. Raises: Violation."""
     run = Swarm(seed)
+    run.users.joining = random.Random(f"together {seed}")
     run.users.copying = random.Random(f"copies {seed}") if copies else None
     if versions:
         run.buckets.append(Versioned(run.world, run.users, random.Random(f"versions {seed}")))

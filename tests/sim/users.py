@@ -35,8 +35,9 @@ from chelonia.core.ports.bartender import (
     UndeleteRequest,
 )
 from chelonia.core.ports.files import Clone, Done
+from chelonia.core.values import replace
 from chelonia.wire import receipts
-from tests.sim.model import NOTHING, Op, Story, Violation
+from tests.sim.model import DONE, NOTHING, Op, Story, Violation
 from tests.sim.process import Node
 from tests.sim.world import World
 
@@ -58,6 +59,8 @@ REGRET = {"delete": 14, "unlink": 14, "undelete": 14}
 
 COPIES = 0.25
 """Where users copy, the share of what they do."""
+JOINED = 0.4
+"""Where users remove several names in one call, the share of removals that are."""
 
 Send = Callable[[Any, Call], Awaitable[Any]]
 
@@ -128,6 +131,8 @@ class Users:
         self.strong = strong
         self.copying: random.Random | None = None
         """Where it is given, users copy files by reference: it draws when."""
+        self.joining: random.Random | None = None
+        """Where it is given, users remove several names in one call: it draws when, and which."""
         self.held: asyncio.Event | None = None
         self.acting = 0
         self.waiting: dict[asyncio.Task[None], None] = {}
@@ -151,7 +156,18 @@ class Users:
                 await self.held.wait()
             if group.story.open < OPEN_MAX:
                 op = self.draw(group, user.number, colleague)
-                await asyncio.gather(self.act(group, user, op), *self._duels(group, op))
+                await asyncio.gather(self.act(group, user, op, *self._joined(group, op)), *self._duels(group, op))
+
+    def _joined(self, group: Group, op: Op) -> list[Op]:
+        """What goes with a removal in one call: removals of other names."""
+        room = min(OPEN_MAX - group.story.open, NAMES_EACH) - 1
+        if op.kind not in ("delete", "unlink") or self.joining is None or room < 1 or self.joining.random() >= JOINED:
+            return []
+        others = [name for name in range(NAMES_EACH) if name != op.name]
+        joined = self.joining.sample(others, self.joining.randint(1, room))
+        ids = range(self.asked + 1, self.asked + 1 + len(joined))
+        self.asked += len(joined)
+        return [replace(op, id=number, name=name) for number, name in zip(ids, joined, strict=True)]
 
     def _duels(self, group: Group, op: Op) -> list[Any]:
         """Who is about to lose a right uses it at the same moment."""
@@ -161,15 +177,16 @@ class Users:
         rival = User(op.target, self.world.client(f"user{op.target}"))
         return [self.act(group, rival, Op(self.asked, op.target, "delete", op.name))]
 
-    async def act(self, group: Group, user: User, op: Op) -> str:
-        """Do one thing and remember what was told. Returns: what was told."""
+    async def act(self, group: Group, user: User, op: Op, *joined: Op) -> str:
+        """Do one thing, and what goes with it in one call, and remember what was told. Returns: what was told of it."""
         self.acting += 1
         try:
-            return await self._act(group, user, op)
+            return await self._act(group, user, (op, *joined))
         finally:
             self.acting -= 1
 
-    async def _act(self, group: Group, user: User, op: Op) -> str:
+    async def _act(self, group: Group, user: User, ops: tuple[Op, ...]) -> str:
+        op = ops[0]
         call = user.call(op.id, self.world.ids.uuid())
         user.node.horizon = group.horizon
         if self.strong is not None and self.strong.random() < 0.5:
@@ -177,22 +194,32 @@ class Users:
         untold = group.untold
         if untold is not None:
             call = call.strongly()
-        group.story.begin(op)
-        told = await _Asking(self, group, user, call).ask(op)
+        for each in ops:
+            group.story.begin(each)
+        asking = _Asking(self, group, user, call)
+        told = [await asking.ask(op)] if len(ops) == 1 else await asking.remove(ops)
         if op.kind == "put_file":
             group.untold = op.id
-        elif told != UNKNOWN and group.untold == untold:
+        elif UNKNOWN not in told and group.untold == untold:
             group.untold = None
+        settling = [
+            asyncio.ensure_future(self._settle(group, each, call))
+            for each, answer in zip(ops, told, strict=True)
+            if not self._is_answered(group, each, call, answer)
+        ]
+        self.waiting.update(dict.fromkeys(settling))
+        if settling and self.rng.random() < 0.5:
+            await asyncio.wait(settling)
+        return UNKNOWN if settling else told[0]
+
+    def _is_answered(self, group: Group, op: Op, call: Call, told: str) -> bool:
+        """Note what was told; whether that is all. Raises: Violation."""
         if told != UNKNOWN and not (told.startswith("refused") and self.world.network.flying(call.request_id)):
             group.story.answered(op, told)
             self.acknowledged += told == "done" and op.content > 0
-            return told
+            return True
         group.story.unknown(op)
-        settling = asyncio.ensure_future(self._settle(group, op, call))
-        self.waiting[settling] = None
-        if self.rng.random() < 0.5:
-            await settling
-        return UNKNOWN
+        return False
 
     async def _settle(self, group: Group, op: Op, call: Call) -> None:
         while self.world.network.flying(call.request_id):
@@ -268,6 +295,11 @@ class _Asking:
                 return await self._stat(op)
         return await self._repeat(self._sending(op))
 
+    async def remove(self, ops: tuple[Op, ...]) -> list[str]:
+        """Remove names in one call, each as `ask`."""
+        names = tuple(NameRequest(str(op.id), self._group.ln(op.name)) for op in ops)
+        return await self._repeat_all(lambda port, call: _removal(port, ops[0])(call, names), len(ops))
+
     def _sending(self, op: Op) -> Send:
         name, other = self._group.ln(op.name), self._group.ln(op.other)
         only = (NameRequest("0", name),)
@@ -278,10 +310,8 @@ class _Asking:
             "unbar": ("unset", "policy", dn_of(op.target), ""),
         }
         match op.kind:
-            case "delete":
-                return lambda port, call: port.del_file(call, only)
-            case "unlink":
-                return lambda port, call: port.unlink(call, only)
+            case "delete" | "unlink":
+                return lambda port, call: _removal(port, op)(call, only)
             case "undelete":
                 return lambda port, call: port.undelete(call, (UndeleteRequest("0", name),))
             case "move" | "link":
@@ -293,19 +323,23 @@ class _Asking:
     async def _repeat(self, send: Send, door: str = "") -> str:
         """Send until answered, with pauses. `done`, `refused <kind>`, or UNKNOWN when the user gives up, or is told
         after a lost answer that he is too late: that one may have been a success."""
+        return (await self._repeat_all(send, 1, door))[0]
+
+    async def _repeat_all(self, send: Send, count: int, door: str = "") -> list[str]:
+        """The same of so many in one call: what is refused of them is asked again with the others."""
+        done = set[int]()
         for tried in range(TRIES):
             try:
-                [answer] = await send(self._port(door), self._call)
+                answers = await send(self._port(door), self._call)
             except CheloniaError:
                 await self._world.clock.sleep(PAUSE_MS)
                 continue
-            if isinstance(answer, Done) or not answer.kind:
-                return "done"
-            if not TABLE[Kind(answer.kind)].retryable:
-                late = tried and answer.kind == Kind.EXPIRED.value
-                return UNKNOWN if late else f"refused {Kind(answer.kind).value}"
+            told = [_told(answer, tried) for answer in answers]
+            done |= {number for number, each in enumerate(told) if each == DONE}
+            if all(each or number in done for number, each in enumerate(told)):
+                return [DONE if number in done else each for number, each in enumerate(told)]
             await self._world.clock.sleep(PAUSE_MS)
-        return UNKNOWN
+        return [DONE if number in done else UNKNOWN for number in range(count)]
 
     def _port(self, door: str = "") -> Any:
         return self._world.bartender_port(self._user.node, self._user.dn_call, door)
@@ -388,6 +422,21 @@ class _Asking:
             return "refused gave-up"
         wanted = sections.get("states", {}).get("neededReplicas", "")
         return f"stat {wanted} {sections.get('metadata', {}).get('note', '')}"
+
+
+def _removal(port: Any, op: Op) -> Any:
+    """The operation of a Bartender."""
+    return port.del_file if op.kind == "delete" else port.unlink
+
+
+def _told(answer: Any, tried: int) -> str:
+    """What an answer says, "" when it is to be asked for again."""
+    if isinstance(answer, Done) or not answer.kind:
+        return DONE
+    if TABLE[Kind(answer.kind)].retryable:
+        return ""
+    late = tried and answer.kind == Kind.EXPIRED.value
+    return UNKNOWN if late else f"refused {Kind(answer.kind).value}"
 
 
 def colleagues(count: int) -> Iterator[tuple[int, int]]:
