@@ -25,7 +25,7 @@ from chelonia.bartender.rights import Judge
 from chelonia.core.caller import Call
 from chelonia.core.cluster import placement
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
+from chelonia.core.ids import SHEPHERD_PREFIX, RequestKey, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.files import ANY, Move, Over
 from chelonia.core.ports.librarian import Delete, Report
@@ -344,6 +344,15 @@ def _empty_too_early() -> Patches:
     return (patch.object(NodeLife, "_empty", empty),)
 
 
+def _remove_together_anew() -> Patches:
+    unlink_all = Names.unlink_all
+
+    async def anew(self: Any, call: Any, requests: Any) -> Any:
+        return await unlink_all(self, call.keyed(RequestKey("")), requests)
+
+    return (patch.object(Names, "unlink_all", anew),)
+
+
 def _trust_a_claim() -> Patches:
     return (patch.object(proofs, "needed", lambda plan: False),)
 
@@ -357,6 +366,7 @@ BUGS: dict[str, Bug] = {
     "no-fsync": Bug("a replica is acknowledged up to 5 s before it is on stable storage", _forget_an_fsync),
     "erase-first": Bug("erasures are ordered before the transact that decides them", _erase_before_the_transact),
     "no-request-key": Bug("a retry is taken for a new request", _ignore_the_request_key),
+    "together-anew": Bug("a retry of removals together is a new request", _remove_together_anew),
     "loose-claim": Bug("a copy is claimed without regard to the blob's version", _claim_unconditionally),
     "one-copy": Bug("an upload is acknowledged before the other copies are there", _acknowledge_one_copy),
     "unlink-file": Bug("dropping one name of several removes the file", _unlink_the_file),
