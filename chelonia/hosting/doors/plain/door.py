@@ -15,7 +15,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import changes, content, delegation, frame, locks, macaroons, pages, properties, trash
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, requested
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 
@@ -92,7 +92,7 @@ class PlainDoor:
         if handler is None:
             return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
         call = await self._who(request)
-        place = place_of(request.path)
+        place = requested(request)
         tokens = await locks.submitted(self._parts, request, call, place)
         return await handler(self._parts, Exchange(request, call, place, tokens))
 

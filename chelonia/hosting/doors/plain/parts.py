@@ -226,11 +226,20 @@ def destination(exchange: Exchange) -> LogicalName:
             f"Destination is on {parsed.netloc}, this is {exchange.header('Host')}; copy it there, and remove it here"
         )
         raise CheloniaError(Kind.INVALID_TARGET, exchange.request.method, cause=cause)
+    return place_of(_decoded(parsed.path, "Destination"))
+
+
+def requested(request: HttpRequest) -> LogicalName:
+    """The entry that a request is about. Raises: BAD_NAME."""
+    _decoded(request.target.partition("?")[0], "the path")  # the server leaves standing what is no text: `%ff`
+    return place_of(request.path)
+
+
+def _decoded(path: str, what: str) -> str:
     try:
-        path = unquote(parsed.path, errors="strict")
+        return unquote(path, errors="strict")
     except UnicodeDecodeError as error:
-        raise CheloniaError(Kind.BAD_NAME, exchange.request.method, cause="Destination is not UTF-8") from error
-    return place_of(path)
+        raise CheloniaError(Kind.BAD_NAME, cause=f"{what} is not UTF-8") from error
 
 
 def place_of(path: str) -> LogicalName:

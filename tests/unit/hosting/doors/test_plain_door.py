@@ -21,6 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.ports.bartender import Bartender, PutFileRequest, TransferOutcome
 from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Named, Placed
+from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain import properties
 from chelonia.hosting.doors.plain.door import PlainDoor
@@ -130,6 +131,13 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def test_a_path_that_is_no_text_is_not_another_name(bench: Bench) -> None:
+    """The server decodes what is UTF-8 alone, so that `%ff` and `%25ff` came as the same path."""
+    for target, status in (("/%25ff", 201), ("/%ff", 400), ("/%25ff?a=%ff", 204), ("/%ff/x", 400)):
+        request = replace(bench._request("PUT", "/%ff", b"x", JOE, {}), target=target)
+        assert asyncio.run(bench.door.serve(request)).status == status
 
 
 def listed(bench: Bench, path: str) -> list[str]:
