@@ -139,7 +139,7 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
 
 def _metadata(seen: Seen) -> Iterator[HealthPoint]:
     for url, error in seen.silent.items():
-        cure = "start its node; `chelonia admin ahash status`"
+        cure = "start its node; if it is no more, take it out of what names it here (`ahash`)"
         yield HealthPoint(Level.WARN, f"the A-Hash {url} does not answer: {error.cause}", cure)
     told = list(seen.ahashes.values())
     if not told:
@@ -218,7 +218,7 @@ def _work(seen: Seen) -> Iterator[HealthPoint]:
     for url, error in seen.mute.items():
         if any(each.startswith(f"{url}/") for each in told):
             continue  # its A-Hash stands in this list already
-        cure = "start it, or forget it when it is gone for good"
+        cure = "start it; if it is gone for good, `chelonia admin service withdraw` its services"
         yield HealthPoint(Level.WARN, f"{url} does not answer: {error.cause}", cure)
     failing = [f"{job.name} on {node.node}" for node in seen.jobs for job in node.jobs if job.state == FAILING]
     if failing:

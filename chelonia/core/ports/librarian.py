@@ -386,13 +386,15 @@ class InventoryPage(msgspec.Struct, frozen=True):
 
 
 class ServiceRecord(msgspec.Struct, frozen=True):
-    """A registered service identity. `forgotten`: it was declared lost for good and is never accepted again."""
+    """A registered service identity. `forgotten`: it was declared lost for good and is never accepted again;
+    `withdrawn`: an administrator said no, and may approve it yet. Neither approved nor one of these, it waits."""
 
     role: Role
     dn: Dn
     service_id: ServiceId
     approved: bool
     forgotten: bool = False
+    withdrawn: bool = False
 
 
 class HealthSummary(msgspec.Struct, frozen=True):

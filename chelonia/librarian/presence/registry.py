@@ -36,7 +36,8 @@ def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
             service, blank, dn = prop.partition(" ")
             if blank:
                 service_id = ServiceId("" if service == NO_SERVICE else service)
-                out.append(ServiceRecord(role, Dn(dn), service_id, value == APPROVED, value == FORGOTTEN))
+                said = value == APPROVED, value == FORGOTTEN, value == WITHDRAWN
+                out.append(ServiceRecord(role, Dn(dn), service_id, *said))
     return tuple(out)
 
 

@@ -77,10 +77,10 @@ async def admin(session: Session, arguments: Arguments) -> None:
 async def _services(session: Session) -> None:
     rows = [("ROLE", "SERVICE", "STATE", "DN")]
     for record in await session.administrator().services():
-        state = "approved" if record.approved else "forgotten" if record.forgotten else "waiting"
+        said = {"approved": record.approved, "forgotten": record.forgotten, "withdrawn": record.withdrawn}
+        state = next((word for word, so in said.items() if so), "waiting")
         rows.append((record.role.value, record.service_id, state, record.dn))
-        facts = {"dn": record.dn, "approved": record.approved, "forgotten": record.forgotten}
-        session.out.result(role=record.role.value, service_id=record.service_id, **facts)
+        session.out.result(role=record.role.value, service_id=record.service_id, dn=record.dn, **said)
     session.out.say(*table(rows))
 
 

@@ -64,7 +64,7 @@ async def look(administrator: Administrator) -> Seen:
     urls = administrator.node_urls([record for record in records if record.service_id not in away])
     now = administrator.clock.now_ms()
     answers = await asyncio.gather(*(_node(administrator, url) for url in urls))
-    waiting = [record.service_id for record in records if not (record.approved or record.forgotten)]
+    waiting = [each.service_id for each in records if not (each.approved or each.forgotten or each.withdrawn)]
     jobs = {found.process: found for found, _ in answers if isinstance(found, NodeJobs)}
     facts = {url: (days_left(told), arrived(told, now)) for url, (_, told) in zip(urls, answers, strict=True)}
     return Seen(

@@ -176,6 +176,22 @@ def test_forget_names_what_would_be_lost_and_needs_a_word_for_it(monkeypatch: py
     run_virtual(scenario())
 
 
+def test_what_was_withdrawn_does_not_ask_to_be_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The services of a host that is no more: `admin status` asked for their approval for ever."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=1) as p:
+            [one] = p.b.shepherds
+            await run_admin(p.b, monkeypatch, "service", "withdraw", one)
+            listed = await run_admin(p.b, monkeypatch, "service", "list", as_json=True)
+            [told] = [each for each in json.loads(listed.stdout)["results"] if each["service_id"] == one]
+            assert (told["approved"], told["withdrawn"]) == (False, True)
+            assert f"{one}  withdrawn" in (await run_admin(p.b, monkeypatch, "service", "list")).stdout
+            assert "approve" not in (await run_admin(p.b, monkeypatch, "status")).stdout
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("what", ["drain", "undrain", "forget"])
 def test_an_unknown_node_is_named_with_those_there_are(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:

@@ -502,7 +502,8 @@ async def test_a_withdrawn_identity_of_the_configuration_stays_withdrawn() -> No
         record = next(r for r in await b.service.services(ADMIN) if r.service_id == b.shepherds[0])
         await b.service.approve(ADMIN, replace(record, approved=False))
         await b.service.start()
-        assert not next(r for r in await b.service.services(ADMIN) if r.service_id == b.shepherds[0]).approved
+        found = next(r for r in await b.service.services(ADMIN) if r.service_id == b.shepherds[0])
+        assert (found.approved, found.withdrawn) == (False, True)
 
 
 async def test_readers_see_offline_for_shepherds_away_and_nothing_is_rewritten() -> None:
