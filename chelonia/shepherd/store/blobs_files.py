@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import stat
 import threading
@@ -37,6 +38,7 @@ from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_
 from chelonia.wire import records
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 COMMITTED: Final = ".record"
 UNCOMMITTED: Final = ".uncommitted"
@@ -80,7 +82,7 @@ class FileBlobs:
             os.close(self._lock)
             raise
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
-        self._moving = threading.Lock()
+        self.moving = threading.Lock()
         """Held by whoever takes a replica from one folder to another or away: one of two comes first."""
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
@@ -157,7 +159,7 @@ class FileBlobs:
         return await self.run(lambda: _read_record(self.replica(reference))[0])
 
     async def spoil(self, reference: ReferenceId) -> bool:
-        return await self.run(lambda: _spoil(self.replica(reference)))
+        return await self._move(lambda: _spoil(self.replica(reference)))
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
         await self.run(lambda: _trim(self.replica(reference), size))
@@ -182,6 +184,35 @@ class FileBlobs:
         place = self.aside(reference)
         _write_durably((place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record))
         _fsync_directory(place.parent)
+
+    def committed_files(self, folder: int, bytes_max: int) -> list[ReferenceId]:
+        """Committed replicas of a folder that have at most so many bytes. Blocks."""
+        with os.scandir(self._root / "replicas" / f"{folder:02x}") as listed:
+            seen = {entry.name: entry for entry in listed}
+        names = [name for name in seen if is_uuid(name) and name + COMMITTED in seen]
+        return [ReferenceId(name) for name in names if 0 <= _size(seen[name].path) <= bytes_max]
+
+    def whole(self, reference: ReferenceId) -> tuple[bytes, bytes] | None:
+        """(record, bytes) of a small replica; None when it is not committed, gone or unreadable. Blocks."""
+        path = f"{self.replica(reference)}"
+        try:
+            return _read_whole(path + COMMITTED), _read_whole(path)
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise
+            return None
+
+    def take_away(self, references: Sequence[ReferenceId]) -> None:
+        """Remove replicas that are elsewhere too, durably. What is in the way stays, and is logged. Blocks."""
+        for reference in references:
+            try:
+                _unname(self.replica(reference))
+            except OSError as error:
+                if error.errno not in _IN_THE_WAY:
+                    raise
+                log.warning("the file of %s stays: it cannot be removed: %s", reference, error.strerror)
+        for folder in {self.replica(reference).parent for reference in references}:
+            _fsync_directory(folder)
 
     async def discard(self, reference: ReferenceId) -> bool:
         place = self.aside(reference)
@@ -260,7 +291,7 @@ class FileBlobs:
         """Run a blocking call while no other one moves replicas."""
 
         def alone() -> T:
-            with self._moving:
+            with self.moving:
                 return fn()
 
         return await self.run(alone)
@@ -684,6 +715,13 @@ def _erase_at(place: Path) -> bool:
 
 
 def _take_away(place: Path) -> bool:
+    found = _unname(place)
+    if found:
+        _fsync_directory(place.parent)
+    return found
+
+
+def _unname(place: Path) -> bool:
     intent = _with(place, ERASING)
     for record in (_with(place, COMMITTED), _with(place, UNCOMMITTED)):
         if os.path.lexists(record):
@@ -691,8 +729,6 @@ def _take_away(place: Path) -> bool:
     parts = [part for part in (place, intent) if os.path.lexists(part)]
     for part in parts:
         _remove(part)
-    if parts:
-        _fsync_directory(place.parent)
     return bool(parts)
 
 

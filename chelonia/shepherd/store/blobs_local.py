@@ -1,7 +1,8 @@
 """Replicas on a local disk: small ones in segments, all others as files. Nobody above can tell one from the other.
 
 What comes whole and is small goes into a segment; so does an upload that ends while it is small, which is held in
-memory until then. What is set aside, or kept to be resumed, is a file always: a person may have to look at it.
+memory until then, and in the background what is a file though it is small. What is set aside, or kept to be resumed,
+is a file always: a person may have to look at it.
 Layout: docs/formats/replica-store.md. Reasoning: docs/design/017-small-replicas.md.
 """
 
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store import store_state
 from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs
 from chelonia.shepherd.store.blobs_segments import BlobSegments
+from chelonia.shepherd.store.small_files import SmallFiles
 
 MOVE_MS: Final = 100
 """Between two moves out of a segment that is given up: at most 10 MiB a second."""
@@ -58,7 +60,7 @@ class LocalBlobs:
         files = self._files = FileBlobs(root, min_free_bytes=min_free_bytes)
         self._root = root
         self._small_bytes_max = small_bytes_max
-        self._begun = False
+        self._begun = self._scanned = False
         self._writers: dict[ReferenceId, SmallWriter] = {}
         self._erasing = asyncio.Lock()
         self._to_erase: dict[ReferenceId, None] = {}
@@ -66,6 +68,7 @@ class LocalBlobs:
         try:
             self._segments = BlobSegments(root, self._say_segments, segment_bytes)
             self._check_segments()
+            self._small_files = SmallFiles(files, self._segments, small_bytes_max)
         except BaseException:
             files.close()
             raise
@@ -81,10 +84,13 @@ class LocalBlobs:
         self._files.close(self._segments.close)
 
     def job(self) -> Job:
-        """Segments of which little is left are given up, a little at a time."""
+        """Segments of which little is left are given up, and small files moved into segments, a little at a time."""
+
+        def move() -> bool:
+            return self._segments.compact() or (self._scanned and self._small_files.move())
 
         async def step() -> Next:
-            return Wait(MOVE_MS if await self._files.run(self._segments.compact) else LOOK_MS)
+            return Wait(MOVE_MS if await self._files.run(move) else LOOK_MS)
 
         return Job("segments", step, Wait(LOOK_MS))
 
@@ -157,9 +163,14 @@ class LocalBlobs:
 
     async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
         if reference not in self._segments:
-            async for chunk in self._files.read(reference, span):
-                yield chunk
-        elif span.length:
+            try:
+                async for chunk in self._files.read(reference, span):
+                    yield chunk
+                return
+            except CheloniaError:
+                if reference not in self._segments:
+                    raise
+        if span.length:  # it may have moved here meanwhile, before its first and only chunk was read
             yield await self._files.run(lambda: self._segments.read(reference, span))
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
@@ -177,9 +188,11 @@ class LocalBlobs:
             yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
-        if reference in self._segments:
-            return await self._files.run(lambda: self._segments.facts(reference))
-        return await self._files.facts(reference)
+        if reference not in self._segments:
+            found = await self._files.facts(reference)
+            if found is not None or reference not in self._segments:
+                return found
+        return await self._files.run(lambda: self._segments.facts(reference))
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
         others = [reference for reference in references if reference not in self._segments]
@@ -188,7 +201,7 @@ class LocalBlobs:
         def measured() -> tuple[int, ...]:
             lengths = dict[int, int]()
             return tuple(
-                found[each] if each in found else self._segments.size(each, lengths) for each in references
+                found[each] if found.get(each, -1) >= 0 else self._segments.size(each, lengths) for each in references
             )  # fmt: skip
 
         return await self._files.run(measured)
@@ -196,9 +209,10 @@ class LocalBlobs:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def spoil(self, reference: ReferenceId) -> bool:
-        if reference in self._segments:
-            return await self._files.run(lambda: self._segments.spoil(reference))
-        return await self._files.spoil(reference)
+        if reference not in self._segments:
+            with contextlib.suppress(CheloniaError):
+                return await self._files.spoil(reference)
+        return await self._files.run(lambda: self._segments.spoil(reference))
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
         if reference in self._segments:
@@ -223,7 +237,8 @@ class LocalBlobs:
                     return True
                 if small:  # something is in its way, or beside it
                     await self._files.run(lambda: self._segments.erase(reference))
-                return await self._files.erase(reference) or small
+                found = await self._files.erase(reference) or small
+            return await self.erase(reference) if not small and reference in self._segments else found
         finally:  # who is waited for no longer is not erased later: its order may not hold then
             self._to_erase.pop(reference, None)
             self._erased.discard(reference)
@@ -237,13 +252,16 @@ class LocalBlobs:
         return [reference for reference in references if not self._is_beside(reference)]
 
     def _is_beside(self, reference: ReferenceId) -> bool:
-        """Whether something of it is kept or set aside."""
-        return any(map(os.path.lexists, (self._files.incoming(reference, ".kept"), self._files.aside(reference))))
+        """Whether something of it is kept or set aside, or a file that was in the way when it moved."""
+        files = self._files
+        places = (files.incoming(reference, ".kept"), files.aside(reference), files.replica(reference))
+        return any(map(os.path.lexists, places))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside, as files."""
         if reference not in self._segments:
             await self._files.quarantine(reference)
+        if reference not in self._segments:  # else it is a small one, or became one meanwhile
             return
 
         def work() -> None:
@@ -262,7 +280,7 @@ class LocalBlobs:
         """Every replica on disk, page by page. Erasures and moves that a crash interrupted are finished."""
         if not self._begun and await self._files.run(self._segments.load):
             await self._finish_setting_aside()
-        self._begun = True
+        self._begun, self._scanned = True, False
         lengths = dict[int, int]()
         async for page in self._files.scan(notes):
             if self._segments.places[page.prefix]:
@@ -270,10 +288,12 @@ class LocalBlobs:
                 yield await self._files.run(lambda page=page, noted=noted: self._joined(page, noted, lengths))  # type: ignore[misc]
             else:
                 yield page
+        self._scanned = True
 
     def _joined(self, page: Scanned, noted: dict[ReferenceId, bytes], lengths: dict[int, int]) -> Scanned:
         """A page of files with what is in segments."""
         segments, places = self._segments, self._segments.places[page.prefix]
+        page = self._once(page, places)
         here = {each: note for each, note in noted.items() if each in places and segments.size(each, lengths) >= 0}
         segments.name_alike(page.prefix, here)
         open_ = {each for each in here if not layout.unpack(places[each]).committed}
@@ -281,6 +301,21 @@ class LocalBlobs:
         known = noted if len(here) == len(noted) else {**page.known, **here}
         read = sorted([*page.read, *rest], key=lambda stored: stored.reference)
         return replace(page, known=known, uncommitted=page.uncommitted | open_, read=read)
+
+    def _once(self, page: Scanned, places: Mapping[ReferenceId, int]) -> Scanned:
+        """A page of files without those that are in a segment too: a crash came while they moved. One of the two goes,
+        the file if the entry is whole."""
+        read = {stored.reference for stored in page.read}
+        twice = (places.keys() & page.known.keys()) | (places.keys() & read)
+        if not twice:
+            return page
+        moved = {each for each in twice if self._segments.is_whole(each)}
+        self._files.take_away(sorted(moved))
+        for reference in twice - moved:
+            self._segments.erase(reference)
+        known = {each: note for each, note in page.known.items() if each not in moved}
+        rest = [stored for stored in page.read if stored.reference not in moved]
+        return replace(page, known=known, uncommitted=page.uncommitted - moved, read=rest)
 
     async def _finish_setting_aside(self) -> None:
         """Of what is in a segment and in quarantine too, keep what is whole: a crash came in between."""
