@@ -26,8 +26,8 @@ from chelonia.wire import compact
 
 METHODS: Final = {name: method for name, method in compact.methods(AHASH).items() if name != "backup"}
 """What is forwarded: the whole port but `backup`, which is of the replica that is asked."""
-ANSWER_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
-"""Far more than a client reads of an answer, and with its envelope surely within a message."""
+FORWARDED_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
+"""Of a call or its answer: far more than a client sends or reads, and with its envelope surely within a message."""
 
 
 class ForwardedCall(msgspec.Struct, frozen=True):
@@ -65,8 +65,8 @@ class NotCarriedOut(CheloniaError):
 
 
 def encode_request(asked: ForwardedCall) -> bytes:
-    """Raises: BAD_REQUEST for text that is not UTF-8."""
-    return compact.encode(_Request(asked.method, asked.call, compact.encode_args(asked.arguments)))
+    """Raises: BAD_REQUEST for text that is not UTF-8; TOO_LARGE, as for a result."""
+    return _bounded(compact.encode(_Request(asked.method, asked.call, compact.encode_args(asked.arguments))))
 
 
 def decode_request(data: bytes) -> ForwardedCall:
@@ -80,8 +80,11 @@ def decode_request(data: bytes) -> ForwardedCall:
 
 def encode_result(result: Any, position: Position | None) -> bytes:
     """A result and where it stands. Raises: TOO_LARGE: a larger message would cost the link to the other replica."""
-    data = compact.encode(_Answer(True, msgspec.Raw(compact.encode(result)), None, position))
-    if len(data) > ANSWER_BYTES_MAX:
+    return _bounded(compact.encode(_Answer(True, msgspec.Raw(compact.encode(result)), None, position)))
+
+
+def _bounded(data: bytes) -> bytes:
+    if len(data) > FORWARDED_BYTES_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "ahash", cause=f"{len(data)} bytes: ask for less")
     return data
 

@@ -61,12 +61,13 @@ def test_results_arrive_as_they_left(method: str, result: object) -> None:
     assert forwarding.decode_answer(method, forwarding.encode_result(result, HERE)) == (result, HERE)
 
 
-def test_a_result_that_would_cost_the_link_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "ANSWER_BYTES_MAX", 1000)
+def test_a_call_or_a_result_that_would_cost_the_link_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "FORWARDED_BYTES_MAX", 1000)
     assert forwarding.encode_result("x" * 900, None)
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.TOO_LARGE):
         forwarding.encode_result("x" * 1000, None)
-    assert caught.value.kind is Kind.TOO_LARGE
+    with fails(Kind.TOO_LARGE):
+        forwarding.encode_request(ForwardedCall("get", CALL, ((ObjectId("x" * 1000),), ())))
 
 
 def test_errors_arrive_as_they_left() -> None:
