@@ -84,8 +84,7 @@ class Journal:
         A report in flight may still say that it is alive and be applied after the order was closed, and so may one of
         an earlier boot while none of this was taken: that one is followed by the news that it is gone. Returns whether.
         """
-        self._due.pop(reference, None)
-        self._gone.pop(reference, None)
+        self.forget(reference)
         followed = self.may_be_told(reference)
         if followed:
             self.note_gone(reference, blob, due_ms)
@@ -93,6 +92,7 @@ class Journal:
 
     def tells_gone(self, reference: ReferenceId) -> bool:
         """Whether it is still to be accepted that this replica is not here."""
+        assert reference not in self._gone or reference in self._due, "what is gone is told when it is due"
         flying = self._flight.replicas if self._flight is not None else ()
         return reference in self._gone or any(r.reference == reference for r in flying)
 
@@ -110,6 +110,7 @@ class Journal:
     def forget(self, reference: ReferenceId) -> None:
         """Report this replica no more: the namespace has learned of it in another way."""
         self._due.pop(reference, None)
+        self._gone.pop(reference, None)
 
     def next_due(self) -> int | None:
         """When the next report should be sent (monotonic; in the past when one is in flight), None when never."""
@@ -153,6 +154,7 @@ class Journal:
         """Note the answer to the report in flight."""
         flight = self._flight
         assert flight is not None, "an answer without a report in flight"
+        assert flight.number == self.accepted + 1, "numbers have no gaps"
         if accepted == flight.number:
             self.accepted, self._flight, self.rejected = accepted, None, 0
             if accepted == 1:

@@ -261,6 +261,16 @@ def test_what_is_erased_before_the_first_report_is_told_as_gone() -> None:
     assert [(r.reference, r.state) for r in report.replicas] == [(A, ReplicaState.DELETED)]
 
 
+def test_what_came_back_and_was_listed_otherwise_is_told_as_gone_no_more() -> None:
+    book = begun()
+    book.note_gone(A, FACTS.blob, 0)
+    assert book.tells_gone(A)
+    book.forget(A)
+    assert not book.tells_gone(A)
+    book.note(A, 0)
+    assert book.take(0, 10, lambda reference: None) is None, "nothing is left of the news that it is gone"
+
+
 # --- index ---------------------------------------------------------------------------------------------------------
 
 
