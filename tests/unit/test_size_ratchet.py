@@ -2,10 +2,12 @@
 
 Hard: a module has at most 800 lines, a function at most 70 (its docstring not counted), a folder of `chelonia` at most
 20 modules, and no file carries a name that says nothing. Ratcheted, in parts per thousand of all functions: those over
-20 lines, and those over five parameters. The allowed shares stand in size_ratchet.json; `make ratchet` lowers them to
-what the code has reached, and a test compares the file with its own history, so that nobody raises them in passing.
+20 lines, and those over five parameters; and of the functions of the pure rooms, by how much their asserts are fewer.
+The allowed shares stand in size_ratchet.json; `make ratchet` lowers them to what the code has reached, and a test
+compares the file with its own history, so that nobody raises them in passing.
 
-As a program: `test_size_ratchet.py check` for `make check`, `test_size_ratchet.py tighten` for `make ratchet`.
+As a program: `test_size_ratchet.py check` for `make check`, `tighten` for `make ratchet`, `asserts` for those of each
+room.
 """
 
 import ast
@@ -14,7 +16,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +35,13 @@ ROOM_MODULES_MAX = 20
 LONG_FUNCTION_LINES = 20
 PARAMETERS_ADVISED = 5
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc", "manager"}
+
+# Rooms that decide: an assert states there what a reader may rely on, never what others send.
+PURE = (
+    "chelonia/core/rights", "chelonia/core/contents", "chelonia/core/cluster", "chelonia/core/timing",
+    "chelonia/ahash/group", "chelonia/shepherd/rules", "chelonia/librarian/**/decide.py",
+)  # fmt: skip
+LACKING = "asserts_lacking_in_pure_rooms_per_mille"
 
 # Below this many functions a share says little; from here on, slack in the ratchet is an error of its own.
 FUNCTIONS_TO_ENGAGE = 1000
@@ -110,6 +119,31 @@ def shares_of(functions: list[Function]) -> Shares:
     }
 
 
+def asserts_in(sources: Iterable[str]) -> tuple[int, int]:
+    """Count asserts, and functions but for those that are only declared."""
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    with_body = [node for node in functions if not isinstance(node.body[-1], ast.Expr)]
+    return sum(isinstance(node, ast.Assert) for node in nodes), len(with_body)
+
+
+def asserts_of_rooms() -> dict[str, tuple[int, int]]:
+    """Asserts and functions of each pure room."""
+    files = {room: [each for path in ROOT.glob(room) for each in python_files(shown(path))] for room in PURE}
+    return {room: asserts_in(path.read_text("utf-8") for path in found) for room, found in files.items()}
+
+
+def lacking_asserts(counted: Iterable[tuple[int, int]]) -> Shares:
+    """By how much asserts are fewer than functions, rounded up to whole parts per thousand."""
+    asserts, functions = (sum(each) for each in zip(*counted, strict=True))
+    return {LACKING: 1000 - 1000 * asserts // max(functions, 1)}
+
+
+def measured_shares(functions: list[Function]) -> Shares:
+    """All that is ratcheted."""
+    return {**shares_of(functions), **lacking_asserts(asserts_of_rooms().values())}
+
+
 # ------------------------------------------------------------------------------------------------------------- judging
 
 
@@ -148,7 +182,9 @@ def broken_shares(measured: Shares, allowed: Shares, functions: list[Function]) 
 
 
 def worst(functions: list[Function], name: str) -> list[str]:
-    """Name the five functions most to blame for a share."""
+    """Name the five functions, or the rooms, most to blame for a share."""
+    if name == LACKING:
+        return [f"{room} ({asserts} in {of})" for room, (asserts, of) in asserts_of_rooms().items()]
     attribute = "lines" if "lines" in name else "parameters"
     ranked = sorted(functions, key=lambda each: (-getattr(each, attribute), each.where))
     return [f"{each.where} ({getattr(each, attribute)})" for each in ranked[:5]]
@@ -204,7 +240,7 @@ def complaints() -> list[str]:
         *crowded_rooms(list(sizes)),
         *overlong_functions(functions),
         *empty_names(list(sizes)),
-        *broken_shares(shares_of(functions), allowed_shares(), functions),
+        *broken_shares(measured_shares(functions), allowed_shares(), functions),
         *loosened(history_of_shares()),
     ]
 
@@ -274,6 +310,13 @@ def test_shares_round_up() -> None:
     assert list(shares_of([]).values()) == [0, 0]
 
 
+def test_asserts_are_counted_in_modules_and_functions_but_none_of_what_is_declared() -> None:
+    source = "assert 1\ndef f():\n    assert 2\nclass P:\n    def declared(self):\n        ...\n"
+    assert asserts_in([source, source]) == (4, 2)
+    assert lacking_asserts([(1, 2), (0, 4)]) == {LACKING: 834}
+    assert len(broken_shares({LACKING: 701}, {LACKING: 700}, [])) == 1
+
+
 def test_tightening_never_raises() -> None:
     assert tightened({"a": 50, "b": 90}, {"a": 200, "b": 92}) == {"a": 50 + HEADROOM_PER_MILLE, "b": 92}
 
@@ -281,12 +324,12 @@ def test_tightening_never_raises() -> None:
 def main(task: str) -> int:
     """Check the tree's sizes, or tighten the ratchet; return the exit code."""
     if task == "tighten":
-        shares = tightened(shares_of(all_functions()), allowed_shares())
+        shares = tightened(measured_shares(all_functions()), allowed_shares())
         DATA.write_text(json.dumps(shares, indent=2) + "\n", "utf-8")
-    found = complaints()
+    found = worst([], LACKING) if task == "asserts" else complaints()
     for line in found:
         print(line)
-    return 1 if found else 0
+    return 1 if found and task != "asserts" else 0
 
 
 if __name__ == "__main__":

@@ -104,4 +104,7 @@ class HeldFrames:
     def release(self, peer: int, term: int) -> list[EngineFrame]:
         """`peer` is followed in this term: hand its frames out, drop all others."""
         held, self._of = self._of.get(peer), {}
-        return held.frames if held is not None and held.term == term else []
+        if held is None or held.term != term:
+            return []
+        assert all(frame.term == term for frame in held.frames), "frames of one term are held together"
+        return held.frames

@@ -58,6 +58,7 @@ class ProtocolPeriods:
     def __post_init__(self) -> None:
         """A master's lease is over before a replica that lost its disk, or forgot its grants, counts again."""
         assert self.beat_ms < self.dead_ms < self.held_ms, "beat_ms < dead_ms < lease_ms less its margin"
+        assert self.longest_ms < 1 << 16, "a beat and its echo name it in two bytes"
 
     @classmethod
     def over(cls, round_trip_ms: int) -> ProtocolPeriods:

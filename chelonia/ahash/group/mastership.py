@@ -300,6 +300,7 @@ class Mastership:
 
     async def hand_over(self, reason: str) -> None:
         """Give up our term when the others hold all of it, or soon; changes are not taken meanwhile."""
+        assert self.regrouping.locked(), "nobody hands over in the middle of a change of members"
         give_up = self._clock.monotonic_ms() + HAND_OVER_MS
         self._handing_over = True
         try:
@@ -510,6 +511,7 @@ class Mastership:
             self.pulse()
 
     async def _mastered(self, term: int) -> None:
+        assert self._reading_end, "what comes meanwhile waits"
         try:
             end = await self._executor.run_read(lambda: read_end(self._engine))
         except CheloniaError as error:

@@ -128,6 +128,7 @@ async def change(mastership: Mastership, writer: Writer, record: Membership) -> 
 
     Raises: UNAVAILABLE (not master), CONFLICT, OUTCOME_UNKNOWN (it may or may not be: look).
     """
+    assert mastership.regrouping.locked(), "one change at a time, to its end"
     mastership.replica.propose(record)
     position = await _write(mastership, writer, record)
     if not record.former:

@@ -337,3 +337,5 @@ _READERS: Final[dict[int, Callable[[bytes], Message]]] = dict(
         start=1,
     )
 )  # fmt: skip
+assert _READERS.keys() == set(_KIND.values()), "what is written is read"
+assert bounds.TERMS_REMEMBERED_MAX < 1 << 8, "one byte counts the terms of a past"

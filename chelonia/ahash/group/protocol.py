@@ -202,8 +202,7 @@ class GroupReplica:
             return Admission.PASS if self._reign and frame.term <= self._reign.term else Admission.DROP
         found = self._following
         if frame.master:
-            followed = found is not None and found.key == (frame.term, peer)
-            return Admission.PASS if followed else Admission.HOLD
+            return Admission.PASS if self._follows(frame.term, peer) else Admission.HOLD
         if now_ms < self._grant.until_ms and (found is None or found.master != peer):
             return Admission.DROP
         return Admission.PASS
@@ -278,9 +277,9 @@ class GroupReplica:
                     self._echoed(peer, message, now_ms)
                 case Stand():
                     self._stood_by(peer, message, now_ms)
-                case Resign(term):
-                    self._resigned(peer, term, now_ms)
-                case CheckpointNear(term) if self._following is not None and self._following.key == (term, peer):
+                case Resign(term) if self._follows(term, peer):
+                    self._following, self._grant.until_ms, self._stand_due_ms = None, now_ms, now_ms
+                case CheckpointNear(term) if self._follows(term, peer):
                     self._effects.append(WritePages())
                 case _:
                     pass
@@ -297,12 +296,12 @@ class GroupReplica:
             case MasterHere():
                 raise AssertionError("the end of the log has to be read first: call mastered")
             case MasterThere(replica, term):
+                assert not self._engine_master, "who leaves his office says so before he follows another"
                 self._turn.over()
                 if self._engine_follows != (term, replica):
                     self._engine_follows, self._engine_ready = (term, replica), False
             case Ready():
                 self._engine_ready = True
-                self._count_again_at_head()
             case Refilling():
                 self._distrust()
             case CheckpointDue():
@@ -330,6 +329,7 @@ class GroupReplica:
         Our term begins - or the mandate came too late, or where it must not be used, and we step down at once.
         """
         self._lapse(now_ms)
+        assert not self._engine_master, "no mastership begins before the one before has ended"
         self._engine_master = True
         self._engine_follows = None
         self._turn.over()
@@ -425,6 +425,7 @@ class GroupReplica:
         self._set_membership(membership)
         reign.watermark.decide_by(self._quorum)
         reign.lease.decide_by(self._quorum)
+        assert reign.told <= reign.watermark.durable, "what is durable stays so, whoever decides"
 
     # ------------------------------------------------------------------------------------------------------ as master
 
@@ -495,6 +496,7 @@ class GroupReplica:
             reign.joined = True
             self._effects.append(ProveTerm(reign.term, reign.mark.first + 1))
         elif durable > reign.mark.first:
+            assert durable == reign.mark.first + 1, "before a term is open nothing but its two records is committed"
             reign.opened_ms = now_ms
             self._turn.failures = 0
             self._effects.append(TermOpened(reign.term))
@@ -537,7 +539,6 @@ class GroupReplica:
             found.durable, self._turn.failures = beat.durable, 0
             self._effects.append(FollowerSees(peer, beat.term, beat.durable))
             self._learn(found)
-        self._count_again_at_head()
         self._regain(found, now_ms)
         if beat.sent_ms:
             self._heard.heard(beat.sent_ms, now_ms)
@@ -550,6 +551,7 @@ class GroupReplica:
             self._effects.append(Promises(promise_ms))
         ack = self._flushed if self._trusted else None
         assert ack is None or ack.token.term == beat.term, "what was flushed in an earlier term says nothing here"
+        assert self._grant.until_ms >= now_ms + lease_ms, "a master's lease counts on it"
         self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, ack, lease_ms if beat.lease_ms else 0))
 
     def _may_follow(self, peer: int, beat: Beat, now_ms: int) -> bool:
@@ -588,6 +590,9 @@ class GroupReplica:
         elif self._following is None and now_ms >= self._grant.until_ms and not self._engine_master:
             self._say_word(peer)
 
+    def _follows(self, term: int, peer: int) -> bool:
+        return self._following is not None and self._following.key == (term, peer)
+
     @property
     def _ready(self) -> bool:
         """Whether our engine is synchronised with the master that we follow."""
@@ -599,7 +604,8 @@ class GroupReplica:
         found, token = self._following, event.token
         if found is None or token.term != found.term or self._engine_follows != found.key:
             return
-        self._flushed = Ack(token, event.sequence)
+        before, self._flushed = self._flushed, Ack(token, event.sequence)
+        assert before is None or before.sequence <= event.sequence, "what was acknowledged is held for the whole term"
         if self._trusted:
             self._acknowledge(found, self._flushed)
         else:
@@ -619,6 +625,7 @@ class GroupReplica:
             self._know(found.mark, min(found.durable, self._flushed.sequence))
 
     def _know(self, mark: TermMark, sequence: int) -> None:
+        assert self._trusted, "who has lost what he held knows nothing"
         if self.histories.knows(mark, sequence):
             self._tell_past(self._others())
 
@@ -638,18 +645,14 @@ class GroupReplica:
         if self._following is not None:
             self._following.need = None
 
-    def _count_again_at_head(self) -> None:
-        """Once synchronised: what the master had by its last word, and so all we ever acknowledged to it."""
-        found = self._following
-        if not self._trusted and self._ready and found is not None and found.need is None:
-            found.need = found.head
-
     def _regain(self, found: Following, now_ms: int) -> None:
-        """Count again once we hold all that the master had after we were synchronised.
+        """Count again once we hold all that the master had, by its last word, after we were synchronised.
 
         All we ever acknowledged is in it: its term is open, or it began with all that we vouched for when we joined.
         Not before the longest lease has passed since our start: what we promised before we lost our disk has lapsed.
         """
+        if not self._trusted and self._ready and found.need is None:
+            found.need = found.head
         if self._trusted or found.need is None or now_ms < self._trust_after_ms:
             return
         if self._flushed is not None and self._flushed.sequence >= max(found.need, found.first):
@@ -657,12 +660,6 @@ class GroupReplica:
             self._vouched = Vouched(0, 0, 0)
             self._effects.append(Trusted())
             self._acknowledge(found, self._flushed)
-
-    def _resigned(self, peer: int, term: int, now_ms: int) -> None:
-        if self._following is not None and self._following.key == (term, peer):
-            self._following = None
-            self._grant.until_ms = now_ms
-            self._stand_due_ms = now_ms
 
     def _obeying(self, found: Following, now_ms: int) -> None:
         """What a follower owes: announce itself while it is not synchronised."""

@@ -417,6 +417,7 @@ class ReplicatedAHash:
 
     def term_opened(self, term: int) -> None:
         """Serve this term."""
+        assert self._opening is None, "no term opens before the one before has ended"
         self._opening = term
         self._spawn(self._begin(term))
 
@@ -434,6 +435,7 @@ class ReplicatedAHash:
         if self._opening != term:
             await service.retire()
             return
+        assert self._reign is None, "one term is served"
         self._reign = _Serving(term, service)
         self._mastership.pulse()
         await service.watch()
@@ -461,6 +463,7 @@ class ReplicatedAHash:
 
     async def _carry_out(self, reign: _Serving, peer: int, number: int, body: bytes) -> None:
         self._carrying_out += 1
+        assert self._carrying_out <= bounds.FORWARDED_MAX, "others are told that it was not carried out"
         try:
             result = await self._here(reign, self._asked(peer, body))
             answer = forwarding.encode_result(result, self._parts.horizon.newest)

@@ -37,6 +37,7 @@ class ReplicaStrain:
         """Somebody came so much later than meant. What comes late together, within a lease, was one delay."""
         if late_ms <= self.pace.beat_ms:
             return
+        assert not self._late or self._late[-1][0] <= now_ms, "the newest is the last"
         if self._late and now_ms - self._late[-1][0] < self.pace.lease_ms:
             at_ms, late_before = self._late[-1]
             self._late[-1] = (at_ms, max(late_before, late_ms))
@@ -62,7 +63,8 @@ class ReplicaStrain:
 
     def lease_ms(self, now_ms: int) -> int:
         """How long an echo is to bind; 0: as usual."""
-        return self._lasts_ms(now_ms) if self.extra_ms(now_ms) else 0
+        lasts_ms = self._lasts_ms(now_ms)
+        return lasts_ms if lasts_ms > self.pace.lease_ms else 0
 
     def stuck_ms(self, now_ms: int) -> int:
         return self.pace.stuck_ms + STUCK_LONGER * self.extra_ms(now_ms)

@@ -133,6 +133,7 @@ class ReplicationLinks:
 
     def send(self, peer: int, data: bytes) -> bool:
         """Queue a message; False when there is no link."""
+        assert len(data) <= bounds.PEER_MESSAGE_BYTES_MAX, "its receiver would close the link"
         link = self._links.get(peer)
         if link is None:
             return False
@@ -165,6 +166,7 @@ class ReplicationLinks:
 
     async def _dial(self, member: Member) -> None:
         """Keep a link to a member up."""
+        assert member.replica < self._own.replica, "of a pair one dials"
         backoff = Backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS)
         while True:
             link = _Link(self, member)
@@ -236,6 +238,7 @@ class ReplicationLinks:
 
     def established(self, link: _Link, replica: int) -> None:
         """HELLO was checked: from now on this is the link to `replica`."""
+        assert link.greeted, "nothing is taken of one whose HELLO was not checked"
         old = self._links.pop(replica, None)
         if old is not None:
             old.part("a newer connection takes its place")
@@ -438,6 +441,7 @@ class _Link(asyncio.Protocol):
             raise CheloniaError(Kind.BAD_REQUEST, "replication", "", "its first message is no HELLO")
 
     def _greet(self, hello: Hello, member: Member) -> None:
+        assert not self.greeted, "HELLO is said once"
         if reason := self._links.check_hello(hello, member):
             self.refuse(reason)
             return

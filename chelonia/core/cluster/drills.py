@@ -107,6 +107,9 @@ class Drill(msgspec.Struct, frozen=True):
         return self.stage is DrillStage.RUNNING
 
 
+assert bounds.DRILL_LOOKS_MAX % 2 == 0, "of so many the last is among every second"
+
+
 def looked(drill: Drill, exposed: Mapping[int, int], now: Ms) -> str:
     """The looks at a drill with one more, when that differs from the last."""
     looks = drill.looks.split()

@@ -101,6 +101,8 @@ assert not {_S.OFFLINE, _S.DELETED} & {state for state, _ in TRANSITIONS}, "a vi
 assert _S.OFFLINE not in TRANSITIONS.values(), "a view is not stored"
 assert all(after in PROVEN for (_, cause), after in TRANSITIONS.items() if cause is _E.VERIFIED), "verified is proven"
 assert all(after not in PROVEN for (_, cause), after in TRANSITIONS.items() if cause is _E.DAMAGED), "damaged is not"
+assert {state for state, cause in TRANSITIONS if cause is _E.ERASED} == {*_S} - {_S.OFFLINE, _S.DELETED}, "all may go"
+assert all(after is _S.DELETED for (_, cause), after in TRANSITIONS.items() if cause is _E.ERASED), "gone is gone"
 _CHANGES: Final = frozenset((state, after) for (state, _), after in TRANSITIONS.items())
 
 

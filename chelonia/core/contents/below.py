@@ -76,7 +76,9 @@ def lowest(ask: Below) -> bytes:
     if ask.after:
         common = common_prefix(ask.after, ask.prefix, ask.delimiter)
         start = beyond(common or ask.after) if common or ask.past else ask.after.encode() + b"\0"
-    return max(start, ask.prefix.encode())
+    least = max(start, ask.prefix.encode())
+    assert not ask.after or least > ask.after.encode(), "a page begins behind the one before"
+    return least
 
 
 def common_prefix(path: str, prefix: str, delimiter: str) -> str:

@@ -84,6 +84,7 @@ def check_extents(extents: Sequence[Extent], size: int) -> None:
             cause = f"{extent} ends beyond the file's {most} bytes"
             raise CheloniaError(Kind.BAD_REQUEST, subject="extents", cause=cause)
         end = extent.end
+    assert are_apart(extents), "what is accepted can be laid over what is there"
 
 
 def are_apart(extents: Iterable[Extent]) -> bool:

@@ -28,6 +28,9 @@ ACCESS: Final[dict[tuple[str, str], tuple[Role, ...]]] = {
 }
 """The operations that are not for everyone, by service and name on the wire, and the roles that may call each."""
 assert all(ACCESS.values()), "an operation that nobody may call is none"
+assert FILES.name not in {service for service, _ in ACCESS}, (
+    "what a token reaches asks for no role: it bears its giver's"
+)
 
 
 def check_access(call: Call, service: str, operation: str) -> None:

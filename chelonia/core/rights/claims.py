@@ -90,6 +90,7 @@ def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: i
 def _check_scopes(scopes: Scopes, organisation: Organisation) -> None:
     """What no token ever comes to, whatever its issuer says."""
     base = parse_ln(organisation.base_path).parts
+    assert scopes, "a call without scopes is narrowed to nothing and may do all"
     assert all(scope.path[: len(base)] == base for scope in scopes), "nothing is reached but what is its issuer's"
     assert {action for scope in scopes for action in scope.actions} <= {*_EVERYTHING}, "no rights are given by one"
 

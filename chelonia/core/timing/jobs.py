@@ -139,6 +139,7 @@ class Jobs:
 
     async def run(self) -> None:
         """Keep all jobs going until cancelled. Raises: CheloniaError of a kind that is `fatal` for a job."""
+        assert self._group is None, "each job is kept going once"
         try:
             async with asyncio.TaskGroup() as self._group:
                 for job in self._jobs:

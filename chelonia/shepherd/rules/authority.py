@@ -39,7 +39,10 @@ def obeyed(state: ShepherdState, position: Position) -> ShepherdState:
     """The state after obeying an order of this position; as it is where that would be refused by now."""
     if refusal(state, Authority(position)):
         return state
-    return replace(state, cluster=position.cluster, generation=position.generation, sequence=position.sequence)
+    after = replace(state, cluster=position.cluster, generation=position.generation, sequence=position.sequence)
+    assert not refusal(after, Authority(position)), "what was begun with an order goes on with it"
+    assert state.generation <= after.generation, "no generation is seen that is older than one before"
+    return after
 
 
 def seen(state: ShepherdState, position: Position) -> ShepherdState | None:

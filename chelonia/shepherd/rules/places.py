@@ -48,6 +48,7 @@ class SlotPool:
 
     def limit(self, most: int) -> None:
         """So many there are from now on; who has one keeps it."""
+        assert most > 0, "`places_of` leaves one: nobody waits for ever"
         self.most = most
         self._next()
 
@@ -63,6 +64,7 @@ class SlotPool:
 
     async def take(self, operation: str) -> None:
         """Take a place, which is to be `left`. Raises: BUSY, as `one`."""
+        assert not self._waiting or self.taken >= self.most, "nobody waits while a place is free"
         if self.taken < self.most and not self._waiting:
             self.taken += 1
             return

@@ -49,6 +49,7 @@ class Reconciling:
         """All bytes have been looked at. Returns whether that was the last thing to do."""
         if self.believed is None or self.why:
             return False
+        assert self.begun, "the answer to the first report says under which metadata"
         self.generation, self.at_ms, self.believed = self.believed, now_ms, None
         return True
 
@@ -56,6 +57,7 @@ class Reconciling:
     def whole(self) -> Iterator[None]:
         """While the whole inventory is compared: who asks or doubts meanwhile has it compared again, and who did before
         is answered only when it succeeds."""
+        assert not self.comparing, "one comparison at a time"
         asked, doubted = self.why, self.in_doubt
         self.why, self.in_doubt, self.believed = "", False, None
         self.comparing = bool(asked) or doubted

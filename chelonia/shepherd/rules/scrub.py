@@ -42,6 +42,7 @@ def slot_ms(size: int, index: Index, pace: RoundPace) -> int:
     cost = size + REPLICA_COST_BYTES
     total = index.total_bytes + REPLICA_COST_BYTES * len(index)
     share = pace.period_ms * cost // max(total, cost)
+    assert share <= pace.period_ms, "all replicas have their turns within the period, where the rate allows it"
     return max(share, read_ms(cost, pace))
 
 

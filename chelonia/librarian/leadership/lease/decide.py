@@ -78,6 +78,7 @@ class Leadership:
 
     def leading(self, now: Ms) -> bool:
         """Whether this Librarian leads: it holds the lease and has renewed it in time."""
+        assert self._renewed_ms <= now, "a lease is counted from before it was asked for"
         return self._held is not None and now - self._renewed_ms < self._lease_ms
 
     def check(self) -> Element:
@@ -113,7 +114,7 @@ class Leadership:
     def won(self, bid: Bid) -> None:
         """The bid was written. One that was made later may have been heard of before: then this says nothing new."""
         assert bid.wanted.holder == self._me, "a bid is for oneself"
-        assert bid.wanted.term, "a lease is held in a term"
+        assert bid.wanted.term.isdecimal(), "a lease is held in a term: who leads none writes under another"
         held = self._held
         if held is not None and (int(bid.wanted.term), bid.at_ms) < (int(held.term), self._renewed_ms):
             return

@@ -342,7 +342,9 @@ def clear_extents(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
 
 def order_of(upload: Opened, chosen: Chosen) -> str:
     """What an order is called that is begun now: when one of the same parts is begun anew, it is another."""
-    return f"{chosen.digest} {upload.content.version}"
+    order = f"{chosen.digest} {upload.content.version}"
+    assert chosen.is_in(order), "an order is known by its parts"
+    return order
 
 
 def begin_order(upload: Opened, order: str) -> list[Element]:
@@ -357,6 +359,7 @@ def lay_page(obj: ObjectId, order: str, extents: Mapping[BlobId, Extent], page: 
     elements = [check(obj, *_is_open(order))]
     for each in page:
         extent = extents.get(each.blob)
+        assert extent is None or extent.length == each.part.size, "a part is laid as a whole"
         if extent is not None:
             elements.append(put(obj, "extents", *extent_record(extent)))
         elements.append(put(obj, "named", each.blob, str(extent.length if extent else 0)))

@@ -340,7 +340,8 @@ def _agree(facts: ReplicaFacts, blob: StoredObject) -> bool:
 
 def list_location(blob: StoredObject | None, facts: ReplicaFacts, location: Location) -> list[Element]:
     """One more location of a blob that is there."""
-    obj = blob.id if blob is not None else blob_object(facts.blob)
+    obj = blob_object(facts.blob)
+    assert blob is None or blob.id == obj, "a copy is of its own blob"
     alive = put(obj, "locations", str(location), ReplicaState.ALIVE.value, isset("blob", "file"))
     return [alive, file_record(location, facts.blob)]
 
@@ -389,6 +390,7 @@ def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -
 def snapshot_blob(facts: ReplicaFacts, locations: Sequence[Location], uses: str = "", number: int = 0) -> list[Element]:
     """Name a blob of a snapshot again. Those that are used (`uses`: by the manifest) spare the next one from beginning
     with nothing; it lets go of the others."""
+    assert of_snapshot(facts), "`judge` has seen it"
     named = put(SNAPSHOTS_OBJECT, "blobs", facts.blob, facts.blob)
     elements = [*make_blob(NewBlob(facts, tuple(locations))), named]
     return [*elements, put(SNAPSHOTS_OBJECT, "snapshot", f"{number:013d}", uses)] if uses else elements

@@ -96,6 +96,7 @@ class Copies:
             if source is None or not self._takes(copy.target):
                 continue
             target = Location(copy.target, ReferenceId(self._on.world.ids.uuid()))
+            assert source.shepherd != copy.target, "a copy has two ends"
             job = CopyJob(blob, source, target, until)
             self._slots.take(job.shepherds)
             self._rate.began(target.reference, size, self._on.now)
