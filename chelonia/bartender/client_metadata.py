@@ -55,11 +55,7 @@ class FileFacts:
 
     def states(self) -> dict[str, str]:
         """The `states` section these facts make; size only when known."""
-        states = {
-            "checksum": self.checksum,
-            "checksumType": self.checksum_type,
-            "neededReplicas": str(self.needed),
-        }
+        states = {"checksum": self.checksum, "checksumType": self.checksum_type, "neededReplicas": str(self.needed)}
         return states if self.size < 0 else {"size": str(self.size), **states}
 
 

@@ -278,10 +278,7 @@ class Shepherds:
         )
 
     async def _ask(
-        self,
-        shepherd: ServiceId,
-        ask: Callable[[], Coroutine[Any, Any, tuple[TurlOutcome, ...]]],
-        patience_ms: int = 0,
+        self, shepherd: ServiceId, ask: Callable[[], Coroutine[Any, Any, tuple[TurlOutcome, ...]]], patience_ms: int = 0
     ) -> TurlOutcome:
         """One Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
         limit_ms = patience_ms or self._settings.shepherd_timeout_ms

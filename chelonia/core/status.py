@@ -129,9 +129,7 @@ PHRASES: dict[str, Phrases] = {
     "makeMountpoint": Phrases("done", "internal error", _MOUNTPOINT),
     "makeMountpoint.metadata": Phrases("done", "internal error", _MOUNTPOINT | _REFUSED_METADATA),
     "unmakeCollection": Phrases(
-        "removed",
-        _FAILED,
-        _GONE | {_K.NOT_A_COLLECTION: "no such LN", _K.NOT_EMPTY: "collection is not empty"},
+        "removed", _FAILED, _GONE | {_K.NOT_A_COLLECTION: "no such LN", _K.NOT_EMPTY: "collection is not empty"}
     ),
     "unmakeMountpoint": Phrases("removed", _FAILED, _GONE | {_K.INVALID_TARGET: "no such LN"}),
     "move": Phrases(

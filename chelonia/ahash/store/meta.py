@@ -25,11 +25,7 @@ MIGRATIONS: Final[Mapping[int, Migration]] = {1: lambda store: {}}
 
 
 def prepare(
-    store: Store,
-    cluster: str,
-    *,
-    target: int = layout.FORMAT,
-    migrations: Mapping[int, Migration] = MIGRATIONS,
+    store: Store, cluster: str, *, target: int = layout.FORMAT, migrations: Mapping[int, Migration] = MIGRATIONS
 ) -> Position:
     """Make a fresh store ours, or check and migrate an existing one.
 

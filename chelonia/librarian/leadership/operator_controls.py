@@ -36,10 +36,7 @@ def ordered(order: HealOrder, who: str, now: Ms) -> list[Element]:
     """The change that an order is. Raises: BAD_REQUEST for limits that cannot be."""
     match order.action:
         case HealAction.PAUSE:
-            return [
-                put(REPAIR_OBJECT, CONTROL, "paused_by", who),
-                put(REPAIR_OBJECT, CONTROL, "paused_ms", str(now)),
-            ]
+            return [put(REPAIR_OBJECT, CONTROL, "paused_by", who), put(REPAIR_OBJECT, CONTROL, "paused_ms", str(now))]
         case HealAction.RESUME:
             return [drop(REPAIR_OBJECT, CONTROL, "paused_by"), drop(REPAIR_OBJECT, CONTROL, "paused_ms")]
         case HealAction.RATE:

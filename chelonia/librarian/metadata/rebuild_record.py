@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chelonia.core.ids import (
-    BLOB_PREFIX,
-    OVERWRITTEN_OBJECT,
-    REBUILD_OBJECT,
-    ServiceId,
-    is_guid,
-)
+from chelonia.core.ids import BLOB_PREFIX, OVERWRITTEN_OBJECT, REBUILD_OBJECT, ServiceId, is_guid
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.librarian.metadata.elements import as_read, check, put, version

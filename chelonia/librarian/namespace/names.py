@@ -359,9 +359,7 @@ class Names:
 
     async def _move_view(self, call: Call, request: MoveEntry, *, presumed: bool) -> MoveView:
         epoch, child = await self._records.get(
-            call,
-            (TREE_OBJECT, entry_id(request.child)),
-            (Needed("epoch"), *_DESCRIBED),
+            call, (TREE_OBJECT, entry_id(request.child)), (Needed("epoch"), *_DESCRIBED)
         )
         above: frozenset[Guid] = frozenset()
         above_source: frozenset[Guid] = frozenset()

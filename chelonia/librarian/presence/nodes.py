@@ -264,10 +264,7 @@ class NodeTable:
         """Keep a Shepherd's domain and key, so that they outlive this process."""
         stored = self.table.stored(beat.shepherd) or StoredNode()
         obj = shepherd_object(beat.shepherd)
-        elements = [
-            put(obj, "node", "domain", beat.domain),
-            put(obj, "node", "verify_key", beat.verify_key),
-        ]
+        elements = [put(obj, "node", "domain", beat.domain), put(obj, "node", "verify_key", beat.verify_key)]
         await self._records.attempt(call, PlannedTransact(elements))
         self.table.store(beat.shepherd, replace(stored, domain=beat.domain, verify_key=beat.verify_key))
 

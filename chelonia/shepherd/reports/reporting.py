@@ -18,14 +18,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.ports.librarian import (
-    REFUSED_STORE,
-    Heartbeat,
-    HeartbeatAnswer,
-    InventoryItem,
-    Report,
-    ReportAnswer,
-)
+from chelonia.core.ports.librarian import REFUSED_STORE, Heartbeat, HeartbeatAnswer, InventoryItem, Report, ReportAnswer
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait, every
 from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode

@@ -41,10 +41,7 @@ from chelonia.wire.tickets import Ticket
 
 log = logging.getLogger(__name__)
 
-_CROWDED = {
-    Crowd.OF_OWNER: "too many uploads of this owner are open",
-    Crowd.OF_ALL: "too many uploads are open",
-}
+_CROWDED = {Crowd.OF_OWNER: "too many uploads of this owner are open", Crowd.OF_ALL: "too many uploads are open"}
 _OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.READ_ONLY, Kind.CANCELLED)
 """Failures of a commit after which it is repeated with the same request key."""
 

@@ -5,22 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from chelonia.core.operations import ahash
-from chelonia.core.ports.ahash import (
-    AHash,
-    ChangeOutcome,
-    Condition,
-    Element,
-)
+from chelonia.core.ports.ahash import AHash, ChangeOutcome, Condition, Element
 from chelonia.wire.elements import bulk, needed, stored_object
 from chelonia.wire.operations.table import Spec, service
-from chelonia.wire.schema import (
-    AnyDepth,
-    Children,
-    ListOf,
-    arguments,
-    record,
-    single,
-)
+from chelonia.wire.schema import AnyDepth, Children, ListOf, arguments, record, single
 
 _CONDITION = record(Condition, "id=conditionID type=conditionType section property value")
 _ELEMENT = record(

@@ -32,17 +32,7 @@ from chelonia.core.ports.librarian import (
     TraversedStep,
 )
 from chelonia.core.values import replace
-from chelonia.wire.elements import (
-    CHECKSUMS,
-    COUNTS,
-    LN,
-    POSITION,
-    answers,
-    bulk,
-    extra,
-    needed,
-    stored_object,
-)
+from chelonia.wire.elements import CHECKSUMS, COUNTS, LN, POSITION, answers, bulk, extra, needed, stored_object
 from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     BOOL,
@@ -220,11 +210,7 @@ LIBRARIAN: Final = service(
             arguments(_L.new, bulk("new", "requests", record(NewRequest, "request_id", Metadata("metadata")))),
             answers("new", record(NewOutcome, "request_id guid success")),
         ),
-        Spec(
-            _L.get,
-            arguments(_L.get, needed(), bulk("get", "guids", _GET_ELEMENT)),
-            answers("get", _OBJECT),
-        ),
+        Spec(_L.get, arguments(_L.get, needed(), bulk("get", "guids", _GET_ELEMENT)), answers("get", _OBJECT)),
         Spec(_L.traverse, replace(_TRAVERSE, take=_traverse_take), _TRAVERSALS, echo="requestID"),
         Spec(
             _L.modify_metadata,
@@ -236,12 +222,7 @@ LIBRARIAN: Final = service(
             arguments(_L.remove, bulk("remove", "requests", _REMOVE)),
             answers("remove", record(RemoveOutcome, "request_id success")),
         ),
-        Spec(
-            _L.report,
-            whole_argument(_L.report, _REPORT),
-            _REPORT_ANSWER,
-            answer_name="registerResponse",
-        ),
+        Spec(_L.report, whole_argument(_L.report, _REPORT), _REPORT_ANSWER, answer_name="registerResponse"),
         Spec(_L.heartbeat, whole_argument(_L.heartbeat, _HEARTBEAT), _HEARTBEAT_ANSWER),
     ),
 )

@@ -105,11 +105,7 @@ def lock_of(body: bytes, *, token: str, timeout: str, depth: str) -> Lock:
     owner = parts.get((DAV, "owner"))
     note = xml.inside(owner).strip() if owner is not None else ""
     return Lock(
-        token,
-        shared=scopes[0] == (DAV, "shared"),
-        deep=depth != "0",
-        note=note,
-        lasts_ms=parse_timeout(timeout),
+        token, shared=scopes[0] == (DAV, "shared"), deep=depth != "0", note=note, lasts_ms=parse_timeout(timeout)
     )
 
 
@@ -129,10 +125,7 @@ def parse_token(header: str) -> str:
 
 def properties(locks: Iterable[Lock]) -> dict[Property, str]:
     """The live properties of locks: those that cover an entry, and what there can be."""
-    return {
-        (DAV, "lockdiscovery"): "".join(_active(lock) for lock in locks),
-        (DAV, "supportedlock"): SUPPORTED,
-    }
+    return {(DAV, "lockdiscovery"): "".join(_active(lock) for lock in locks), (DAV, "supportedlock"): SUPPORTED}
 
 
 def discovered(locks: Iterable[Lock]) -> bytes:

@@ -423,10 +423,7 @@ def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element
         "splices": "1",
         "extents": str(len(chosen.extents)),
     }
-    elements = [
-        check(obj, *_is_open(order), version(upload.content.version)),
-        *put_all(obj, {"content": facts}),
-    ]
+    elements = [check(obj, *_is_open(order), version(upload.content.version)), *put_all(obj, {"content": facts})]
     elements += [drop(obj, "content", fact) for fact in _WHILE_OPEN]
     elements += [drop(obj, section, prop) for section, props in _kept(upload).items() for prop in sorted(props)]
     return [*elements, *_uncounted(upload), *_unlisted(upload), *_due(upload, now)]

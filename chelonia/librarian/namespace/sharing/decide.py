@@ -21,15 +21,7 @@ from chelonia.librarian.metadata.blobs import A_CONTENT, A_FILE, Owner, blob_of,
 from chelonia.librarian.metadata.contents import COPYING, DISCARDED, SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import EXPECT, check, drop, is_, put, put_all, version
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import (
-    Slot,
-    check_file,
-    given_anew,
-    given_sections,
-    make_file,
-    rewrite,
-    type_of,
-)
+from chelonia.librarian.namespace.tree import Slot, check_file, given_anew, given_sections, make_file, rewrite, type_of
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 
 _TOLD = ("size", "checksum", "checksumType", "neededReplicas")
