@@ -169,6 +169,7 @@ class Voices:
         self._recorded: dict[ServiceId, Recorded] = {}
         self._voices: dict[ServiceId, _Voice] = {}
         self._claims: dict[ServiceId, tuple[str, int, Ms, Ms]] = {}
+        self._newest: dict[ServiceId, tuple[str, int]] = {}
         self._alarms: dict[ServiceId, tuple[str, Ms]] = {}
         self._troubles: dict[ServiceId, str] = {}
 
@@ -185,6 +186,14 @@ class Voices:
         """The last boot of this store that was taken here, 0 for none."""
         voice = self._voices.get(shepherd)
         return voice.beat.boot if voice is not None and voice.beat.store == store else 0
+
+    def arrives(self, beat: Heartbeat) -> None:
+        """Note who speaks, before anything is waited for."""
+        self._newest[beat.shepherd] = beat.store, beat.boot
+
+    def is_overtaken(self, beat: Heartbeat) -> bool:
+        """Whether another start has spoken since a heartbeat came: this one may be over."""
+        return self._newest.get(beat.shepherd, (beat.store, beat.boot)) != (beat.store, beat.boot)
 
     def judge(self, beat: Heartbeat, now: Ms) -> Judgement:
         """Decide about a heartbeat."""

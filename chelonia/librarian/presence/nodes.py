@@ -173,6 +173,8 @@ class NodeTable:
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives; an identity that is not approved is recorded as waiting."""
         found = self.registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
+        if found is not None:
+            self._voices.arrives(beat)
         if found is None:
             await self._wait_for_approval(call, beat.shepherd)
         elif found.approved and self.table.comes_back(beat, self._world.clock.monotonic_ms()):
@@ -220,6 +222,9 @@ class NodeTable:
             lease_ms, position = self._world.settings.lease_ms, self._records.position
             return HeartbeatAnswer(lease_ms, True, 0, position, judged.refused, judged.cause)
         if judged.record:
+            if self._voices.is_overtaken(beat):
+                cause = "another start spoke while this heartbeat waited; send the next"
+                raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, cause)
             await self._record_store(call, beat, self._voices.recorded(beat.shepherd))
         if self._voices.taken(beat, now) and beat.trouble:
             _LOG.warning(

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
 from chelonia.core.metadata import Needed
@@ -122,6 +123,43 @@ async def test_what_has_waited_for_the_metadata_is_no_word_of_then(monkeypatch: 
             await asyncio.sleep(0)
         slow.set()
         assert await saying == [REFUSED_TWIN] * 4
+
+
+async def test_what_has_waited_takes_no_place_from_a_start_that_spoke_since(
+    monkeypatch: pytest.MonkeyPatch, expect_log: Callable[..., None]
+) -> None:
+    """The clock of the later start had been set back, and it had just been recorded: the earlier one's message, which
+    had waited for the metadata, took its place, and the Shepherd was refused with the disk that it has."""
+    expect_log("has store three in the place of one")
+    async with bench() as b:
+        lease_ms, one = b.settings.lease_ms, b.ahash.get
+        assert await heard_after(b, "one", 50, 2 * lease_ms) == ""
+        slow, waiting = asyncio.Event(), list[bool]()
+
+        async def waits_once(*args: object) -> object:
+            if not waiting:
+                waiting.append(True)
+                await slow.wait()
+            return await one(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(b.ahash, "get", waits_once)
+        over = asyncio.ensure_future(heard_after(b, "two", 60, 2 * lease_ms, replaces=True))
+        while not waiting:
+            await asyncio.sleep(0)
+        recorded = b.service._parts.nodes._record_store
+
+        async def recorded_late(call: Call, said: Heartbeat, before: Recorded) -> None:
+            await recorded(call, said, before)
+            if not slow.is_set():  # until then nobody has heard that it is on record
+                slow.set()
+                await asyncio.wait((over,))
+
+        monkeypatch.setattr(b.service._parts.nodes, "_record_store", recorded_late)
+        assert await heard_after(b, "three", 55, 1, replaces=True) == ""
+        with pytest.raises(CheloniaError) as caught:
+            await over
+        assert caught.value.kind is Kind.CONFLICT
+        assert await heard_after(b, "three", 55, 1) == ""
 
 
 def test_trouble_is_news_when_it_begins_and_when_it_ends() -> None:
