@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
+from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from chelonia.core.ids import Guid
+from chelonia.core.ids import Dn, Guid
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes
 from chelonia_fuse.names import NOTHING, KnownNames, Told
+from chelonia_fuse.options import INODES
 
 if TYPE_CHECKING:
     from chelonia_fuse.copies import CachedCopy
@@ -35,9 +37,6 @@ AWAITED_S: Final = 3.0
 """How long after such a file was made other mounts wait for its bytes, at most."""
 TOLD_MAX: Final = 8
 """Collections of which parts that were told are kept."""
-KEPT_MAX: Final = 50_000
-"""So many inodes, of 1 to 2 KiB, are known before the kernel is asked to let go of the oldest. By itself it does so
-only when the machine's memory is short."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +60,7 @@ class Inode:
 
     number: int
     attributes: Attributes
-    names: dict[tuple[int, str], None] = field(default_factory=dict)
+    names: tuple[tuple[int, str], ...] = ()
     lookups: int = 0
     opens: int = 0
     gone: bool = False
@@ -90,7 +89,7 @@ class Inode:
     def learn(self, attributes: Attributes) -> None:
         """Take what the cluster says, unless something newer is known."""
         if attributes.version >= self.attributes.version:
-            self.attributes = attributes
+            self.attributes = _sharing(attributes, attributes.version)
             self.learned_ns = time.monotonic_ns()
 
     def hear(self, attributes: Attributes, asked_ns: int) -> None:
@@ -99,18 +98,19 @@ class Inode:
         if attributes.version:
             self.learn(attributes)
         elif since_ns > LAGS_NS or (since_ns > 0 and attributes.changed_ns >= known.changed_ns):
-            self.attributes = structs.replace(attributes, version=known.version)
+            self.attributes = _sharing(attributes, known.version)
 
 
 class Inodes:
     """All inodes that the kernel knows, by number, GUID and name."""
 
-    def __init__(self, root: Attributes, place: LogicalName) -> None:
-        """`place`: what is mounted."""
+    def __init__(self, root: Attributes, place: LogicalName, kept_max: int = INODES) -> None:
+        """`place`: what is mounted; `kept_max`: how many are known before the oldest go."""
         self._place = place
+        self._kept_max = kept_max
         self.root = Inode(ROOT, root, lookups=1)
         self._by_number = {ROOT: self.root}
-        self._by_guid = {root.guid: self.root}
+        self._elsewhere = {root.guid: self.root}  # those whose number is not their GUID's
         self._children: dict[tuple[int, str], Inode] = {}
         self._new = 0
         self._told: deque[KnownNames] = deque()
@@ -124,23 +124,29 @@ class Inodes:
 
     def seen(self, attributes: Attributes, parent: int = 0, name: str = "") -> Inode:
         """The inode of an entry, made when it is new here; `name` leads to it."""
-        inode = self._known(self._by_guid.get(attributes.guid), attributes, parent, name)
+        inode = self._known(self._at(attributes.guid), attributes, parent, name)
         inode.learn(attributes)
         return inode
 
     def listed(self, attributes: Attributes, parent: int, name: str, asked_ns: int) -> Inode:
         """The inode of an entry of a listing, as `seen`; `asked_ns`: when it was asked for, monotonic."""
-        inode = self._by_guid.get(attributes.guid)
+        inode = self._at(attributes.guid)
         if inode is not None:
             inode.hear(attributes, asked_ns)
         inode = self._known(inode, attributes, parent, name)
         inode.heard_ns = asked_ns
         return inode
 
+    def _at(self, guid: Guid) -> Inode | None:
+        inode = self._by_number.get(number_of(guid))
+        return inode if inode is not None and inode.guid == guid else self._elsewhere.get(guid)
+
     def _known(self, inode: Inode | None, attributes: Attributes, parent: int, name: str) -> Inode:
         if inode is None:
-            inode = Inode(self._number(attributes.guid), attributes)
-            self._by_number[inode.number] = self._by_guid[attributes.guid] = inode
+            inode = Inode(self._number(attributes.guid), _sharing(attributes, attributes.version))
+            self._by_number[inode.number] = inode
+            if inode.number != number_of(inode.guid):
+                self._elsewhere[inode.guid] = inode
             self._new += 1
         if name:
             self.name(inode, parent, name)
@@ -159,17 +165,18 @@ class Inodes:
 
     def name(self, inode: Inode, parent: int, name: str) -> None:
         """Note a name."""
-        if self._children.get((parent, name)) is inode:
+        key = (parent, name)
+        if self._children.get(key) is inode:
             return
         self.unname(parent, name)
-        inode.names[parent, name] = None
-        self._children[parent, name] = inode
+        inode.names += (key,)
+        self._children[key] = inode
 
     def unname(self, parent: int, name: str) -> None:
         """Forget a name."""
         inode = self._children.pop((parent, name), None)
         if inode is not None:
-            inode.names.pop((parent, name), None)
+            inode.names = tuple(each for each in inode.names if each != (parent, name))
 
     def doubt(self, inode: Inode) -> None:
         """What was told of it is past: what has its names is asked."""
@@ -190,9 +197,9 @@ class Inodes:
         """Names, as `(number of the parent, name)`, that the kernel may let go of: those of the oldest files, that
         nobody has open. Those that were looked through come last the next time."""
         names = list[tuple[int, str]]()
-        if self._new < KEPT_MAX // 50 or len(self) <= KEPT_MAX:
+        if self._new < self._kept_max // 50 or len(self) <= self._kept_max:
             return names
-        most, self._new = min(2 * self._new, len(self) - KEPT_MAX), 0
+        most, self._new = min(2 * self._new, len(self) - self._kept_max), 0
         for inode in list(islice(self._by_number.values(), most)):
             self._by_number[inode.number] = self._by_number.pop(inode.number)
             if inode.attributes.type != TYPE_COLLECTION and not inode.opens:
@@ -205,10 +212,10 @@ class Inodes:
             return None  # it went before, and another one may have its number
         if inode.lookups > 0 or inode.opens > 0 or (inode.copy is not None and inode.copy.busy):
             return None
-        for parent, name in list(inode.names):
+        for parent, name in inode.names:
             self.unname(parent, name)
         del self._by_number[inode.number]
-        self._by_guid.pop(inode.guid, None)
+        self._elsewhere.pop(inode.guid, None)
         return inode
 
     def place(self, inode: Inode) -> LogicalName:
@@ -235,6 +242,12 @@ class Inodes:
         while number in self._by_number or number <= ROOT:
             number += 1
         return number
+
+
+def _sharing(attributes: Attributes, version: int) -> Attributes:
+    """The same of a version, with one text for what many entries have in common."""
+    kind, owner = intern(attributes.type), Dn(intern(attributes.owner))
+    return structs.replace(attributes, version=version, type=kind, owner=owner)
 
 
 def number_of(guid: Guid) -> int:

@@ -106,7 +106,7 @@ class Mount:
         if there.type != TYPE_COLLECTION:
             raise CheloniaError(Kind.NOT_A_COLLECTION, "mount", str(self._place), f"it is a {there.type}")
         with _locked(self._directory):
-            self._bind(Inodes(there, self._place))
+            self._bind(Inodes(there, self._place, self._options.inodes))
             if waits := await self._committer.replay():
                 _LOG.warning("%d files were closed before and not committed; they are committed now", waits)
             await self._serve(ready, tell)

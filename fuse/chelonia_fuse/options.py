@@ -8,6 +8,8 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 
 CACHE_BYTES: Final = 1 << 30
+INODES, INODES_MIN = 16_000, 1_000
+"""Of 1 KiB each. Enough for a directory of so many entries to be read and then looked through."""
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _IGNORED: Final = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "dev",
                              "nodev", "suid", "nosuid", "exec", "noexec", "relatime", "noatime", "async"})  # fmt: skip
@@ -21,6 +23,8 @@ class Options:
     Args:
         uid, gid: whose everything appears to be; -1: as stored, else the user's who mounts.
         umask: permission bits that are never shown; -1: as stored.
+        inodes: so many entries are known before the kernel is asked to let go of the oldest files. By itself it does so
+            only when the machine's memory is short.
         cache: directory of staged and cached bytes, "" for one below the user's; `cache_bytes`: of what is only cached.
         strict: a file is closed only once it is committed, however long the network is away.
     """
@@ -29,6 +33,7 @@ class Options:
     uid: int = -1
     gid: int = -1
     umask: int = -1
+    inodes: int = INODES
     cache: str = ""
     cache_bytes: int = CACHE_BYTES
     strict: bool = False
@@ -46,16 +51,17 @@ def parse(text: str) -> Options:
             continue
         if name in ("ro", "strict", "allow_other", "debug") and not given:
             flags.add(name)
-        elif name in ("uid", "gid", "umask", "cache", "cache_size"):
+        elif name in ("uid", "gid", "umask", "inodes", "cache", "cache_size"):
             said[name] = value
         else:
-            known = "ro uid= gid= umask= cache= cache_size= strict allow_other debug"
+            known = "ro uid= gid= umask= inodes= cache= cache_size= strict allow_other debug"
             raise CheloniaError(Kind.BAD_CONFIG, "mount", word, f"no option of a mount; there are: {known}")
     return Options(
         read_only="ro" in flags,
         uid=_number(said, "uid", 10),
         gid=_number(said, "gid", 10),
         umask=_number(said, "umask", 8),
+        inodes=max(_number(said, "inodes", 10), INODES_MIN) if "inodes" in said else INODES,
         cache=said.get("cache", ""),
         cache_bytes=_size(said.get("cache_size", "")),
         strict="strict" in flags,

@@ -18,6 +18,10 @@ from pathlib import Path
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Content, Done, Splice, When
+from chelonia_clients.client import new_call
+from chelonia_fuse.options import INODES_MIN
 from tests.cluster.harness import Cluster
 from tests.cluster.mounts import Mount
 from tests.support.polling import patience, poll
@@ -236,6 +240,36 @@ def test_what_is_said_of_what_is_mounted_already_not_there_or_not_mounted(cluste
     assert said("umount")[0] == 0
     code, _, trouble = said("umount")
     assert (code, "nothing of Chelonia is mounted there" in trouble) == (3, True)
+
+
+async def test_what_a_mount_knows_is_bounded_by_its_setting(cluster: Cluster, tmp_path: Path) -> None:
+    async with cluster.client() as client:
+        assert client.files is not None
+        await client.make_collection("/walked")
+        for start in range(0, WALKED, 500):
+            made = await client.files.apply(new_call(), tuple(map(_empty, range(start, start + 500))))
+            assert all(isinstance(each, Done) for each in made)
+    mount = Mount(cluster, "/walked", tmp_path / "m", tmp_path / "cache", f"inodes={INODES_MIN}").start()
+    try:
+        for _ in range(2):
+            seen = await asyncio.to_thread(lambda: [each.stat().st_size for each in os.scandir(mount.path)])
+            assert seen == [0] * WALKED
+            poll(lambda: _known(mount) < 1.1 * INODES_MIN, what="the kernel has let go of the oldest")
+        await asyncio.to_thread(mount.end)
+    finally:
+        mount.abandon()
+
+
+WALKED = 2500
+
+
+def _empty(number: int) -> Splice:
+    place = parse_ln(f"/walked/{number}")
+    return Splice(place, Content(size=0, whole=True), when=When(absent=True))
+
+
+def _known(mount: Mount) -> int:
+    return int(json.loads(os.getxattr(mount.path, "chelonia.status"))["inodes"])
 
 
 def test_a_mount_that_stands_still_is_told_and_ended(cluster: Cluster, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ SHARE = Verb(
 MOUNT = Verb(
     "mount", "[-o <options>] [--background] [--log FILE] <LN> <directory> | [--status] [<directory> ...]",
     "show a collection as a directory of this machine", "verbs.mount:mount", (0, -1),
-    (Flag("--options", "ro uid= gid= umask= cache=DIR cache_size= strict allow_other", "-o", "LIST"),
+    (Flag("--options", "ro uid= gid= umask= inodes= cache=DIR cache_size= strict allow_other", "-o", "LIST"),
      Flag("--background", "return once it is mounted"), Flag("--log", "with --background: its log", "", "FILE"),
      Flag("--status", "what is mounted here, and what waits to be committed")), False,
     ("mount /lab /mnt/lab", "mount -o ro,allow_other --background /lab /mnt/lab", "mount --status"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import stat
+import tracemalloc
 from itertools import pairwise
 from unittest import mock
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +20,10 @@ from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Attributes
-from chelonia_fuse import inodes as inodes_
 from chelonia_fuse.committing import conflict_name
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.inodes import ROOT, Inode, Inodes, number_of
-from chelonia_fuse.options import Options, parse
+from chelonia_fuse.options import INODES_MIN, Options, parse
 from chelonia_fuse.staging import (
     LAID_MAX,
     MERGED_BYTES_MAX,
@@ -256,9 +257,8 @@ def test_an_inode_goes_when_the_kernel_and_the_files_let_go() -> None:
     assert inodes.forget(ROOT, 5) is None
 
 
-def test_of_too_many_files_the_oldest_go_that_are_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes_, "KEPT_MAX", 100)
-    inodes = Inodes(entry(Guid("0"), "collection"), parse_ln("/"))
+def test_of_too_many_files_the_oldest_go_that_are_not_in_use() -> None:
+    inodes = Inodes(entry(Guid("0"), "collection"), parse_ln("/"), 100)
     inodes.seen(entry(Guid(str(UUID(int=7))), "collection"), ROOT, "directory")
     inodes.seen(entry(Guid(str(UUID(int=8)))), ROOT, "open").opens = 1
     most = 0
@@ -271,6 +271,21 @@ def test_of_too_many_files_the_oldest_go_that_are_not_in_use(monkeypatch: pytest
         most = max(most, len(inodes))
     assert most < 110
     assert all(inodes.named(ROOT, name) for name in ("directory", "open", "f999"))
+
+
+def test_an_inode_takes_a_kibibyte() -> None:
+    names = [f"file{n:07d}.dat" for n in range(2000)]
+    listing = msgspec.msgpack.encode(
+        [entry(Guid(str(UUID(int=1 << 70 | n))), etag=str(UUID(int=n))) for n in range(2000)]
+    )
+    inodes = Inodes(entry(Guid("0"), "collection"), parse_ln("/"))
+    tracemalloc.start()
+    try:
+        for name, told in zip(names, msgspec.msgpack.decode(listing, type=list[Attributes]), strict=True):
+            inodes.listed(told, ROOT, name, 1)
+        assert tracemalloc.get_traced_memory()[0] < 2000 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 def test_older_news_change_nothing() -> None:
@@ -298,7 +313,8 @@ def test_what_nobody_set_is_chosen_and_what_is_set_is_kept() -> None:
 def test_options_are_read_and_what_is_no_option_is_told() -> None:
     options = parse("ro,uid=5,umask=027,cache=/x,cache_size=2G,strict,_netdev,x-systemd.automount")
     assert options == Options(read_only=True, uid=5, umask=0o27, cache="/x", cache_bytes=2 << 30, strict=True)
-    for bad in ("sync_read", "uid=me", "cache_size=much", "ro=1"):
+    assert (parse("inodes=50000").inodes, parse("inodes=7").inodes) == (50_000, INODES_MIN)
+    for bad in ("sync_read", "uid=me", "inodes=few", "cache_size=much", "ro=1"):
         with pytest.raises(CheloniaError, match=bad.split("=")[0]):
             parse(bad)
 
