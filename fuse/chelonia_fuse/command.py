@@ -27,6 +27,9 @@ from chelonia_fuse.xattrs import STATUS
 
 TYPE: Final = "fuse.chelonia"
 READY: Final = "mounted"
+SWITCH_S: Final = 0.000_5
+"""A thread that asks for Python while others run waits so long: 5 ms else, for each name that the kernel is to let go
+of and for each sync."""
 ANSWER_S: Final = 5.0
 END_S: Final = 60.0
 UNHEARD: Final = (
@@ -62,6 +65,7 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
     if not mountpoint.is_dir():
         cause = "it is no directory here; make it first"
         raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause)
+    sys.setswitchinterval(SWITCH_S)
     logging.getLogger("chelonia_fuse").setLevel(logging.DEBUG if options.debug else logging.INFO)
     mounted = Mount(MountConnection(bartenders, http, replicas), parse_ln(request.ln), mountpoint, options)
 

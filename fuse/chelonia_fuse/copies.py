@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -234,6 +235,12 @@ class Cache:
     def path(self, guid: Guid) -> Path:
         """Where the bytes of a file are kept."""
         return self._directory / guid
+
+    def scratch(self) -> int:
+        """The descriptor of an empty file, which goes when it is closed. Raises: OSError."""
+        fd, path = tempfile.mkstemp(dir=self._directory)
+        os.unlink(path)
+        return fd
 
     def keep(self, guid: str, data: bytes) -> None:
         """Have bytes that the journal held in their file, on the disk."""

@@ -6,6 +6,7 @@ Keeps the last two pages; what asks for an older position has its page listed an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -16,17 +17,11 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Listed, Named
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.inodes import Inode, Inodes
+from chelonia_fuse.listings import LargeListing
 from chelonia_fuse.names import Told
 
 _PAGES_KEPT: Final = 2
 """The kernel asks again for what did not fit into a program's buffer."""
-HEARD_NS: Final = 30 * 10**9
-"""How old what a listing told may be when it serves for a lookup."""
-_SERVES: Final = 5
-"""For so many times as long as it took a listing of several pages serves for lookups: one costs as much more than an
-entry. Who reads a directory to its end before he looks at what is in it (`find`, `du`, `rm -r`) would ask for each."""
-
-
 _AHEAD_NS: Final = 500_000_000
 """A page that was asked for ahead so long ago is asked for again."""
 
@@ -48,6 +43,7 @@ class OpenDirectory:
         after: where the next page begins; `ended`: there is none.
         asked_ns: when the last page was asked for, monotonic; `began_ns`: the first one.
         ahead: the page that a reader of several will want next.
+        large: what was told of several pages, for lookups; `scratch`: gives it a file.
     """
 
     inode: Inode
@@ -59,6 +55,8 @@ class OpenDirectory:
     asked_ns: int = 0
     began_ns: int = 0
     ahead: _PageAhead | None = None
+    large: LargeListing | None = None
+    scratch: Callable[[], int] | None = None
 
     @property
     def age_s(self) -> float:
@@ -73,12 +71,11 @@ class OpenDirectory:
             self._back_to(start)
         while True:
             while start >= self.first + len(self.shown) and not self.ended:
-                await self._page(cluster)
+                await self._page(cluster, inodes)
             if start >= self.first + len(self.shown):
-                if len(self.pages) > 1:
-                    now_ns = time.monotonic_ns()
-                    self.inode.listed_ns = (self.began_ns, now_ns + _SERVES * (now_ns - self.began_ns))
-                elif not self.first and not self.inode.gone:
+                if self.large is not None:
+                    self.large.ended(time.monotonic_ns())
+                elif len(self.pages) == 1 and not self.inode.gone:
                     entries = {each.name: each.attributes for each in self.shown}
                     inodes.told(self.inode, Told(asked_ns=self.asked_ns, entries=entries))
                 return
@@ -93,9 +90,10 @@ class OpenDirectory:
             at = bisect_right(self.pages, start, key=lambda page: page[0]) - 1
             self.first, self.after = self.pages[at]
             del self.pages[at:]
+        self.large = None
         self.shown, self.ended = [], False
 
-    async def _page(self, cluster: MountedCluster) -> None:
+    async def _page(self, cluster: MountedCluster, inodes: Inodes) -> None:
         if self.inode.gone:
             self.ended = True
             return
@@ -112,8 +110,17 @@ class OpenDirectory:
         listed = await ahead.page
         self.shown.extend(listed.entries)
         self.after, self.ended = listed.after, not listed.after
+        self._keep(listed, inodes)
         if len(self.pages) > 1 and not self.ended:
             self.ahead = self._ask(cluster)
+
+    def _keep(self, listed: Listed, inodes: Inodes) -> None:
+        if len(self.pages) == 1 and not self.ended and self.scratch is not None:
+            with contextlib.suppress(OSError):
+                self.large = LargeListing(self.scratch(), self.began_ns)
+                inodes.told_large(self.inode, self.large)
+        if self.large is not None:
+            self.large.add(listed.entries, self.asked_ns)
 
     def _ask(self, cluster: MountedCluster) -> _PageAhead:
         page = asyncio.ensure_future(cluster.page(LogicalName(self.inode.guid, ()), self.after))

@@ -104,7 +104,7 @@ class FileSystem:
         """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change, also of what
         is in a directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND,
         DENIED."""
-        age_s = (time.monotonic_ns() - inode.learned_ns) / 1e9
+        age_s = (time.monotonic_ns() - max(inode.learned_ns, inode.heard_ns)) / 1e9
         if inode.gone or age_s < VALID_S:
             return 0.0 if inode.gone else age_s
         try:
@@ -202,8 +202,7 @@ class FileSystem:
         if inode is None:
             return
         _touch(inode)
-        inode.learned_ns = 0  # of what has other names left, how many is asked, by whatever name
-        self.inodes.doubt(inode)
+        self.inodes.doubt(inode)  # of what has other names left, how many is asked, by whatever name
         if inode.attributes.links <= 1 or inode.attributes.type == TYPE_COLLECTION:
             inode.gone = True
             self.committer.let_go(inode)
@@ -234,7 +233,7 @@ class FileSystem:
         else:
             self.inodes.unname(new.number, new_name)
         if over is Over.EXCHANGE and there is not None:
-            there.learned_ns = 0
+            there.learned_ns = there.heard_ns = 0
             self.inodes.name(there, old.number, old_name)
 
     @contextlib.asynccontextmanager
@@ -419,6 +418,7 @@ class FileSystem:
 
     async def entries(self, directory: OpenDirectory, start: int, accept: Callable[[Named, Inode, int], bool]) -> None:
         """Hand entries from the `start`th on to `accept`, until it takes no more."""
+        directory.scratch = self.cache.scratch
         await directory.entries(self._cluster, self.inodes, start, accept)
 
 

@@ -20,6 +20,7 @@ from chelonia.core.ids import Dn, Guid
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes
+from chelonia_fuse.listings import LargeListing
 from chelonia_fuse.names import NOTHING, KnownNames, Told
 from chelonia_fuse.options import INODES
 
@@ -35,8 +36,11 @@ UNWRITTEN_NS: Final = 1
 """The access time of a file whose bytes are still to come, from a mount that does not wait for them."""
 AWAITED_S: Final = 3.0
 """How long after such a file was made other mounts wait for its bytes, at most."""
-TOLD_MAX: Final = 8
-"""Collections of which parts that were told are kept."""
+AT_ONCE: Final = 8
+"""This share of those that may be known goes at once: while any goes, the kernel takes attributes of a listing for old,
+and asks for those of each entry."""
+TOLD_MAX, LARGE_MAX = 8, 4
+"""Collections of which parts that were told are kept, and of which listings of several pages."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +56,6 @@ class Inode:
         touched_ns: when this mount last changed its names, or what is in the collection.
         learned_ns: when the attributes were told with their version, monotonic.
         heard_ns: when the listing was asked for that told of it last, monotonic.
-        listed_ns: of a collection: when the last whole listing of it began, and until when it serves for lookups.
         known_names: of a collection: see `children`.
         told_size: the size that the kernel was last told.
         made_ns: when this mount asked to make it, monotonic; 0: it did not.
@@ -68,7 +71,6 @@ class Inode:
     touched_ns: int = 0
     learned_ns: int = 0
     heard_ns: int = 0
-    listed_ns: tuple[int, int] = (0, 0)
     known_names: KnownNames | None = None
     told_size: int = -1
     made_ns: int = 0
@@ -114,6 +116,7 @@ class Inodes:
         self._children: dict[tuple[int, str], Inode] = {}
         self._new = 0
         self._told: deque[KnownNames] = deque()
+        self._large: deque[KnownNames] = deque()
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -159,6 +162,17 @@ class Inodes:
         if len(self._told) > TOLD_MAX and (oldest := self._told.popleft()) not in self._told:
             oldest.told = NOTHING
 
+    def told_large(self, inode: Inode, listing: LargeListing) -> None:
+        """Keep a listing of several pages of a collection; of a few only, as each has a file."""
+        children = inode.children
+        if children.large is not None:
+            children.large.close()
+        children.large = listing
+        self._large.append(children)
+        if len(self._large) > LARGE_MAX and (oldest := self._large.popleft()) not in self._large and oldest.large:
+            oldest.large.close()
+            oldest.large = None
+
     def named(self, parent: int, name: str) -> Inode | None:
         """What a name was last seen to lead to."""
         return self._children.get((parent, name))
@@ -180,7 +194,7 @@ class Inodes:
 
     def doubt(self, inode: Inode) -> None:
         """What was told of it is past: what has its names is asked."""
-        inode.heard_ns = 0
+        inode.learned_ns = inode.heard_ns = 0
         for number, name in inode.names:
             if (above := self._by_number.get(number)) is not None:
                 above.children.change(name, time.monotonic_ns())
@@ -197,9 +211,10 @@ class Inodes:
         """Names, as `(number of the parent, name)`, that the kernel may let go of: those of the oldest files, that
         nobody has open. Those that were looked through come last the next time."""
         names = list[tuple[int, str]]()
-        if self._new < self._kept_max // 50 or len(self) <= self._kept_max:
+        share = self._kept_max // AT_ONCE
+        if self._new < share or len(self) <= self._kept_max:
             return names
-        most, self._new = min(2 * self._new, len(self) - self._kept_max), 0
+        most, self._new = min(2 * self._new, len(self) - self._kept_max + share), 0
         for inode in list(islice(self._by_number.values(), most)):
             self._by_number[inode.number] = self._by_number.pop(inode.number)
             if inode.attributes.type != TYPE_COLLECTION and not inode.opens:
@@ -213,6 +228,9 @@ class Inodes:
         if inode.lookups > 0 or inode.opens > 0 or (inode.copy is not None and inode.copy.busy):
             return None
         for parent, name in inode.names:
+            above = self._by_number.get(parent)
+            if inode.learned_ns and above is not None and above.known_names and above.known_names.large:
+                above.known_names.large.change(name, time.monotonic_ns())  # it told of what was before
             self.unname(parent, name)
         del self._by_number[inode.number]
         self._elsewhere.pop(inode.guid, None)

@@ -13,7 +13,6 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, check_name
 from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster
-from chelonia_fuse.directories import HEARD_NS
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
@@ -35,11 +34,10 @@ class Lookups:
         check_name(name)
         if self._serves(parent, name) is not None:
             return self._answered(parent, name)
+        large = parent.children.large
+        if large is not None and not parent.gone and (found := large.find(name, time.monotonic_ns())) is not None:
+            return self._inodes.listed(found[0], parent.number, name, found[1])
         known = self._inodes.named(parent.number, name)
-        began_ns, until_ns = parent.listed_ns
-        heard_ns = known.heard_ns if known is not None else -1
-        if known is not None and heard_ns >= began_ns and time.monotonic_ns() < min(until_ns, heard_ns + HEARD_NS):
-            return known
         if await self._told(parent, name):
             return self._answered(parent, name)
         return await self._looked(parent, name, known)

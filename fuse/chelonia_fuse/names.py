@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.core.ports.files import Attributes
+from chelonia_fuse.listings import LargeListing
 
 VALID_NS: Final = 1_000_000_000
 """For how long names and attributes stand that were told."""
@@ -59,9 +60,11 @@ class KnownNames:
         told: the last part that was told; listing: whether another one is being asked for.
         changed: names that this mount has changed, and when: what was asked for before says nothing of them.
         served: lookups that were answered from it.
+        large: the last listing of several pages.
     """
 
     told: Told = NOTHING
+    large: LargeListing | None = None
     listing: bool = False
     changed: dict[str, int] = field(default_factory=dict)
     served: int = 0
@@ -110,6 +113,8 @@ class KnownNames:
 
     def change(self, name: str, now_ns: int) -> None:
         """Take note that this mount has changed what a name leads to."""
+        if self.large is not None:
+            self.large.change(name, now_ns)
         if len(self.changed) >= _CHANGED_MAX:
             self.changed = {each: at for each, at in self.changed.items() if now_ns - at < VALID_NS}
             if len(self.changed) >= _CHANGED_MAX:

@@ -25,6 +25,7 @@ from chelonia_fuse import behind, committing
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache
+from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.filesystem import FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.journal import StagingJournal
@@ -168,3 +169,15 @@ async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, c
     committer = FileCommitter(cluster, inodes, cache, reader, StagingJournal(directory / "journal"), strict=strict)
     await committer.replay()
     return Trial(network, FileSystem(cluster, inodes, cache, committer, reader, Options()), committer, cache)
+
+
+async def names(trial: Trial, start: int = 0, most: int = 1000) -> list[str]:
+    """Read the top directory: the names from the `start`th on, so many at most."""
+    seen: list[str] = []
+
+    def accept(entry: Named, inode: Inode, following: int) -> bool:
+        seen.append(entry.name)
+        return len(seen) < most
+
+    await trial.system.entries(OpenDirectory(trial.root), start, accept)
+    return seen

@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import stat
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,18 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Change, Done, Failure, Named, Over, Setting, Write
-from chelonia_fuse import committing, copies, inodes, reading
+from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
+from chelonia_fuse import committing, copies, inodes, listings, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
-from chelonia_fuse.inodes import Inode
-from chelonia_fuse.names import NOTHING
 from chelonia_fuse.options import Options
 from chelonia_fuse.staging import PIECES_MAX, Staged
 from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
 from tests.support.files import MemoryFiles
 from tests.support.polling import poll_async
-from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted
+from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted, names
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 
@@ -57,17 +54,6 @@ async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
 @pytest.fixture
 async def other(twin: MemoryFiles, tmp_path: Path) -> Trial:
     return await mounted(twin, tmp_path / "two")
-
-
-async def names(trial: Trial, start: int = 0, most: int = 1000) -> list[str]:
-    seen: list[str] = []
-
-    def accept(entry: Named, inode: Inode, following: int) -> bool:
-        seen.append(entry.name)
-        return len(seen) < most
-
-    await trial.system.entries(OpenDirectory(trial.root), start, accept)
-    return seen
 
 
 async def test_what_is_closed_here_is_read_there(mount: Trial, other: Trial) -> None:
@@ -442,57 +428,15 @@ async def test_a_listing_goes_on_where_it_was(mount: Trial) -> None:
     assert await names(mount, start=2) == ["c", "d", "e"]
 
 
-async def test_a_long_listing_is_not_kept_and_goes_back_all_the_same(
-    mount: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 3)
-    for name in "abcdefghijk":
-        await mount.write(name, b"")
-    listing = OpenDirectory(mount.root)
-
-    async def walk(start: int) -> str:
-        seen: list[str] = []
-        await mount.system.entries(listing, start, lambda entry, *_: not seen.append(entry.name))  # type: ignore[func-returns-value]
-        return "".join(seen)
-
-    assert await walk(0) == "abcdefghijk"
-    assert len(listing.shown) <= 6
-    assert [await walk(start) for start in (10, 7, 11, 4, 0, 8)] == ["k", "hijk", "", "efghijk", "abcdefghijk", "ijk"]
-
-
-async def test_a_long_listing_serves_for_the_lookups_after_it(
+async def test_what_is_gone_is_looked_up_anew_although_a_listing_told_of_it(
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 2)
-    for name in "abc":
-        await mount.write(name, b"")
-    listing = OpenDirectory(other.root)
-    await other.system.entries(listing, 0, lambda entry, *_: entry.name != "c")
-    listing.began_ns -= 5 * 10**9
-    await other.system.entries(listing, 2, lambda *_: True)
-    other.network.asked.clear()
-    await mount.write("new", b"")
-    await mount.write("b", b"changed")
-    assert [(await other.find(name)).attributes.size for name in "abc"] == [0, 0, 0]
-    assert other.network.asked == []
-    await other.find("new")
-    assert await other.read("b") == b"changed"
-    await other.system.remove(other.root, "a", directory=False)
-    with pytest.raises(CheloniaError):
-        await other.find("a")
-    began_ns, until_ns = other.root.listed_ns
-    other.root.listed_ns = (began_ns, until_ns - 26 * 10**9)
-    other.network.asked.clear()
-    other.root.children.told = NOTHING
-    await other.find("c")
-    assert other.network.asked
-
-
-async def test_what_is_gone_is_looked_up_anew_although_a_listing_told_of_it(mount: Trial, other: Trial) -> None:
+    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 1)
+    monkeypatch.setattr(listings, "SERVES", 10**9)
+    await mount.write("g", b"")
     pyfuse3, kernel = pytest.importorskip("pyfuse3"), pytest.importorskip("chelonia_fuse.kernel")
     await mount.write("f", b"old")
     await names(other)
-    other.root.listed_ns = (0, time.monotonic_ns() + 10**11)
     old = await other.find("f")
     await mount.system.remove(mount.root, "f", directory=False)
     await mount.write("f", b"new")

@@ -1,0 +1,145 @@
+"""What a listing of several pages keeps, and which lookups it serves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Guid
+from chelonia.core.ports.files import Attributes, Named, Setting
+from chelonia_fuse import listings
+from chelonia_fuse.directories import OpenDirectory
+from chelonia_fuse.listings import LargeListing
+from chelonia_fuse.names import NOTHING
+from tests.support.files import MemoryFiles
+from tests.unit.fuse.mounts import HOUR_S, OWNER, WHO, Trial, mounted, names
+
+
+@pytest.fixture
+async def twin() -> MemoryFiles:
+    return MemoryFiles(WHO)
+
+
+@pytest.fixture
+async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
+    return await mounted(twin, tmp_path / "one")
+
+
+@pytest.fixture
+async def other(twin: MemoryFiles, tmp_path: Path) -> Trial:
+    return await mounted(twin, tmp_path / "two")
+
+
+async def test_a_long_listing_is_not_kept_and_goes_back_all_the_same(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 3)
+    for name in "abcdefghijk":
+        await mount.write(name, b"")
+    listing = OpenDirectory(mount.root)
+
+    async def walk(start: int) -> str:
+        seen: list[str] = []
+        await mount.system.entries(listing, start, lambda entry, *_: not seen.append(entry.name))  # type: ignore[func-returns-value]
+        return "".join(seen)
+
+    assert await walk(0) == "abcdefghijk"
+    assert len(listing.shown) <= 6
+    assert [await walk(start) for start in (10, 7, 11, 4, 0, 8)] == ["k", "hijk", "", "efghijk", "abcdefghijk", "ijk"]
+
+
+async def test_a_long_listing_serves_for_the_lookups_after_it(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 2)
+    monkeypatch.setattr(listings, "SERVES", 10**9)
+    monkeypatch.setattr(listings, "HEARD_NS", HOUR_S * 1e9)
+    for name in "abc":
+        await mount.write(name, b"")
+    await names(other)
+    other.network.asked.clear()
+    await mount.write("new", b"")
+    await mount.write("b", b"changed")
+    assert [(await other.find(name)).attributes.size for name in "abc"] == [0, 0, 0]
+    assert other.network.asked == []
+    await other.find("new")
+    assert await other.read("b") == b"changed"
+    await other.system.remove(other.root, "a", directory=False)
+    with pytest.raises(CheloniaError):
+        await other.find("a")
+    monkeypatch.setattr(listings, "HEARD_NS", 0)
+    other.network.asked.clear()
+    other.root.children.told = NOTHING
+    await other.find("c")
+    assert other.network.asked
+
+
+async def test_a_long_listing_serves_for_what_is_known_no_more_unless_it_was_changed_here(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 40)
+    monkeypatch.setattr(listings, "SERVES", 10**9)
+    monkeypatch.setattr(listings, "HEARD_NS", HOUR_S * 1e9)
+    await other.system.make_directory(other.root, "n", 0o755, OWNER)
+    for n in range(100):
+        await mount.write(f"n{n:03d}", b"")
+    await names(other)
+    other.root.children.told = NOTHING
+    changed = await other.find("n050")
+    await other.system.set(changed, Setting(mode=0o600))
+    for n in range(100):
+        inode = other.system.inodes.named(other.root.number, f"n{n:03d}")
+        assert inode is not None
+        other.system.forget(inode.number, inode.lookups)
+    other.network.asked.clear()
+    found = [await other.find(name) for name in ("n", *(f"n{n:03d}" for n in range(100) if n != 50))]
+    assert len({inode.guid for inode in found}) == 100
+    assert other.network.asked == []
+    assert (await other.find("n050")).attributes.mode & 0o777 == 0o600
+    assert other.network.asked
+
+
+async def test_attributes_that_a_listing_told_a_moment_ago_are_not_asked_for(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chelonia_fuse.filesystem.VALID_S", HOUR_S)
+    await mount.write("f", b"")
+    await names(other)
+    inode = other.system.inodes.named(other.root.number, "f")
+    assert inode is not None
+    other.network.asked.clear()
+    assert await other.system.refresh(inode) > 0
+    assert other.network.asked == []
+    other.system.inodes.doubt(inode)
+    await other.system.refresh(inode)
+    assert other.network.asked == ["look"]
+
+
+def test_what_is_changed_while_it_is_listed_is_not_served(tmp_path: Path) -> None:
+    listing = LargeListing(os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT), 0)
+    listing.add([Named(name, Attributes(Guid(name), "file", 0, WHO)) for name in "abc"], 5)
+    listing.change("b", 6)
+    assert listing.find("a", 7) is None
+    listing.ended(10)
+    assert listing.find("b", 11) is None
+    assert listing.find("c", 11) == (Attributes(Guid("c"), "file", 0, WHO), 5)
+    assert listing.find("a", 61) is None
+    listing.close()
+
+
+def test_one_that_is_too_large_or_finds_no_room_serves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [Named(f"{n:04d}", Attributes(Guid(str(n)), "file", 0, WHO)) for n in range(100)]
+    monkeypatch.setattr(listings, "LISTED_MAX", 150)
+    for descriptor, pages in (
+        (os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT), 2),
+        (os.open("/dev/full", os.O_RDWR), 1),
+    ):
+        listing = LargeListing(descriptor, 0)
+        for n in range(pages):
+            listing.add(entries, n)
+        listing.ended(10)
+        assert listing.find("0007", 11) is None
