@@ -64,6 +64,7 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
         await world.crash(away)
     with watch.not_looking():
         await world.stop_core()
+        watch.loses(watch.known())
         host = await world.lose_metadata()
         await _alive(world, host, len(world.shepherds) - (away is not None))
         stored = {blob_object(facts.blob) for facts in facts_held(world) if facts.guid == SNAPSHOTS_OBJECT}

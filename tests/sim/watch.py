@@ -64,6 +64,7 @@ class Watch:
         self._ordered_away: set[ReferenceId] = set()
         self._gone_before: set[BlobId] = set()
         self._of_snapshots: dict[BlobId, int] = {}
+        self._known_then: set[BlobId] | None = None
         self._kept: dict[tuple[ServiceId, ReferenceId], BlobId] = {}
         self._ordered_then: set[Location] = set()
         self._rebuilding = False
@@ -128,6 +129,10 @@ class Watch:
         gone = {blob_of(blob) for blob in self._without_copy(self._seen())}
         self._gone_before |= gone - {blob_of(blob) for blob in before.blobs()}
         self._came_back(before)
+
+    def loses(self, last: NamespaceSnapshot) -> None:
+        """All metadata are lost, of which these are the `last`. What only a rebuild finds nobody was told of."""
+        self._known_then = {blob_of(blob) for blob in last.blobs()}
 
     def _came_back(self, before: NamespaceSnapshot) -> None:
         known = {blob_of(blob) for blob in self._seen().blobs()}
@@ -232,7 +237,13 @@ class Watch:
         taken = self._world.harmed.get(blob_of(blob), set())
         thrown = {shepherd.service_id for shepherd in self._world.shepherds if blob_of(blob) in shepherd.disk.thrown}
         certain = min(2, facts_of(blob).wanted, self._of_snapshots.get(blob_of(blob), 2))
+        certain = min(1, certain) if self._is_found(blob) else certain
         return blob_of(blob) in self._gone_before or len(taken | thrown) >= certain
+
+    def _is_found(self, blob: StoredObject) -> bool:
+        """Whether it is of an upload given up, of which a rebuild has found what was not swept yet."""
+        is_alone = blob.value("blob", "file") == blob_of(blob)
+        return is_alone and self._known_then is not None and blob_of(blob) not in self._known_then
 
     def _disk_left(self, shepherd: SimShepherd, seen: NamespaceSnapshot, lost: set[BlobId]) -> str:
         """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
