@@ -64,7 +64,7 @@ class Landing:
                 landed.cancel()
 
 
-def _landed(files: Sequence[tuple[PartFile, float | None]]) -> list[OSError | None]:
+def _landed(files: Sequence[tuple[PartFile, float | None]]) -> list[Exception | None]:
     """Write, sync and name files; blocks. Returns: why that failed, for each."""
     errors = [_error(partial(part.write_out, mtime_s)) for part, mtime_s in files]
     written = [part for (part, _), error in zip(files, errors, strict=True) if error is None]
@@ -77,10 +77,10 @@ def _landed(files: Sequence[tuple[PartFile, float | None]]) -> list[OSError | No
     return errors
 
 
-def _error(step: Callable[[], object]) -> OSError | None:
+def _error(step: Callable[[], object]) -> Exception | None:
     try:
         step()
-    except OSError as error:
+    except (OSError, OverflowError, ValueError) as error:  # these of a time that is none, or of a file that was closed
         return error
     return None
 

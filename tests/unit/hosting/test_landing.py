@@ -87,6 +87,21 @@ async def test_what_fails_for_one_is_its_own(tmp_path: Path, steps: list[str]) -
     assert "synced all" in steps
 
 
+async def test_a_time_that_no_file_can_have_fails_for_its_own_file_alone(tmp_path: Path) -> None:
+    """All that came with it were given up, as if nobody wanted them any more."""
+    landing = Landing()
+
+    async def one(name: str, mtime_s: float) -> None:
+        with PartFile(tmp_path / name) as part:
+            part.write(b"x")
+            await landing.land(part, mtime_s)
+
+    times = {"a": 5.0, "b": float("inf"), "c": float("nan"), "d": 7.0}
+    told = await asyncio.gather(*(one(*each) for each in times.items()), return_exceptions=True)
+    assert [type(error) for error in told] == [type(None), OverflowError, ValueError, type(None)]
+    assert sorted(os.listdir(tmp_path)) == ["a", "d"]
+
+
 async def test_who_gives_up_leaves_nothing_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     landing, busy, goes_on = Landing(), threading.Event(), threading.Event()
 
