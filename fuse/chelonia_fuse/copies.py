@@ -23,13 +23,20 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import LEAVE, Looked, Setting
 from chelonia.core.values import replace
 from chelonia_fuse.inodes import Inode
-from chelonia_fuse.staging import Range, Staged
+from chelonia_fuse.staging import Range, Ranges, Staged
 
 FILES_OPEN_MAX: Final = 512
 """Copies whose file is kept open: half of what a process may have by default."""
 HELD_BYTES_MAX: Final = 16 * 1024
 """Bytes of a copy that has no file: to make one and remove it costs a fifth of what the mount does for a new small
 file. So many of each of the `FILES_OPEN_MAX` copies last used are 8 MiB."""
+
+AHEAD_BYTES: Final = 16 * 1024 * 1024
+"""How far ahead of a program that reads on bytes are fetched: four times what it has read in one go, at most this."""
+BEHIND_BYTES: Final = 1024 * 1024
+"""What stays behind it when room is needed: the kernel's own reads ahead overtake one another."""
+SHED_PARTS: Final = 4
+"""To let go of a quarter of what stays pays for writing that anew."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +75,8 @@ class CachedCopy:
             that they were sent as.
         held: the bytes while they are few and no file has them; None: the file does.
         saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
+        read_at: where it was read last.
+        pinned: all of it is needed here: its last name is about to go, or has gone.
     """
 
     path: Path
@@ -87,11 +96,18 @@ class CachedCopy:
     fetching: list[Fetch] = field(default_factory=list)
     fd: int = -1
     held: bytearray | None = None
+    read_at: int = 0
+    pinned: bool = False
+
+    @property
+    def owned(self) -> bool:
+        """Whether its bytes are not all to be had from the cluster as they are, or somebody works on them."""
+        return self.staged.changed or self.queued or self.lock.locked()
 
     @property
     def busy(self) -> bool:
         """Whether it must not be let go."""
-        return self.staged.changed or self.queued or self.lock.locked() or bool(self.fetching)
+        return self.owned or bool(self.fetching)
 
     def file(self) -> int:
         """Its file, opened; the bytes are in it."""
@@ -174,6 +190,22 @@ class CachedCopy:
         """Let go of all that is here, for another version."""
         self._cut(0)
         self.staged, self.source, self.modified_ns, self.setting = staged, None, 0, LEAVE
+
+    def shed(self) -> None:
+        """Let go of what was read but is not near to where it is read now, nor on its way: when that is much of it.
+        What stays is written anew, as a hole takes no less room than what was there before."""
+        near = Ranges((each.start, each.end) for each in self.fetching)
+        near.add(max(0, self.read_at - BEHIND_BYTES), self.read_at + AHEAD_BYTES)
+        kept = [part for start, end in near for part in self.staged.valid.within(start, end)]
+        size = sum(end - start for start, end in kept)
+        if SHED_PARTS * (self.staged.valid.total - size) < size:
+            return
+        parts = [(start, self.read(start, end - start)) for start, end in kept]
+        self._cut(0)
+        self.staged.valid.clear()
+        for start, data in parts:
+            self.store(start, data)
+            self.staged.valid.add(start, start + len(data))
 
     def shift(self, at: int, end: int, by: int) -> None:
         """Move bytes within the file."""
@@ -298,10 +330,13 @@ class Cache:
             self.drop(inode)
         for inode in self._inodes.values():  # one file that is larger than the cache: what was read of it goes
             copy = inode.copy
-            if self.bytes > bytes_max and copy is not None and not copy.busy:
-                self.bytes -= left.get(inode.guid, 0)
-                staged = copy.staged
-                copy.restart(Staged.of(staged.etag, staged.base))
+            if self.bytes <= bytes_max or copy is None or copy.owned or copy.pinned:
+                continue
+            if copy.fetching:
+                copy.shed()
+            else:
+                copy.restart(Staged.of(copy.staged.etag, copy.staged.base))
+            self.bytes += copy.staged.valid.total - left.get(inode.guid, 0)
 
     def drop(self, inode: Inode) -> None:
         """Let go of a file's bytes."""

@@ -36,13 +36,13 @@ from chelonia.core.ports.files import (
 )
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
-from chelonia_fuse.copies import Cache, CachedCopy
+from chelonia_fuse.copies import AHEAD_BYTES, Cache, CachedCopy
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import AWAITED_S, UNWRITTEN_NS, Inode, Inodes, is_unwritten
 from chelonia_fuse.lookups import VALID_S, Lookups
 from chelonia_fuse.options import Options
-from chelonia_fuse.reading import READABLE, WINDOW_MAX, WINDOW_MIN, CopyReader
+from chelonia_fuse.reading import READABLE, WINDOW_MIN, CopyReader
 from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
@@ -182,6 +182,7 @@ class FileSystem:
             return
         copy = self.cache.of(inode)
         if copy.staged.size <= FETCHED_FOR_REMOVAL_BYTES_MAX:
+            copy.pinned = True
             await self._reader.ensure(inode, 0, copy.staged.size)
 
     async def _before_replacing(self, inode: Inode | None) -> None:
@@ -369,8 +370,9 @@ class FileSystem:
         copy = self.cache.of(inode)
         handle.run = handle.run + size if offset == handle.at else 0
         handle.at = offset + size
+        copy.read_at = offset
         if handle.run and copy.staged.base > WINDOW_MIN and not inode.gone:
-            self._reader.ahead(inode, copy, offset, min(max(WINDOW_MIN, 4 * handle.run), WINDOW_MAX))
+            self._reader.ahead(inode, copy, offset, min(max(WINDOW_MIN, 4 * handle.run), AHEAD_BYTES))
         if copy.staged.missing(offset, offset + size):
             await self._reader.ensure(inode, offset, offset + size)
         return copy.read(offset, size)
@@ -404,6 +406,7 @@ class FileSystem:
             if inode.gone and not inode.opens:
                 self.cache.drop(inode)
             self.forgotten(self.inodes.drop(inode))
+            self.cache.took(0)
 
     def forget(self, number: int, count: int) -> None:
         """The kernel lets go of an inode."""

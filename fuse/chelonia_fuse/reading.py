@@ -32,8 +32,7 @@ BLOCKS: Final = (1024 * 1024, 256 * 1024, 64 * 1024)
 """What a read here and there brings: the largest block of which a quarter is here already, else the smallest. A request
 costs as much as 64 KiB on their way, and who reads much of a region will read the rest."""
 WINDOW_MIN: Final = 512 * 1024
-WINDOW_MAX: Final = 16 * 1024 * 1024
-"""How far ahead of a program that reads on: four times what it has read in one go."""
+"""What is fetched ahead at least."""
 SOURCE_MS: Final = 5 * 60 * 1000
 """How long sources are used: half of how long a ticket to read lasts by default."""
 READABLE: Final = Want.SOURCES | Want.BYTES
@@ -140,10 +139,12 @@ class CopyReader:
             async for chunk in chunks:
                 if copy.staged is not staged:
                     return
+                took = 0
                 for first, last in staged.fetched(at, at + len(chunk)):
                     self._cache.with_room(partial(copy.store, first, memoryview(chunk)[first - at : last - at]))
-                    self._cache.took(last - first)
+                    took += last - first
                 at += len(chunk)
+                self._cache.took(took)  # when all is noted: it may let go of bytes of this file
                 fetch.came(at)
 
     async def _source(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> Looked:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chelonia_fuse import copies
+from chelonia_fuse import copies, filesystem, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.staging import Staged
 from tests.support.files import MemoryFiles
@@ -20,8 +20,13 @@ SMALL, LARGE = b"a few bytes", bytes(range(256)) * 256
 
 
 @pytest.fixture
-async def mount(tmp_path: Path) -> Trial:
-    return await mounted(MemoryFiles(WHO), tmp_path)
+def twin() -> MemoryFiles:
+    return MemoryFiles(WHO)
+
+
+@pytest.fixture
+async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
+    return await mounted(twin, tmp_path)
 
 
 async def test_a_small_file_needs_no_file_of_the_cache(mount: Trial, tmp_path: Path) -> None:
@@ -88,3 +93,72 @@ async def test_what_a_full_disk_does_not_take_stays_in_memory(mount: Trial, monk
         assert [await mount.read(f"f{n}") for n in range(8)] == [SMALL] * 8
     await mount.write("g", SMALL, flags=NEW)
     assert sum(inode.copy.held is not None for inode in mount.cache.inodes() if inode.copy is not None) <= 3
+
+
+def _in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, size in (
+        (reading, "PART_BYTES", 1 << 16), (reading, "SMALL_BYTES", 1 << 14), (reading, "BLOCKS", (1 << 14,)),
+        (filesystem, "WINDOW_MIN", 1 << 16), (filesystem, "AHEAD_BYTES", 1 << 17), (copies, "AHEAD_BYTES", 1 << 17),
+        (copies, "BEHIND_BYTES", 1 << 14),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, size)
+
+
+def _kept(mount: Trial) -> int:
+    return sum(inode.copy.staged.valid.total for inode in mount.cache.inodes() if inode.copy is not None)
+
+
+async def test_the_cache_keeps_to_its_size_while_a_large_file_is_read(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fetched ahead made the file busy, and nothing of a busy one went: the cache grew to the file's size."""
+    _in_small_steps(monkeypatch)
+    whole = random.Random(1).randbytes(64 * len(LARGE))
+    await mount.write("big", whole)
+    await mount.committer.behind.drained()
+    small = await mounted(twin, tmp_path / "small", cache_bytes=8 * len(LARGE))
+    handle, most = await small.open("big", os.O_RDONLY), 0
+    for at in range(0, len(whole), 1 << 14):
+        assert await small.system.read(handle, at, 1 << 14) == whole[at : at + (1 << 14)]
+        most = max(most, _kept(small))
+    assert most <= 12 * len(LARGE)
+    assert small.network.read_bytes <= len(whole) + 16 * len(LARGE), "and nothing is fetched twice for that"
+    await small.close(handle)
+    assert _kept(small) <= 8 * len(LARGE)
+
+
+async def test_a_large_file_is_read_through_a_disk_with_little_room(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _in_small_steps(monkeypatch)
+    whole = random.Random(2).randbytes(64 * len(LARGE))
+    await mount.write("big", whole)
+    await mount.committer.behind.drained()
+    small, write = await mounted(twin, tmp_path / "small"), os.pwrite
+
+    def with_little_room(fd: int, data: bytes, offset: int) -> int:
+        if _kept(small) + len(data) > 12 * len(LARGE):
+            raise OSError(errno.ENOSPC, "it is full")
+        return write(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", with_little_room)
+    handle = await small.open("big", os.O_RDONLY)
+    for at in range(0, len(whole), 1 << 14):
+        assert await small.system.read(handle, at, 1 << 14) == whole[at : at + (1 << 14)]
+    await small.close(handle)
+
+
+async def test_what_is_open_without_a_name_is_not_let_go_for_room(
+    mount: Trial, twin: MemoryFiles, tmp_path: Path
+) -> None:
+    await mount.write("big", LARGE * 8)
+    for n in range(4):
+        await mount.write(f"f{n}", LARGE)
+    await mount.committer.behind.drained()
+    small = await mounted(twin, tmp_path / "small", cache_bytes=len(LARGE))
+    handle = await small.open("big", os.O_RDONLY)
+    await small.system.remove(small.root, "big", directory=False)
+    for n in range(4):
+        assert await small.read(f"f{n}") == LARGE
+    assert await small.system.read(handle, 0, 8 * len(LARGE)) == LARGE * 8
+    await small.close(handle)
