@@ -163,6 +163,7 @@ def _admit(options: argparse.Namespace) -> int:
 async def _admitting(options: argparse.Namespace, name: str) -> int:
     home = _home(places_of(options))
     settings = _administrator(home)
+    host_files.check_resolves(name)
     link = open_link(TlsStore(settings, SystemClock().now_ms))
     assert home.core.ahash is not None
     async with link.client:

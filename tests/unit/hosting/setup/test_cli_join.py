@@ -29,6 +29,7 @@ from tests.unit.hosting.grid import real_now_ms
 from tests.unit.hosting.setup.test_cli_init import ACCOUNT, first_port, init, places, tree, where
 
 NEW = "two.example.org"
+CHECK_RESOLVES = host_files.check_resolves
 
 
 @pytest.fixture(autouse=True)
@@ -303,6 +304,16 @@ def test_who_has_no_ca_is_told_where_it_may_be(tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "run `cheloniad admit` there" in said
     assert said.splitlines()[-3].endswith("--site-certificate")
+
+
+def test_a_host_without_an_address_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(tmp_path / "one")
+    monkeypatch.setattr(host_files, "check_resolves", CHECK_RESOLVES)
+    capsys.readouterr()
+    assert main(["admit", "two.invalid", *where(tmp_path / "one")]) == 2
+    assert "two.invalid: bad-config: this name has no address" in capsys.readouterr().err
 
 
 def test_a_ca_that_is_trusted_no_longer_admits_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
