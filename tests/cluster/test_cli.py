@@ -284,7 +284,7 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     given = json.loads(ok(run("share", "--json", "--list")))["results"]
     assert sorted(each["scope"] for each in given) == ["read addEntry on /shared/in", *["read on /shared/file"] * 2]
     assert not ok(run("s3", "key", "list")).count("link-")
-    fails(run("share", "--revoke", link, who="user2"), 3, "no such key")
+    fails(run("share", "--revoke", link, who="user2"), 3, "no such link")
     ok(run("share", "--revoke", link))
     poll(lambda: cluster.request("GET", link, "anonymous").status == 401, 20, what="the link is refused")
     assert b"was taken back" in cluster.request("GET", link, "anonymous").body

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.ids import Ms
+from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
@@ -213,6 +214,8 @@ def cure_of(error: CheloniaError) -> str:
             return "use a certificate whose CA that cluster trusts, or ask its keeper to install yours"
         case Kind.UNTRUSTED if "asks for" in error.cause:
             return "show a certificate; those who have none are let in at a Bartender's port only"
+        case Kind.UNTRUSTED if "not yet valid" in error.cause:
+            return f"look at the clock of this machine: it says {stamp(_now())}; run an NTP service"
         case Kind.UNTRUSTED | Kind.EXPIRED:
             return "install that cluster's CA into the CA directory, or ask its keeper for a valid certificate"
         case Kind.UNKNOWN_OPERATION | Kind.NOT_FOUND:

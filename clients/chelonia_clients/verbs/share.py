@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.access_keys import LINK_PREFIX
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock
@@ -55,6 +55,9 @@ async def _revoke(session: Session, arguments: Arguments) -> None:
         try:
             await session.keys().revoke(new_call(), LINK_PREFIX + link)
         except CheloniaError as error:
+            if error.kind is Kind.NOT_FOUND:
+                cause = "you have given no such link, or it is over: `chelonia share --list` shows those that are good"
+                error = CheloniaError(Kind.NOT_FOUND, "share", link, cause)
             session.out.failure(error, id=link)
             continue
         session.out.say(f"revoked {link}: it is refused within some seconds")
