@@ -166,8 +166,10 @@ def _erase(op: KeyOp, at: Phase, key: Key, contents: dict[int, int]) -> Steps:
         if key.current or back not in key.kept:
             return [begin]
         return [(Phase("last"), replace(key.put_in(back), current=back[0]))]
-    gives = mine[1] == MARKER or at.name == "beside, no key"
-    return [(Phase("gone") if gives else Phase(result=DONE), key.put_in(mine))]
+    done, gone = (Phase(result=DONE), key.put_in(mine)), (Phase("gone"), key.put_in(mine))
+    if mine[1] == MARKER:
+        return [gone]
+    return [done, gone] if at.name == "beside, no key" else [done]
 
 
 def _erase_current(op: KeyOp, at: Phase, key: Key) -> Steps:

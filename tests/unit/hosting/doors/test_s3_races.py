@@ -25,7 +25,7 @@ from chelonia.core.ports.files import (
     Seal,
     Write,
 )
-from chelonia.hosting.doors.s3 import multipart
+from chelonia.hosting.doors.s3 import multipart, versions
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept, lost
 
 __all__ = ["door", "kept"]
@@ -171,6 +171,17 @@ def test_markers_that_go_at_the_same_time_leave_the_key_to_the_newest_version(ke
     assert kept.ask("DELETE", f"/lab/k?versionId={older}").status == 204
     assert kept.history() == [("k", version, "*")]
     assert kept.ask("GET", "/lab/k").body == b"one"
+
+
+def test_who_erases_what_never_had_its_key_leaves_that_to_the_next(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(versions, "_named", lost)
+        assert [kept.ask("PUT", "/lab/k", data).status for data in (b"one", b"two")] == [503, 503]
+    assert kept.ask("GET", "/lab/k").status == 404
+    (_, newest, _), (_, older, _) = kept.history()
+    kept.ask("DELETE", f"/lab/k?versionId={newest}")
+    assert kept.ask("GET", "/lab/k").body == b"one"
+    assert kept.history() == [("k", older, "*")]
 
 
 @pytest.mark.parametrize("change", [Write, Clone, Seal])
