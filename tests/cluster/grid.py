@@ -102,6 +102,7 @@ class Grid:
             (self.root / name).mkdir(parents=True)
         (self.root / "scratch").chmod(0o1777)
         (self.root / "session").chmod(0o1777)
+        self._give_primes()
         certs = self.cluster.root / "certs"
         conf = self.root / "arc.conf"
         conf.write_text(CONF.format(certs=certs, ca_dir=self.cluster.ca_dir, root=self.root, port=PORT))
@@ -113,6 +114,11 @@ class Grid:
             with (self.root / "start.log").open("ab") as log:  # a pipe would be held open by the daemon
                 subprocess.run([start], env=self.environment, check=True, timeout=180, stdout=log, stderr=log)
         poll(lambda: "1" if self.states() is not None else "", 60.0, what="A-REX answers")
+
+    def _give_primes(self) -> None:
+        """Known ones of RFC 7919: without, an `openssl` seeks some for many minutes, and goes on when all has ended."""
+        words = ("openssl", "genpkey", "-genparam", "-algorithm", "DH", "-pkeyopt", "group:ffdhe2048", "-out")
+        subprocess.run([*words, self.root / "control/dhparam.pem"], check=True, timeout=60)
 
     def stop(self) -> None:
         """End its two processes."""
