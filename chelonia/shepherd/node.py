@@ -111,12 +111,16 @@ class ShepherdNode:
         elif not old.cluster:
             old = replace(old, cluster=self.disk.identity.cluster)
         self.found = old
-        boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
-        extra = {**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])}
         last = max(old.boot, int(old.extra.get(REPORTED, "0")))
-        await self.save(lambda _: replace(old, boot=max(last + 1, self.ports.clock.now_ms()), extra=extra))
+        await self.save(lambda _: _booted(old, max(last + 1, self.ports.clock.now_ms())))
         self.journal = Journal(self.id, self.state.boot)
         self.round = ScrubRound(self.state.extra.get(CURSOR, ""))
+
+    async def follow(self, later: int) -> None:
+        """Be a start after this one, which this disk knows nothing of, durably: tickets of until now end. Raises: as
+        `save`."""
+        await self.save(lambda now: _booted(now, later + 1))
+        self.journal.begin_anew(self.state.boot)
 
     async def number_anew(self) -> None:
         """Number reports as of a later boot, durably: what was sent before can follow nothing any more. Raises: as
@@ -281,3 +285,9 @@ class ShepherdNode:
                 self.index.told_missing(reference)
             self.news.set()
             log.info("replica erased reference=%s blob=%s size=%d", reference, held.blob, held.size)
+
+
+def _booted(old: ShepherdState, boot: int) -> ShepherdState:
+    """The state of a start after the one that this is of."""
+    boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
+    return replace(old, boot=boot, extra={**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])})

@@ -165,6 +165,8 @@ class FakeLibrarian:
         if self.lose_answers.get("report"):
             self.lose_answers["report"] -= 1
             raise CheloniaError(Kind.TIMEOUT, "report")
+        if report.boot < self.boot:
+            return ReportAnswer(0, self.next_report_ms, before_boot=self.boot if report.number == 1 else 0)
         before = (*self.before, self.obeyed) if report.number == 1 else (0, 0, 0)
         return ReportAnswer(self.number, self.next_report_ms, unknown, (), *before)
 

@@ -147,7 +147,8 @@ class ReportAnswer(msgspec.Struct, frozen=True):
     blob the namespace does not know (never erased for that alone). `next_report_ms`: when to be heard again; -1 asks
     for a reconciliation, as in the original. To the first report of a boot, also when it is repeated: `before_boot`,
     `before_number`: the last one applied before it that was not itself the first of a boot, of the same store; 0 when
-    none was, or nobody knows. `obeyed`: the sequence of the newest order to erase that it has confirmed.
+    none was, or nobody knows. `obeyed`: the sequence of the newest order to erase that it has confirmed. To one of an
+    earlier boot than has reported: `before_boot`, that one, and 0.
     """
 
     accepted: int

@@ -112,9 +112,11 @@ def told(shepherd: StoredObject) -> ReportPosition:
 
 def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[ReportPosition, int]:
     """To the first report of a boot, also when it is repeated, what told something last before it, and the sequence of
-    the newest order of this generation that was confirmed: how far a Shepherd that starts again was believed. Zeros to
-    any other report."""
+    the newest order of this generation that was confirmed: how far a Shepherd that starts again was believed. To one
+    that an earlier boot sends, the boot that has reported, and number 0. Zeros to any other report."""
     last = reached(shepherd)
+    if report.number == 1 and report.boot < last.boot:
+        return ReportPosition(last.boot, 0), 0
     if report.number != 1 or not (is_next(report, last) or last == ReportPosition(report.boot, 1)):
         return ReportPosition(0, 0), 0
     ordered, sequence = map(int, shepherd.value("report", "obeyed", "0 0").split())

@@ -331,11 +331,7 @@ class Reporting:
         if answer.next_report_ms < 0:
             self._how.ask("a Librarian has asked for it")
         if self._node.journal.rejected == REJECTED_MAX:
-            log.warning(
-                "reports are answered but not taken boot=%d; if an older state file was put back on this Shepherd, "
-                "stop it, remove that file and start again",
-                self._node.state.boot,
-            )
+            await self._not_taken(answer.before_boot)
         if settled.done is None:
             if not settled.diverged:
                 await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
@@ -351,6 +347,22 @@ class Reporting:
             await self._judge(settled.done, dict.fromkeys(answer.unknown))
         else:
             self._ask_again(settled.done)
+
+    async def _not_taken(self, later: int) -> None:
+        """Reports are answered and not taken, again and again. `later`: a boot that has reported; 0: not told.
+
+        This start is taken for the Shepherd by now, so that one has ended. One that was taken once never does so: of
+        two processes of one name, one gives in."""
+        boot = self._node.journal.boot
+        if later > boot and not self._how.begun:
+            log.warning(
+                "a later start has reported boot=%d own=%d: an older state file was put back, and a clock is or was "
+                "wrong; this start follows it from now on",
+                later, boot,
+            )  # fmt: skip
+            await self._node.follow(later)
+            return
+        log.warning("reports are answered but not taken boot=%d; if a second process runs as it, stop one", boot)
 
     async def _judge(self, report: Report, unknown: dict[ReferenceId, None]) -> None:
         """Take in which of the reported replicas the namespace knows."""

@@ -169,7 +169,7 @@ class Journal:
     def begin_anew(self, boot: int) -> None:
         """Number from 1 as of this later boot; what is in flight is told behind the first."""
         assert boot > self.boot, (boot, self.boot)
-        self.boot = boot
+        self.boot, self.rejected = boot, 0
         self._go_on_after(0)
 
     def _go_on_after(self, accepted: int) -> None:

@@ -127,14 +127,42 @@ async def test_a_librarian_of_another_cluster_hears_nothing() -> None:
     await world.stop()
 
 
+LATER = 1 << 50
+"""A boot that no clock of a test reaches."""
+
+
 @pytest.mark.expect_log("an older state file was put back")
 @virtual
-async def test_reports_of_a_boot_from_the_past_raise_an_alarm() -> None:
+async def test_a_start_follows_a_later_one_that_has_ended() -> None:
+    """An image of the disk was put back, and the clock was ahead before, or is behind: else it never reports again."""
     world = await World().start(run=True)
-    world.librarian.boot = 1 << 50
+    reference = await world.store(DATA)
+    await world.pass_ms(2_000)
+    await world.stop()
+    world.librarian.boot, world.librarian.number, world.librarian.before = LATER, 5, (LATER, 5)
+    await world.restart(run=True)
+    await world.pass_ms(60_000)
+    first = next(report for report in world.librarian.applied if report.boot > LATER)
+    assert (first.number, first.replicas) == (1, ())
+    assert world.librarian.pages, "it has compared all, for that one has told something"
+    last = world.librarian.beats[-1]
+    assert (last.boot, last.compared) == (first.boot, 1), "heartbeats of an earlier start count for nothing"
+    assert await world.state_of(reference) == "alive"
+    await world.restart(run=True)
+    await world.pass_ms(2_000)
+    assert world.librarian.sent[-1].boot > first.boot, "no number comes again"
+    await world.stop()
+
+
+@pytest.mark.expect_log("if a second process runs as it")
+@virtual
+async def test_one_that_was_believed_once_raises_an_alarm_and_gives_in() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(2_000)
+    world.librarian.boot, taken = LATER, len(world.librarian.applied)
     await world.store(DATA)
-    await world.pass_ms(20_000)
-    assert world.librarian.applied == []
+    await world.pass_ms(60_000)
+    assert len(world.librarian.applied) == taken
     await world.stop()
 
 
