@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -50,6 +50,8 @@ class Output:
     results: list[dict[str, Any]] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
+    before: Callable[[], None] | None = None
+    """Clears the terminal's last line, before anything is written there."""
 
     def say(self, *lines: str) -> None:
         """Lines of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
@@ -64,6 +66,8 @@ class Output:
 
     def tell(self, *lines: str) -> None:
         """Lines about the work, for people."""
+        if self.before is not None:
+            self.before()
         self.stderr.write("".join(printable(line) + "\n" for line in lines))
         self.stderr.flush()
 
@@ -98,6 +102,8 @@ class Output:
 
     def _write(self, text: str) -> None:
         with answering():
+            if self.before is not None and self.stdout.isatty():
+                self.before()
             self.stdout.write(text)
 
 

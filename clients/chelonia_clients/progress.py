@@ -17,20 +17,31 @@ from chelonia.core.errors import CheloniaError
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from chelonia_clients.output import Output
+
 AFTER_S: Final = 0.5
 """Work that is over sooner shows no bar."""
+AGAIN_S: Final = 0.1
+"""A bar is drawn again no sooner."""
+ERASE: Final = "\r\x1b[2K"
+"""What takes a bar off its line."""
 
 
 class Bar:
-    """Counts bytes, or whatever `unit` says; use as a context manager and pass `advance` as the progress callback."""
+    """Counts bytes, or whatever `unit` says; use as a context manager and pass `advance` as the progress callback.
 
-    def __init__(self, title: str, total: int = -1, *, enabled: bool = True, unit: str = "bytes") -> None:
+    It is drawn by whoever counts, not by a thread of its own: so it is off its line when somebody else writes there.
+    """
+
+    def __init__(self, title: str, total: int = -1, *, beside: Output | None = None, unit: str = "bytes") -> None:
+        """`beside`: whose lines come between; None: nothing is drawn."""
         self._title = title
         self._unit = unit
         self._total = total
-        self.enabled = enabled and sys.stderr.isatty()
+        self._beside = beside
+        self.enabled = beside is not None and sys.stderr.isatty()
         """Whether anybody may see it."""
-        self._started = time.monotonic()
+        self._started = self._drawn = time.monotonic()
         self._moved = 0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -40,10 +51,12 @@ class Bar:
         self._moved += moved
         if not self.enabled:
             return
-        if self._bar is None and time.monotonic() - self._started >= AFTER_S:
+        now = time.monotonic()
+        if self._bar is None and now - self._started >= AFTER_S:
             self._draw()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._moved)
+            self._bar.update(self._task, completed=self._moved, refresh=now - self._drawn >= AGAIN_S)
+            self._drawn = now if now - self._drawn >= AGAIN_S else self._drawn
 
     def expect(self, total: int) -> None:
         """The whole, when it becomes known."""
@@ -56,19 +69,33 @@ class Bar:
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
         from rich.progress import TransferSpeedColumn as Speed
+        from rich.table import Column
 
-        counted: tuple[ProgressColumn, ...] = (DownloadColumn(), Speed())
+        line = Column(no_wrap=True)  # a bar is one line, however narrow the terminal is
+        counted: tuple[ProgressColumn, ...] = (DownloadColumn(table_column=line), Speed(line))
         if self._unit != "bytes":
-            counted = (MofNCompleteColumn(), TextColumn(self._unit))
-        columns = (TextColumn("{task.description}"), BarColumn(), *counted, Remaining())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            counted = (MofNCompleteColumn(table_column=line), TextColumn(self._unit, table_column=line))
+        titled = TextColumn("{task.description}", table_column=line)
+        self._bar = Progress(
+            titled, BarColumn(table_column=line), *counted, Remaining(table_column=line), console=Console(stderr=True),
+            transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
         self._task = self._bar.add_task(self._title, total=self._total if self._total >= 0 else None)
         self._bar.start()
+        if self._beside is not None:
+            self._beside.before = self._aside
+
+    def _aside(self) -> None:
+        """Leave the line to somebody else."""
+        sys.stderr.write(ERASE)
+        sys.stderr.flush()
 
     def __enter__(self) -> Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._beside is not None:
+            self._beside.before = None
         if self._bar is not None:
             self._bar.stop()
 

@@ -80,9 +80,9 @@ class Session:
         return connect.open_keys(self.client().http, self.settings(), self._trace, self.out.tell)
 
     @property
-    def bars(self) -> bool:
-        """Whether progress may be drawn."""
-        return not (self.out.as_json or self.options.has("--no-progress"))
+    def bars(self) -> Output | None:
+        """Beside whose lines progress may be drawn; None: it may not."""
+        return None if self.out.as_json or self.options.has("--no-progress") else self.out
 
     @property
     def _trace(self) -> Teller | None:

@@ -131,7 +131,7 @@ async def _watch(session: Session, administrator: Administrator, status: DrillSt
     """Look until it is over. Raises: what the Librarians answer, long after the drill has to be over."""
     points = [CurvePoint(0, {})]
     give_up_ms = administrator.clock.monotonic_ms() + status.drill.deadline_ms - status.drill.began_ms + PATIENCE_MS
-    with Bar("whole", status.drill.files, enabled=session.bars, unit="files") as bar:
+    with Bar("whole", status.drill.files, beside=session.bars, unit="files") as bar:
         shown = 0
         while True:
             at = max(status.now_ms - status.drill.began_ms, points[-1].ms)

@@ -81,7 +81,7 @@ async def guid_of(session: Session, path: str, op: str = "fsck") -> Guid:
 async def _pass(session: Session, below: Guid, *, repair: bool) -> FsckTally:
     """One pass over everything; repairs as it goes."""
     tally, cursor, librarian = FsckTally(), "", session.administrator().librarian
-    with Bar("checking", enabled=session.bars, unit="objects") as bar:
+    with Bar("checking", beside=session.bars, unit="objects") as bar:
         while True:
             page = await librarian.fsck(new_call(), below, cursor)
             tally.examined += page.examined

@@ -86,7 +86,7 @@ async def _status(session: Session, *, watch: bool) -> None:
 async def _watch(session: Session, status: HealStatus) -> HealStatus:
     """Look until the leader says that nothing is exposed, or healing is paused."""
     shown, told = 0, ""
-    with Bar("copies", enabled=session.bars, unit="copies") as bar:
+    with Bar("copies", beside=session.bars, unit="copies") as bar:
         while not (nothing_to_mend(status) or status.control.paused):
             why = _held_up(status)
             if why and why != told:

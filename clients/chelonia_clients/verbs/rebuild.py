@@ -60,7 +60,7 @@ async def _begun(session: Session) -> RebuildStatus:
 async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:
     """Watch one stage until the next."""
     stage, shown = status.stage, 0
-    with Bar(stage, enabled=session.bars, unit="objects") as bar:
+    with Bar(stage, beside=session.bars, unit="objects") as bar:
         while status.stage == stage:
             bar.expect(status.total or -1)
             bar.advance(status.done - shown)

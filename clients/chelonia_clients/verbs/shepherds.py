@@ -55,7 +55,7 @@ async def scrub(session: Session, arguments: Arguments) -> None:
     found = {shepherd: _Scrubbed() for shepherd in (*orders, *away)}
     for shepherd, state in away.items():
         found[shepherd].failure = _left_out(shepherd, f"not checked: it is {state}")
-    with Bar("checking", enabled=session.bars, unit="replicas") as bar:
+    with Bar("checking", beside=session.bars, unit="replicas") as bar:
         works = (_scrub_one(administrator, shepherd, orders[shepherd], found, bar) for shepherd in orders)
         await asyncio.gather(*works)
     _tell(session, found)

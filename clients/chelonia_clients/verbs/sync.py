@@ -30,7 +30,7 @@ async def sync(session: Session, arguments: Arguments) -> None:
     if up:
         await _check_directory(local)
     client, delete, tally = session.client(), arguments.has("--delete"), _Tally(dry=arguments.has("--dry-run"))
-    with Bar(local.name or str(local), enabled=session.bars and not tally.dry) as bar:
+    with Bar(local.name or str(local), beside=None if tally.dry else session.bars) as bar:
         options = _options(session, arguments, bar)
         sizes = local_sizes(local) if up else listed_sizes(client, ln)
         work = partial(sync_up, client, local, ln) if up else partial(sync_down, client, ln, local)

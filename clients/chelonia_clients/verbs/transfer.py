@@ -142,7 +142,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
         error = CheloniaError(Kind.NOT_A_FILE, "put", printable(str(source)), cause)
         return session.out.failure(error, source=printable(str(source)), target=ln)
     total = -1 if is_directory else await asyncio.to_thread(_size_of, source)
-    with Bar(printable(source.name), total, enabled=session.bars) as bar:
+    with Bar(printable(source.name), total, beside=session.bars) as bar:
         options = wishes.options(bar)
         if is_directory:
             async with _going_on(session, str(source), f"chelonia:{ln}"), counting(bar, local_sizes(source)):
@@ -160,7 +160,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
 async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
     if ln.endswith("/"):
         raise UsageError("what comes from stdin needs a whole name, not a collection")
-    with Bar("stdin", enabled=session.bars) as bar:
+    with Bar("stdin", beside=session.bars) as bar:
         wish = UploadOptions(wishes.tree.wanted, wishes.tree.replace, progress=bar.advance)
         try:
             stored = await upload_stream(session.client(), stream_of(_stdin), ln, wish)
@@ -212,7 +212,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
     if into and name:
         path = path / name
     if wishes.recursive and await client.exists(ln) == "collection":
-        with Bar(name or "/", enabled=session.bars) as bar:
+        with Bar(name or "/", beside=session.bars) as bar:
             async with _going_on(session, f"chelonia:{ln}", str(path)), counting(bar, listed_sizes(client, ln)):
                 async for done in get_tree(client, ln, path, wishes.options(bar)):
                     _downloaded(session, done, wishes.would)
@@ -223,7 +223,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         found = DirectoryEntry(ln, "", await client.stat(ln))
         _downloaded(session, TransferResult("file", ln, printable(str(path)), max(0, found.size)), wishes.would)
         return
-    with Bar(name, enabled=session.bars) as bar:
+    with Bar(name, beside=session.bars) as bar:
         facts = asyncio.create_task(facts_of(client, ln))
         facts.add_done_callback(lambda task: None if task.cancelled() else bar.expect(task.result().size))
         try:
@@ -264,7 +264,7 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
             ln = session.ln(source).rstrip("/") or "/"
             new = to_ln(target, [ln.rpartition("/")[2]]) if into else target
             entry = DirectoryEntry(ln, "", await client.stat(ln))
-            with Bar(ln, entry.size, enabled=session.bars) as bar:
+            with Bar(ln, entry.size, beside=session.bars) as bar:
                 if entry.type != "collection":
                     _copied(session, await copy_file(client, ln, new, wishes.options(bar), entry.modified_s))
                     continue

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import AsyncGeneratorType
 
 import pytest
 
-from chelonia_clients.progress import Bar, add_up, counting
+from chelonia_clients import progress
+from chelonia_clients.output import Output
+from chelonia_clients.progress import ERASE, Bar, add_up, counting
 from chelonia_clients.transfers import listed_sizes, local_sizes
 from chelonia_clients.verbs import transfer as verbs_transfer
 from tests.support.bartender import FakeBartender
@@ -85,9 +89,9 @@ def test_a_bar_of_what_does_not_tell_its_size_waits_for_the_end(
 ) -> None:
     totals: dict[str, int] = {}
 
-    def noted(title: str, total: int = -1, *, enabled: bool) -> Bar:
+    def noted(title: str, total: int = -1, *, beside: Output | None) -> Bar:
         totals[title] = total
-        return Bar(title, total, enabled=enabled)
+        return Bar(title, total, beside=beside)
 
     monkeypatch.setattr(verbs_transfer, "Bar", noted)
     Path("f").write_bytes(b"x")
@@ -116,3 +120,33 @@ def test_every_verb_of_trees_counts(chelonia: Command, fake: FakeBartender, monk
     for words in (("put", "-r", "d", "/d"), ("get", "-r", "/d", "e"), ("cp", "-r", "chelonia:/d", "chelonia:/e")):
         assert chelonia(*words).code == 0
     assert counted == ["local_sizes", "listed_sizes", "listed_sizes"]
+
+
+@pytest.mark.parametrize("columns", ["80", "10"])
+def test_lines_that_come_while_a_bar_is_drawn_have_their_own_place(
+    monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """They were written behind the bar, which stayed there."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "AGAIN_S", 0.0)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")
+    out = Output(terminal, terminal)
+    with Bar("a title", 100, beside=out) as bar:
+        for number in range(3):
+            bar.advance(10)
+            out.say(f"line {number}")
+            out.tell(f"note {number}")
+    for number in range(3):
+        assert f"{ERASE}line {number}\n{ERASE}note {number}\n" in terminal.getvalue()
+    assert terminal.getvalue().count("\n") == 7, "a bar is one line; the last one is left, and taken away"
+    out.say("after")
+    assert terminal.getvalue().endswith("after\n")
+    assert not terminal.getvalue().endswith(f"{ERASE}after\n")
