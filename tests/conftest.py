@@ -4,6 +4,7 @@ Its parts stand in tests/support/: `log_guard` (a test fails on a WARNING it did
 missing fails under CI and skips loudly elsewhere), `polling`.
 """
 
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support import capabilities  # noqa: E402 - after its registration for rewriting
 from tests.support.log_guard import LogGuard  # noqa: E402
 from tests.support.polling import patience  # noqa: E402
+
+# A user has it not: then lines that somebody waits for must come by themselves.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # A folder under tests/ that names a kind of test marks all in it.
 KINDS = {"contract", "sim", "cluster", "conform"}

@@ -58,13 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _standard_output() -> TextIO:
-    """Standard output, which takes any name and loses nothing unsaid."""
+    """Standard output, which takes any name, loses nothing unsaid and keeps no line back: who reads a pipe may wait."""
     now = sys.stdout
     if isinstance(getattr(now, "buffer", None), io.RawIOBase):
         # Python is unbuffered (-u, PYTHONUNBUFFERED): then one write is all that is tried, and the rest is lost unsaid.
         sys.stdout = os.fdopen(now.fileno(), "w", 1, now.encoding, now.errors, closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: not every locale is UTF-8
+        sys.stdout.reconfigure(
+            errors="backslashreplace", line_buffering=True
+        )  # as standard error: not every locale is UTF-8
     return sys.stdout
 
 

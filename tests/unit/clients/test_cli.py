@@ -20,7 +20,7 @@ from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.values import replace
 from chelonia_clients import connect
-from chelonia_clients.cli import main
+from chelonia_clients.cli import _standard_output, main
 from chelonia_clients.client import Client
 from chelonia_clients.output import Output, describe, original_status
 from chelonia_clients.settings import Settings
@@ -260,6 +260,16 @@ def test_an_unbuffered_python_notices_that_nobody_reads_to_the_end(
         reader.join()
 
 
+def test_a_line_of_the_answer_is_there_before_the_command_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that goes into the background, and a script behind `watch`, wait for it."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(reading, "rb", 0) as reader, os.fdopen(writing, "w") as piped:
+        monkeypatch.setattr(sys, "stdout", piped)
+        Output(_standard_output(), sys.stderr).say("mounted")
+        assert reader.read() == b"mounted\n"
+
+
 @pytest.mark.parametrize(
     ("closed", "code", "said"),
     [
@@ -325,7 +335,7 @@ def test_who_interrupts_a_tree_is_told_how_to_go_on(
 def test_twice_v_shows_where_the_local_disk_refused_and_keeps_the_document(tmp_path: Path) -> None:
     words = ("--json", "-v", "-v", "-b", "https://localhost:1/Bartender", "get", "/f", "x" * 300)
     command = [sys.executable, "-P", "-m", "chelonia_clients.cli", *words]
-    environ = {**os.environ, "HOME": str(tmp_path), "PYTHONUNBUFFERED": ""}
+    environ = {**os.environ, "HOME": str(tmp_path)}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert json.loads(ended.stdout)["error"]["kind"] == "bad-name"
     assert "Traceback" in ended.stderr
