@@ -49,10 +49,43 @@ def test_the_wheel_has_what_users_and_operators_need(tmp_path: Path) -> None:
     assert {"share/man/man1/chelonia.1", "share/man/man8/cheloniad.8"} <= names
 
 
+def shebang(script: Path) -> str:
+    return script.read_text().splitlines()[0].removeprefix("#!")
+
+
+def serves_and_mounts(programs: Path, place: Path) -> None:
+    cluster, directory = place / "cluster", place / "mounted"
+    env = {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(place),
+        "CHELONIA_CLUSTER": str(cluster / "cluster.json"),
+    }
+    dev = [str(programs / "cheloniad"), "dev", "--dir", str(cluster), "--replicas", "1"]
+    with subprocess.Popen(dev, env=env, stdout=subprocess.PIPE, text=True) as daemon:
+        try:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline().startswith("ready")
+
+            def client(*told: str) -> str:
+                command = [str(programs / "chelonia"), *told]
+                return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+            client("put", str(programs / "chelonia"), "/script")
+            assert "script" in client("ls", "/")
+            if Path("/dev/fuse").exists() and shutil.which("fusermount3"):
+                directory.mkdir()
+                client("mount", "--background", "/", str(directory))
+                assert (directory / "script").read_bytes() == (programs / "chelonia").read_bytes()
+                client("umount", str(directory))
+        finally:
+            daemon.terminate()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> None:
-    """Into a directory of its own, as root or not: nothing of this machine is changed."""
+    """Into a directory of its own, as root or not: nothing of this machine is changed. With the system's Python, which
+    knows no library of ours, where there is one of that version."""
     subprocess.run([str(ROOT / "scripts" / "build-deb"), sys.executable], check=True)
     [package] = (ROOT / "build").glob("chelonia_*.deb")
     root = tmp_path / "root"
@@ -60,6 +93,10 @@ def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> Non
     for command in ("chelonia", "cheloniad"):
         script = [sys.executable, "-I", str(root / "usr" / "bin" / command), "--version"]
         assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.startswith(command)
+    if Path(shebang(root / "usr/bin/chelonia")).exists():
+        serves_and_mounts(root / "usr/bin", tmp_path)
+    mounts = [sys.executable, "-I", str(root / "usr/bin/chelonia"), "mount", "--status", "--json"]
+    assert subprocess.run(mounts, capture_output=True, text=True, check=False).returncode == 0, "the mount is in it"
     conf = root / "usr" / "share" / "doc" / "chelonia" / "conf" / "shepherd.toml"
     shown = [sys.executable, "-I", str(root / "usr" / "bin" / "cheloniad"), "print-config", "--config", str(conf)]
     assert "[shepherd]" in subprocess.run(shown, capture_output=True, text=True, check=True).stdout
@@ -68,5 +105,6 @@ def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> Non
         "share/man/man1/chelonia.1.gz",
         "share/man/man8/cheloniad.8.gz",
         "share/doc/chelonia/copyright",
+        "sbin/mount.chelonia",
     ):
         assert (root / "usr" / wanted).is_file()

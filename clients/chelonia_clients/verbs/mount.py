@@ -71,6 +71,8 @@ def _commands() -> Any:
     try:
         return importlib.import_module("chelonia_fuse.command")
     except ImportError as error:
-        packages = "apt install fuse3 libfuse3-dev pkg-config gcc"
-        cause = f"{error}; install it: {packages}, and in a checkout pip install '.[mount]'"
+        packages = "apt install fuse3 libfuse3-dev pkg-config gcc python3-dev"
+        cause = (
+            f"{error}; install it: {packages}, and in a checkout pip install '.[mount]'; a package needs fuse3 alone"
+        )
         raise CheloniaError(Kind.NOT_SUPPORTED, "mount", cause=cause) from error
