@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -45,8 +46,10 @@ class Landing:
         except asyncio.CancelledError:
             waits = len(self._waiting)
             self._waiting = [each for each in self._waiting if each[2] is not landed]
-            if len(self._waiting) == waits:  # it is being written: its file is not to be closed meanwhile
-                await asyncio.wait((landed,))
+            is_written = len(self._waiting) == waits
+            while is_written and not landed.done():  # its file is not to be closed meanwhile, whoever asks again
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((landed,))
             raise
 
     async def _land_waiting(self) -> None:

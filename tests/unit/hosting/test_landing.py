@@ -128,6 +128,36 @@ async def test_who_gives_up_leaves_nothing_and_holds_up_nobody(tmp_path: Path, m
     assert sorted(os.listdir(tmp_path)) == ["a", "c"]
 
 
+async def test_who_gives_up_twice_still_waits_for_the_thread_that_writes_his_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing, busy, goes_on = Landing(), threading.Event(), threading.Event()
+
+    def fsync(_: int) -> None:
+        busy.set()
+        goes_on.wait()
+
+    async def one(name: str) -> None:
+        with PartFile(tmp_path / name) as part:
+            part.write(b"x")
+            await landing.land(part, None)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    task = asyncio.create_task(one("a"))
+    await asyncio.to_thread(busy.wait)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.wait((task,), timeout=0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    waits = not task.done()
+    goes_on.set()
+    assert waits
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert os.listdir(tmp_path) == ["a"]
+
+
 def test_a_loop_that_ends_waits_for_nothing(tmp_path: Path) -> None:
     landing = Landing()
 
