@@ -138,10 +138,9 @@ class Session:
     def limit(self, arguments: Arguments) -> None:
         """Heed --limit, for all that this command moves. Raises: UsageError."""
         if arguments.has("--limit") and (rate := parse_rate(arguments.value("--limit"))):
-            from chelonia_clients.throttle import limited
+            from chelonia_clients.throttle import limit
 
-            client = self.client()
-            client.http = limited(client.http, rate, client.clock)
+            limit(self.client(), rate)
 
     async def is_collection(self, ln: str) -> bool:
         """Whether a Logical Name leads to a collection; one that the user may not look at counts as none."""

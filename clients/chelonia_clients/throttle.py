@@ -4,28 +4,72 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Pace
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Streaming
+from chelonia.hosting.transfer.call_batches import inline_bytes
+
+if TYPE_CHECKING:
+    from chelonia.core.caller import Call
+    from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked
+    from chelonia_clients.client import Client
 
 PIECE: Final = 64 * 1024
 """Bytes that go at once: a slow line is not idle for long."""
 
 
-def limited(http: HttpClient, bytes_per_s: int, clock: Clock) -> HttpClient:
-    """The same connections, over which files take at most so many bytes a second, up and down together."""
-    return cast(HttpClient, _Limited(http, bytes_per_s, clock))
+def limit(client: Client, bytes_per_s: int) -> None:
+    """Have all files that a client moves take at most so many bytes a second, up and down together."""
+    pace = Pace(bytes_per_s)
+    client.http = limited(client.http, pace, client.clock)
+    if client.files is not None:
+        client.files = cast("Files", _LimitedFiles(client.files, pace, client.clock))
+
+
+def limited(http: HttpClient, pace: Pace, clock: Clock) -> HttpClient:
+    """The same connections, over which files travel at a pace."""
+    return cast(HttpClient, _Limited(http, pace, clock))
+
+
+class _LimitedFiles:
+    """The port `Files`, of which messages with small files are followed by the pause that they owe."""
+
+    def __init__(self, files: Files, pace: Pace, clock: Clock) -> None:
+        self._files = files
+        self._pace = pace
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        """What moves no bytes."""
+        return getattr(self._files, name)
+
+    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        """As `Files.apply`."""
+        answers = await self._files.apply(call, changes)
+        await self._pause(sum(map(inline_bytes, changes)))
+        return answers
+
+    async def look(self, call: Call, looks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        """As `Files.look`."""
+        answers = await self._files.look(call, looks)
+        await self._pause(sum(len(getattr(each, "data", None) or b"") for each in answers))
+        return answers
+
+    async def _pause(self, size: int) -> None:
+        self._pace.spend(size, self._clock.monotonic_ms())
+        if size and (wait := self._pace.wait_ms(self._clock.monotonic_ms())):
+            await self._clock.sleep(wait)
 
 
 class _Limited:
     """The part of `HttpClient` that transfers use."""
 
-    def __init__(self, http: HttpClient, bytes_per_s: int, clock: Clock) -> None:
+    def __init__(self, http: HttpClient, pace: Pace, clock: Clock) -> None:
         self._http = http
-        self._pace = Pace(bytes_per_s)
+        self._pace = pace
         self._clock = clock
 
     async def close(self) -> None:

@@ -106,7 +106,7 @@ class CallBatches(Generic[Q, A]):
         self._waiting = _open(self._waiting)
         count = size = 0
         for element, _ in self._waiting[: self._most]:
-            size += _size(element)
+            size += inline_bytes(element)
             if count and size > CALL_BYTES_MAX:
                 break
             count += 1
@@ -141,7 +141,7 @@ class CallBatches(Generic[Q, A]):
             await self._clock.sleep(pause_ms)
 
 
-def _size(element: Any) -> int:
+def inline_bytes(element: Any) -> int:
     """Bytes that travel with it: what a `Write` or a `Splice` brings along. (No port's types are loaded for a lone
     `stat`.)"""
     inline = getattr(element, "inline", None) or getattr(getattr(element, "content", None), "inline", None)

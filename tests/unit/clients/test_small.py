@@ -22,6 +22,7 @@ from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
 from chelonia_clients.client import Client
+from chelonia_clients.throttle import limit
 from tests.support.bartender import FakeBartender
 from tests.support.files import MemoryFiles
 from tests.unit.bartender.stage import JOE
@@ -244,3 +245,15 @@ async def test_names_come_page_by_page_with_types_and_sizes(client: Client, monk
     with pytest.raises(CheloniaError) as caught:
         _ = [each async for each in client.names("/missing")]
     assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_a_limit_holds_for_small_files_too(client: Client) -> None:
+    """They travel in messages, not in bodies, and were not counted."""
+    limit(client, 100_000)
+    began, data = client.clock.monotonic_ms(), b"x" * 50_000
+    for number in range(4):
+        await upload(client, bytes_source(data), f"/f{number}")
+    assert 2000 <= client.clock.monotonic_ms() - began <= 2100
+    for number in range(4):
+        assert await got(client, f"/f{number}") == data
+    assert 4000 <= client.clock.monotonic_ms() - began <= 4200

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from chelonia.core.errors import Kind
+from chelonia.core.timing.pacing import Pace
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia_clients.choosing import Choice
@@ -209,7 +210,7 @@ def test_what_a_choice_takes(choice: Choice, path: str, takes: bool) -> None:
 
 async def test_a_file_of_several_blobs_is_read_within_a_limit() -> None:
     """It was an error of the program."""
-    http = limited(cast(HttpClient, Replicas()), 10**12, QuickClock())
+    http = limited(cast(HttpClient, Replicas()), Pace(10**12), QuickClock())
     read = HttpBytes(http, QuickClock()).get(SOURCES, WHOLE)
     assert b"".join([chunk async for chunk in read]) == REPLICA
 
@@ -220,7 +221,7 @@ async def test_a_limit_holds_for_all_transfers_together(fake: FakeBartender) -> 
 
     client = client_on(fake)
     clock = QuickClock()
-    client.http = limited(client.http, 100_000, clock)
+    client.http = limited(client.http, Pace(100_000), clock)
     began = clock.monotonic_ms()
     await upload(client, bytes_source(b"x" * 200_000), "/f")
     assert b"".join([chunk async for chunk in read(client, "/f")]) == b"x" * 200_000

@@ -20,7 +20,7 @@ from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Arrived, Files, Listed, Look, Looked, Named, Placed
 from chelonia.core.values import replace
-from chelonia.hosting.transfer.call_batches import _size
+from chelonia.hosting.transfer.call_batches import inline_bytes
 from chelonia_fuse import behind, committing
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
@@ -64,7 +64,7 @@ class Network:
                 (act, self.before_apply) = (self.before_apply, None)
                 act()
             if method == "apply":
-                self.inline_bytes += sum(map(_size, args[0]))
+                self.inline_bytes += sum(map(inline_bytes, args[0]))
             answer = await getattr(self.twin, method)(Call(dn=WHO), *args)
             if method in self.late:
                 await self.late.pop(method).wait()
