@@ -51,23 +51,12 @@ from chelonia.librarian.world import World
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
-NARROW: Final[Filter] = tuple(
-    Needed(section)
-    for section in (
-        "entry",
-        "parents",
-        "blobs",
-        "states",
-        "put",
-        "trashed",
-        "blob",
-        "owners",
-        "locations",
-        "claims",
-        "content",
-    )
+NARROW: Final[Filter] = (
+    *map(Needed, ("entry", "parents", "blobs", "states", "put", "trashed")),
+    *map(Needed, ("blob", "owners", "locations", "claims")),
+    Needed("content"),
 )
-"""What the rules read of an object itself."""
+"""What the rules read of an object itself: an entry, a blob, a content."""
 OBJECTS_MIN: Final = 1000
 """One piece looks at this many objects or names, then at no more than one further page."""
 PAGE: Final = 500
@@ -362,15 +351,19 @@ class Fsck:
 
     async def _content(self, call: Call, content: ObjectId, piece: Piece) -> None:
         """Check a whole content, and its blobs."""
-        cursor = Piece(Cursor(content, "extents"), findings=piece.findings)
-        while cursor.cursor is not None and cursor.cursor.section:
-            await self._wide_page(call, cursor, cursor.cursor)
+        await self._wide(call, Cursor(content, "extents"), piece)
         async for items in self._records.pages(call, content, "named", PAGE):
             ids = [blob_object(BlobId(blob)) for blob, _ in items]
             piece.findings += await self._confirmed(lambda ids=ids: self._objects(call, ids))  # type: ignore[misc]
             piece.examined += len(ids)
         piece.findings += await self._confirmed(lambda: self._objects(call, (content,)))
-        piece.looked += cursor.looked
+
+    async def _wide(self, call: Call, begin: Cursor, piece: Piece) -> None:
+        """Check the wide sections of an object, from one on."""
+        pages = Piece(begin, findings=piece.findings)
+        while pages.cursor is not None and pages.cursor.section:
+            await self._wide_page(call, pages, pages.cursor)
+        piece.looked += pages.looked
 
     async def _step_below(self, call: Call, piece: Piece, cursor: Cursor) -> None:
         """A page of names up to the first collection, which is gone into before the rest."""
@@ -391,23 +384,12 @@ class Fsck:
         if inside and is_guid(inside) and all(inside != other for other, _ in cursor.stack):
             stack.append((inside, ""))
         if not page.more and len(items) == len(page.items):
-            await self._summaries(call, obj, piece)
-            piece.findings += await self._confirmed(lambda: self._reservations(call, obj))
+            await self._wide(call, Cursor(obj, "summaries"), piece)
         piece.cursor = Cursor(stack=tuple(stack))
 
     async def _children(self, call: Call, items: Sequence[Item], piece: Piece) -> None:
         ids = [ObjectId(guid) for _, guid in items if is_guid(guid)]
         await self._entries(call, await self._records.get(call, ids, _OWN), piece)
-
-    async def _summaries(self, call: Call, obj: ObjectId, piece: Piece) -> None:
-        """Check what listings tell of the files in a collection."""
-        pages = Piece(Cursor(obj, "summaries"), findings=piece.findings)
-        while pages.cursor is not None and pages.cursor.section == "summaries":
-            await self._wide_page(call, pages, pages.cursor)
-
-    async def _reservations(self, call: Call, obj: ObjectId) -> tuple[Finding, ...]:
-        page = await self._records.scan(call, obj, "pending", "", bounds.PAGE_ENTRIES_MAX)
-        return await self._item_rules(call, obj, "pending", page.items)
 
     # --- repairing --------------------------------------------------------------------------------------------------
 

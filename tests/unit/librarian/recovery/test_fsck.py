@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -656,6 +657,15 @@ async def test_below_a_collection_only_what_is_there_is_checked(monkeypatch: pyt
     with pytest.raises(CheloniaError) as caught:
         await faults(stage.bench, STRAY)
     assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_below_a_collection_all_that_it_lists_is_checked(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    monkeypatch.setattr(fsck, "PAGE", 2)
+    obj = ObjectId(stage.data)
+    reserved = [put(obj, "pending", f"up{number}", f"{STRAY} 1700000000000") for number in range(3)]
+    await stage.write(put(obj, "uploads", f"key\x011700000000000.{STRAY}", "-"), *reserved)
+    found = Counter(finding.rule for finding in await faults(stage.bench, stage.data))
+    assert found == {invariants.UPLOAD_DANGLING: 1, invariants.RESERVATION_DANGLING: 3}
 
 
 async def test_a_circle_below_ends(stage: Stage) -> None:
