@@ -541,8 +541,7 @@ def _check_reading(method: str, asked: Sized, needed: Filter) -> None:
 
 def _check_count(method: str, count: int) -> None:
     if count > bounds.BULK_ELEMENTS_MAX:
-        cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"
-        raise CheloniaError(Kind.TOO_LARGE, method, "", cause)
+        raise CheloniaError(Kind.TOO_LARGE, method, "", f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}")
 
 
 def _check_needed(method: str, needed: Filter) -> None:

@@ -68,8 +68,7 @@ def decode_request(
     if space == WSRF_RP and name == LIDI:
         return InformationRequest()
     if space != service.namespace:
-        cause = f"wrong namespace. expected: {service.namespace}"
-        raise CheloniaError(Kind.UNKNOWN_OPERATION, "", _shown(name), cause)
+        raise CheloniaError(Kind.UNKNOWN_OPERATION, "", _shown(name), f"wrong namespace. expected: {service.namespace}")
     operation = service.by_name.get(name)
     if operation is None:
         raise CheloniaError(Kind.UNKNOWN_OPERATION, "", service.name, f"wrong request ({_shown(name)})")

@@ -59,7 +59,8 @@ def parse(body: bytes, limit_bytes: int = bounds.SOAP_BODY_BYTES_MAX) -> Node:
         raise CheloniaError(Kind.BAD_XML, cause="a document type declaration (DTD) is not taken: remove the DOCTYPE")
     if (document.encoding or "UTF-8").upper() not in _ENCODINGS:
         raise CheloniaError(Kind.BAD_XML, cause=f"the encoding is {document.encoding!a}: send UTF-8")
-    _check_depth(root)
+    if _TOO_DEEP(root):
+        raise _too_deep()
     return root
 
 
@@ -154,11 +155,6 @@ def _check_attributes(body: bytes) -> None:
     count = sum(len(_QUOTED.findall(tag)) for tag in _TAG.findall(body))
     if count > bounds.XML_ATTRIBUTES_MAX:
         raise CheloniaError(Kind.TOO_LARGE, cause=f"more than {bounds.XML_ATTRIBUTES_MAX} attributes in one message")
-
-
-def _check_depth(root: Node) -> None:
-    if _TOO_DEEP(root):
-        raise _too_deep()
 
 
 def _too_deep() -> CheloniaError:

@@ -214,8 +214,7 @@ def _good(answer: A | Failure, op: str) -> A:
 
 def _told(done: Done, place: LogicalName) -> Attributes:
     if done.attributes is None:
-        cause = "it was removed as soon as it was written"
-        raise CheloniaError(Kind.NOT_FOUND, "apply", str(place), cause)
+        raise CheloniaError(Kind.NOT_FOUND, "apply", str(place), "it was removed as soon as it was written")
     return done.attributes
 
 

@@ -387,8 +387,7 @@ class ReplicatedAHash:
     async def _here(self, reign: _Serving, asked: ForwardedCall) -> Any:
         """Carry out a call as master. Whatever was not newly committed for it counts only under the lease."""
         if asked.method in ("transact", "change") and not self._mastership.may_write():
-            cause = "this master is not sure of its majority: retry"
-            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=cause)
+            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="this master is not sure of its majority: retry")
         try:
             answer = await self._answer_of(reign, asked)
         except CheloniaError as error:

@@ -585,8 +585,7 @@ class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
 def _check_target(raw: web.BaseRequest) -> None:
     """Refuse a target with a fragment: a client that sends one means another resource. Raises: BAD_REQUEST."""
     if raw.rel_url.raw_fragment:
-        cause = "a request has no fragment: write # in a name as %23"
-        raise CheloniaError(Kind.BAD_REQUEST, raw.method, cause=cause)
+        raise CheloniaError(Kind.BAD_REQUEST, raw.method, cause="a request has no fragment: write # in a name as %23")
 
 
 def _check_coding(raw: web.BaseRequest) -> None:

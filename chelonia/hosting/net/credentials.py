@@ -117,8 +117,7 @@ def find_credential(
             if place.final:
                 break
     kind = Kind.EXPIRED if kinds and all(kind is Kind.EXPIRED for kind in kinds) else Kind.BAD_CONFIG
-    cause = "no usable credential; tried " + "; ".join(map(str, passed))
-    raise CheloniaError(kind, "find credential", "", cause)
+    raise CheloniaError(kind, "find credential", "", "no usable credential; tried " + "; ".join(map(str, passed)))
 
 
 def find_cas(explicit: CredentialFiles, around: CredentialSurroundings) -> TlsSettings:

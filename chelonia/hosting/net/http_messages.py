@@ -112,8 +112,7 @@ async def read_whole(request: HttpRequest, how: Whole) -> bytes:
         async with asyncio.timeout(how.deadline_ms / 1000):
             return await _collect(request, how)
     except TimeoutError as error:
-        cause = f"the body did not arrive whole within {how.deadline_ms} ms"
-        raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
+        raise CheloniaError(Kind.TIMEOUT, cause=f"the body did not arrive whole within {how.deadline_ms} ms") from error
 
 
 async def _collect(request: HttpRequest, how: Whole) -> bytes:

@@ -65,8 +65,7 @@ class KeySet:
             return found
         if self._trouble:
             raise CheloniaError(Kind.UNAVAILABLE, "tokens", self._source.issuer, f"no keys to be had: {self._trouble}")
-        cause = f"its key {kid[:80]!a} is none of {self._source.issuer}"
-        raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
+        raise CheloniaError(Kind.UNTRUSTED, "token", cause=f"its key {kid[:80]!a} is none of {self._source.issuer}")
 
     def _known(self, kid: str) -> Jwk | None:
         if self._read_ms < 0 or self._age(self._read_ms) >= KEEP_MS:

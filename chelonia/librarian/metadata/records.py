@@ -252,8 +252,7 @@ class Records:
             if outcome.applied:
                 return outcome, () if outcome.recalled else draft.left
             if outcome.unmet is not None and outcome.unmet.change_id == EXPECT:
-                cause = "what the decision was based on has changed; try again"
-                raise CheloniaError(Kind.CONFLICT, cause=cause)
+                raise CheloniaError(Kind.CONFLICT, cause="what the decision was based on has changed; try again")
             free = outcome.unmet is not None and draft.unmet is not None and await draft.unmet(call, outcome.unmet)
             tries += not free
         raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")

@@ -396,8 +396,7 @@ def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, s
     elements: list[Element] = []
     for name, value in reservations:
         if not expired(value, now):
-            cause = f"an upload holds the name {name!r} in it"
-            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, cause)
+            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, f"an upload holds the name {name!r} in it")
         guid = value.partition(" ")[0]
         elements += drop_reservation(collection, name, value)
         elements.append(erase(ObjectId(guid), isnot("entry", "type", TYPE_FILE)))

@@ -416,8 +416,7 @@ def _owners_wrong(finding: Finding, bench: Bench) -> Mend | None:
     kind, others = owners.get(owner, ""), [other for other in owners if other != owner]
     if not kind or not any(invariants.names_it(bench.look, each, owners[each], blob) for each in others):
         return None
-    kept = [isset(OWNERS, other) for other in others]
-    gone = drop(finding.object, OWNERS, owner, *kept)
+    gone = drop(finding.object, OWNERS, owner, *(isset(OWNERS, other) for other in others))
     return Mend((gone, _names_not(bench, owner, kind, blob)), f"{owner} is not among its owners any more")
 
 
@@ -451,11 +450,8 @@ def _names_not(bench: Bench, owner: str, kind: str, blob: BlobId) -> Element:
     """That an owner does not name a blob still."""
     if kind == A_CONTENT:
         return check(content_object(ContentId(owner)), unset("named", blob))
-    return check(ObjectId(owner), *(isnot("blobs", key, blob) for key in (FIRST_ORDINAL, *_ordinals(bench, owner))))
-
-
-def _ordinals(bench: Bench, file: str) -> list[str]:
-    return [key for key in bench.look.section(ObjectId(file), "blobs") if key != FIRST_ORDINAL]
+    ordinals = dict.fromkeys((FIRST_ORDINAL, *bench.look.section(ObjectId(owner), "blobs")))
+    return check(ObjectId(owner), *(isnot("blobs", key, blob) for key in ordinals))
 
 
 def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:

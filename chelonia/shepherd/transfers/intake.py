@@ -45,8 +45,7 @@ class Intake:
         async for piece in body:
             self.arrived += len(piece)
             if 0 <= self._limit < self.arrived:
-                cause = f"more than the {self._limit} bytes that were announced"
-                raise CheloniaError(Kind.TOO_LARGE, "PUT", "", cause)
+                raise CheloniaError(Kind.TOO_LARGE, "PUT", "", f"more than the {self._limit} bytes that were announced")
             self._pieces.append(piece)
             self._gathered += len(piece)
             if self._gathered >= bounds.CHUNK_BYTES:

@@ -21,7 +21,7 @@ from chelonia.core.values import replace
 from chelonia.wire.web import curve
 from chelonia.wire.web.curve import Curve, CurvePoint
 from chelonia_clients.administrator import Administrator
-from chelonia_clients.arguments import Arguments, UsageError, parse_duration
+from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_duration
 from chelonia_clients.output import record_facts
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
@@ -64,14 +64,8 @@ def order_of(arguments: Arguments, action: DrillAction, shepherd: str) -> DrillO
         order = replace(order, duration_ms=parse_duration(arguments.value("--for")))
     if arguments.has("--within"):
         order = replace(order, within_ms=parse_duration(arguments.value("--within"), "--within"))
-    files = _number("--files", arguments.value("--files", str(order.files_max)))
-    return replace(order, files_max=files, one_left_max=_number("--one-left", arguments.value("--one-left", "0")))
-
-
-def _number(flag: str, text: str) -> int:
-    if not text.isdecimal():
-        raise UsageError(f"{flag} takes a number, not {text!r}")
-    return int(text)
+    files = parse_count(arguments.value("--files", str(order.files_max)), "--files")
+    return replace(order, files_max=files, one_left_max=parse_count(arguments.value("--one-left", "0"), "--one-left"))
 
 
 async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, ask: Ask) -> None:

@@ -12,7 +12,7 @@ from chelonia.core.cluster.healing import KEEP, HealAction, HealControl, HealOrd
 from chelonia.core.cluster.healing_words import doubt, forecast, is_whole, nothing_to_mend
 from chelonia.core.timing.clock import stamp
 from chelonia.wire.snapshots import parse_snapshot_name
-from chelonia_clients.arguments import Arguments, UsageError, parse_rate
+from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_rate
 from chelonia_clients.output import human_size, record_facts, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
@@ -26,10 +26,8 @@ async def heal(session: Session, arguments: Arguments, words: list[str]) -> None
     match words:
         case ["status"] | []:
             await _status(session, watch=arguments.has("--watch"))
-        case ["pause"]:
-            _told(session, await session.administrator().heal_order(HealOrder(HealAction.PAUSE)))
-        case ["resume"]:
-            _told(session, await session.administrator().heal_order(HealOrder(HealAction.RESUME)))
+        case ["pause" | "resume" as what]:
+            _told(session, await session.administrator().heal_order(HealOrder(HealAction(what))))
         case ["rate", *rate] if len(rate) <= 1:
             await _rate(session, arguments, rate)
         case _:
@@ -39,10 +37,8 @@ async def heal(session: Session, arguments: Arguments, words: list[str]) -> None
 async def _rate(session: Session, arguments: Arguments, rate: list[str]) -> None:
     if not rate and not arguments.has("--copies"):
         raise UsageError("admin heal rate takes a rate like 50M (bytes per second; 0: no limit), --copies N, or both")
-    copies = arguments.value("--copies")
-    if copies and not copies.isdecimal():
-        raise UsageError(f"--copies takes a number, not {copies!r}")
-    order = HealOrder(HealAction.RATE, parse_rate(rate[0]) if rate else KEEP, int(copies) if copies else KEEP)
+    copies = parse_count(arguments.value("--copies"), "--copies") if arguments.value("--copies") else KEEP
+    order = HealOrder(HealAction.RATE, parse_rate(rate[0]) if rate else KEEP, copies)
     _told(session, await session.administrator().heal_order(order))
 
 

@@ -78,8 +78,7 @@ async def _known(session: Session, op: str, shepherd: str) -> NodeView:
     for service_id, node in known.items():
         if service_id == shepherd:
             return node
-    cause = f"no such Shepherd; known: {', '.join(sorted(known)) or 'none'}"
-    raise CheloniaError(Kind.NOT_FOUND, op, shepherd, cause)
+    raise CheloniaError(Kind.NOT_FOUND, op, shepherd, f"no such Shepherd; known: {', '.join(sorted(known)) or 'none'}")
 
 
 # --- draining ---------------------------------------------------------------------------------------------------------

@@ -141,8 +141,7 @@ async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
 
 
 def _crossed() -> S3Error:
-    cause = "the key was changed while this request was under way: send it again"
-    return S3Error("ConditionalRequestConflict", cause)
+    return S3Error("ConditionalRequestConflict", "the key was changed while this request was under way: send it again")
 
 
 async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:

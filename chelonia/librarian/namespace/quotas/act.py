@@ -225,8 +225,7 @@ class Quotas:
                 gone = [erase(decide.counter_object(each)) for each in counters]
                 return PlannedTransact([*elements, drop(QUOTAS_OBJECT, "tally", key), *gone], memo=key)
             if known is None and len(table.accounts) >= bounds.QUOTAS_MAX:
-                cause = f"{bounds.QUOTAS_MAX} quotas are kept: remove some"
-                raise CheloniaError(Kind.TOO_LARGE, "quota", cause=cause)
+                raise CheloniaError(Kind.TOO_LARGE, "quota", cause=f"{bounds.QUOTAS_MAX} quotas are kept: remove some")
             account = QuotaAccount(quota, known.counter, known.counting) if known else QuotaAccount(quota, "", fresh)
             elements += await self._collection(call, quota.tree)
             return PlannedTransact([*elements, put(QUOTAS_OBJECT, "tally", key, account.record)], memo=key)

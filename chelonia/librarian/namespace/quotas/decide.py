@@ -272,8 +272,7 @@ def refused(use: QuotaUse, added: str = "") -> CheloniaError:
         parts.append(f"{use.files} of {quota.files} files")
     assert parts, "a quota without a limit refuses nobody"
     told = f"the quota of {use.name} is used up: {' and '.join(parts)} are in use{added}"
-    cause = f"{told}; remove some, or ask an administrator for more"
-    return CheloniaError(Kind.QUOTA, subject=use.name, cause=cause)
+    return CheloniaError(Kind.QUOTA, subject=use.name, cause=f"{told}; remove some, or ask an administrator for more")
 
 
 def other_tree(collection: str) -> CheloniaError:

@@ -84,9 +84,8 @@ class Recounts:
         call, after = self._on.call, ""
         try:
             told = self._told[shepherd] = await self._answer(shepherd, lambda port: port.status(call))
-            for _ in range(_pages_max(told)):
-                ask = partial(_records, call=call, after=after)
-                page = await self._answer(shepherd, ask)
+            for _ in range(2 * (told.replicas + told.quarantined) // bounds.REFERENCES_PAGE + PAGES_SPARE):
+                page = await self._answer(shepherd, partial(_records, call=call, after=after))
                 self.answering.add(shepherd)
                 await look(shepherd, page.items)
                 if not page.after:
@@ -139,7 +138,3 @@ class _SilentError(Exception):
 
 def _records(port: Shepherd, *, call: Call, after: str) -> Coroutine[Any, Any, RecordPage]:
     return port.records(call, after, bounds.REFERENCES_PAGE)
-
-
-def _pages_max(told: ShepherdStatus) -> int:
-    return 2 * (told.replicas + told.quarantined) // bounds.REFERENCES_PAGE + PAGES_SPARE
