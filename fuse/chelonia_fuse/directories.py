@@ -64,23 +64,24 @@ class OpenDirectory:
         return (time.monotonic_ns() - self.asked_ns) / 1e9
 
     async def entries(
-        self, cluster: MountedCluster, inodes: Inodes, start: int, accept: Callable[[Named, Inode, int], bool]
+        self, cluster: MountedCluster, inodes: Inodes, start: int, accept: Callable[[Named, Inode | None, int], bool]
     ) -> None:
-        """Hand entries from position `start` on to `accept`, until it takes no more."""
+        """Hand entries from position `start` on to `accept`, until it takes no more; without inodes while those are too
+        many: who lists on keeps the kernel from letting go of what is in the directory."""
         if start < self.first or start == 0:
             self._back_to(start)
         while True:
             while start >= self.first + len(self.shown) and not self.ended:
                 await self._page(cluster, inodes)
             if start >= self.first + len(self.shown):
-                if self.large is not None:
-                    self.large.ended(time.monotonic_ns())
-                elif len(self.pages) == 1 and not self.inode.gone:
+                if len(self.pages) == 1 and not self.inode.gone:
                     entries = {each.name: each.attributes for each in self.shown}
                     inodes.told(self.inode, Told(asked_ns=self.asked_ns, entries=entries))
                 return
             entry = self.shown[start - self.first]
-            inode = inodes.listed(entry.attributes, self.inode.number, entry.name, self.asked_ns)
+            inode = None
+            if self.large is None or not inodes.crowded:
+                inode = inodes.listed(entry.attributes, self.inode.number, entry.name, self.asked_ns)
             if not accept(entry, inode, start + 1):
                 return
             start += 1
@@ -120,7 +121,7 @@ class OpenDirectory:
                 self.large = LargeListing(self.scratch(), self.began_ns)
                 inodes.told_large(self.inode, self.large)
         if self.large is not None:
-            self.large.add(listed.entries, self.asked_ns)
+            self.large.add(listed.entries, self.asked_ns, time.monotonic_ns())
 
     def _ask(self, cluster: MountedCluster) -> _PageAhead:
         page = asyncio.ensure_future(cluster.page(LogicalName(self.inode.guid, ()), self.after))

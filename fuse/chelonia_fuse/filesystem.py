@@ -419,7 +419,9 @@ class FileSystem:
 
     # --- directories ------------------------------------------------------------------------------------------------
 
-    async def entries(self, directory: OpenDirectory, start: int, accept: Callable[[Named, Inode, int], bool]) -> None:
+    async def entries(
+        self, directory: OpenDirectory, start: int, accept: Callable[[Named, Inode | None, int], bool]
+    ) -> None:
         """Hand entries from the `start`th on to `accept`, until it takes no more."""
         directory.scratch = self.cache.scratch
         await directory.entries(self._cluster, self.inodes, start, accept)

@@ -207,6 +207,11 @@ class Inodes:
         inode.lookups -= count
         return self.drop(inode)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the kernel lets go of less than it was asked to: a listing is to tell it of no more."""
+        return len(self) > self._kept_max + 2 * self._kept_max // AT_ONCE
+
     def too_many(self) -> list[tuple[int, str]]:
         """Names, as `(number of the parent, name)`, that the kernel may let go of: those of the oldest files, that
         nobody has open. Those that were looked through come last the next time."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import logging
 import os
@@ -23,14 +24,14 @@ import pyfuse3.asyncio
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_MOUNTPOINT, TYPE_SYMLINK
-from chelonia.core.ports.files import Named, Over, Setting
+from chelonia.core.ports.files import Attributes, Named, Over, Setting
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.filesystem import FileSystem, Handle, Owner
-from chelonia_fuse.inodes import Inode
+from chelonia_fuse.inodes import Inode, number_of
 from chelonia_fuse.lookups import VALID_S
 from chelonia_fuse.options import Options
-from chelonia_fuse.stats import BLOCK, Shown, shown
+from chelonia_fuse.stats import BLOCK, Shown, mode_of, shown
 from chelonia_fuse.xattrs import Xattrs
 
 TASKS_MAX: Final = 128
@@ -328,7 +329,12 @@ class Binding(pyfuse3.Operations):
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         directory = self._directories[fh]
 
-        def accept(entry: Named, inode: Inode, following: int) -> bool:
+        def accept(entry: Named, inode: Inode | None, following: int) -> bool:
+            if inode is None and UNLOOKED:
+                return bool(pyfuse3.readdir_reply(token, entry.name.encode(), _unlooked(entry.attributes), following))
+            inode = inode or self._system.inodes.listed(
+                entry.attributes, directory.inode.number, entry.name, directory.asked_ns
+            )
             told = self._entry(inode)
             told.entry_timeout = told.attr_timeout = max(0.0, VALID_S - directory.age_s)  # who reads slowly asks anew
             taken = pyfuse3.readdir_reply(token, entry.name.encode(), told, following)
@@ -364,6 +370,30 @@ def _filled(told: Shown) -> pyfuse3.EntryAttributes:
     entry.st_blocks = -(-told.size // BLOCK)
     entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns = told.accessed_ns, told.modified_ns, told.changed_ns
     return entry
+
+
+def _unlooked(known: Attributes) -> pyfuse3.EntryAttributes:
+    """An entry of a listing that the kernel is told the number and type of, and does not keep."""
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino, entry.st_mode = pyfuse3.InodeT(number_of(known.guid)), pyfuse3.ModeT(mode_of(known))
+    _node(entry).value = 0
+    return entry
+
+
+def _node(entry: pyfuse3.EntryAttributes) -> ctypes.c_uint64:
+    """The number by which the kernel would keep an entry. pyfuse3 sets it together with the one that is shown."""
+    return ctypes.c_uint64.from_address(id(entry) + object.__basicsize__)
+
+
+def _is_found(number: int) -> bool:
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = pyfuse3.InodeT(number)
+    return _node(entry).value == number
+
+
+UNLOOKED: Final = _is_found(0x5EED_1234_5678) and _is_found(0x1234_5EED_0001)
+"""Whether this pyfuse3 has that number where it is looked for. Else listings tell the kernel of all entries, however
+many it keeps."""
 
 
 def _text(name: bytes) -> str:

@@ -23,7 +23,8 @@ from chelonia.core.ports.files import Attributes, Named
 HEARD_NS: Final = 30 * 10**9
 """How old what a listing told may be when it serves for a lookup."""
 SERVES: Final = 5
-"""For so many times as long as it took a listing serves for lookups: one costs as much more than an entry."""
+"""For so many times as long as it has taken a listing serves for lookups: one costs as much more than an entry. It may
+not be at its end: `find` and `du` read 100 000 entries, look at them, and read on."""
 LISTED_MAX: Final = 1 << 19
 """Entries of a listing that is kept: more than can be listed and looked at within `HEARD_NS`. They take 100 MB."""
 BLOCK: Final = 32
@@ -46,7 +47,7 @@ class LargeListing:
         self._gone = bytearray()
         self._changed: set[str] = set()
 
-    def add(self, entries: Sequence[Named], asked_ns: int) -> None:
+    def add(self, entries: Sequence[Named], asked_ns: int, now_ns: int) -> None:
         """Take a page in; `asked_ns`: when it was asked for, monotonic."""
         if self._file < 0:
             return
@@ -62,28 +63,19 @@ class LargeListing:
         self._firsts += [block[0][0] for block in blocks]
         self._asked.extend([asked_ns] * len(blocks))
         self._gone.extend(bytes(len(blocks) * BLOCK // 8))
-
-    def ended(self, now_ns: int) -> None:
-        """Serve from now on."""
-        if self._until_ns:
-            return
         self._until_ns = now_ns + SERVES * (now_ns - self._began_ns)
-        changed, self._changed = self._changed, set()
-        for name in changed:
-            self.change(name, now_ns)
 
     def change(self, name: str, now_ns: int) -> None:
         """Take note that something else is known of a name, as this mount has changed it."""
-        if not self._until_ns:
+        if self._firsts and now_ns > self._until_ns:
+            self.close()
+        found = [at for key in (name, name + "/") if (at := self._place(key)) is not None]
+        for number, _ in found:
+            self._gone[number // 8] |= 1 << number % 8
+        if not found and self._file >= 0:  # a page on its way may tell of what was before
             self._changed.add(name)
             if len(self._changed) > LISTED_MAX // BLOCK:
                 self.close()
-            return
-        if now_ns > self._until_ns:
-            self.close()
-        for key in (name, name + "/"):
-            if (at := self._place(key)) is not None:
-                self._gone[at[0] // 8] |= 1 << at[0] % 8
 
     def find(self, name: str, now_ns: int) -> tuple[Attributes, int] | None:
         """What a name leads to, and when that was asked for."""
@@ -91,7 +83,7 @@ class LargeListing:
             return None
         for key in (name, name + "/"):
             at = self._place(key)
-            if at is None or self._gone[at[0] // 8] >> at[0] % 8 & 1:
+            if at is None or name in self._changed or self._gone[at[0] // 8] >> at[0] % 8 & 1:
                 continue
             asked_ns = self._asked[at[0] // BLOCK]
             return (Attributes(*_TOLD.decode(at[1])), asked_ns) if now_ns - asked_ns < HEARD_NS else None  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ async def names(trial: Trial, start: int = 0, most: int = 1000) -> list[str]:
     """Read the top directory: the names from the `start`th on, so many at most."""
     seen: list[str] = []
 
-    def accept(entry: Named, inode: Inode, following: int) -> bool:
+    def accept(entry: Named, inode: Inode | None, following: int) -> bool:
         seen.append(entry.name)
         return len(seen) < most
 

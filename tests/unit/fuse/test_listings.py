@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -121,25 +122,41 @@ async def test_attributes_that_a_listing_told_a_moment_ago_are_not_asked_for(
 
 def test_what_is_changed_while_it_is_listed_is_not_served(tmp_path: Path) -> None:
     listing = LargeListing(os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT), 0)
-    listing.add([Named(name, Attributes(Guid(name), "file", 0, WHO)) for name in "abc"], 5)
-    listing.change("b", 6)
-    assert listing.find("a", 7) is None
-    listing.ended(10)
-    assert listing.find("b", 11) is None
-    assert listing.find("c", 11) == (Attributes(Guid("c"), "file", 0, WHO), 5)
-    assert listing.find("a", 61) is None
+    listing.add(_told("abc"), 5, 10)
+    listing.change("b", 11)
+    listing.change("e", 11)
+    listing.add(_told("def"), 10, 20)
+    for name in "be":
+        assert listing.find(name, 21) is None
+    assert listing.find("c", 21) == (Attributes(Guid("c"), "file", 0, WHO), 5)
+    assert listing.find("d", 21) == (Attributes(Guid("d"), "file", 0, WHO), 10)
+    assert listing.find("d", 121) is None
     listing.close()
 
 
+def _told(names: Iterable[str]) -> list[Named]:
+    return [Named(name, Attributes(Guid(name), "file", 0, WHO)) for name in names]
+
+
 def test_one_that_is_too_large_or_finds_no_room_serves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [Named(f"{n:04d}", Attributes(Guid(str(n)), "file", 0, WHO)) for n in range(100)]
+    entries = _told(f"{n:04d}" for n in range(100))
     monkeypatch.setattr(listings, "LISTED_MAX", 150)
     for descriptor, pages in (
         (os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT), 2),
         (os.open("/dev/full", os.O_RDWR), 1),
     ):
         listing = LargeListing(descriptor, 0)
-        for n in range(pages):
-            listing.add(entries, n)
-        listing.ended(10)
+        for _ in range(pages):
+            listing.add(entries, 5, 10)
         assert listing.find("0007", 11) is None
+
+
+async def test_while_too_many_are_known_a_listing_makes_no_more_known(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 40)
+    other.system.inodes._kept_max = 80
+    for n in range(200):
+        await mount.write(f"n{n:03d}", b"")
+    assert await names(other) == [f"n{n:03d}" for n in range(200)]
+    assert len(other.system.inodes) == 101
