@@ -35,7 +35,7 @@ def file_source(path: Path) -> Source | Stream:
         data = path.read_bytes()
         if len(data) >= size:
             return bytes_source(data)
-    return _reading(path, 0, size, sys.maxsize)
+    return _reading(path, 0, size, sys.maxsize if size < 0 else size)  # one that grows: as it was at first
 
 
 def span_source(path: Path, start: int, size: int) -> Source:

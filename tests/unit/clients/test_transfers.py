@@ -449,6 +449,21 @@ async def test_a_file_cut_off_while_it_is_uploaded_is_not_stored_short(
     assert fake.names() == [], "and nothing was named"
 
 
+async def test_of_a_file_that_grows_comes_what_was_there_at_first(fake: FakeBartender, tmp_path: Path) -> None:
+    """A log that is written while it is sent: the Shepherd was said to have stored other bytes."""
+    path, size = tmp_path / "f", 3 * bounds.CHUNK_BYTES
+    path.write_bytes(bytes(size))
+
+    def grow(moved: int) -> None:
+        if path.stat().st_size == size:
+            with path.open("ab") as file:
+                file.write(b"more")
+
+    stored = await upload_local(client_on(fake), file_source(path), "/f", UploadOptions(progress=grow))
+    assert (stored.size, fake.data("/f")) == (size, bytes(size))
+    assert path.stat().st_size > size
+
+
 async def test_an_empty_file_is_uploaded_empty(fake: FakeBartender, tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     source = file_source(tmp_path / "f")
