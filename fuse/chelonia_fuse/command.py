@@ -106,6 +106,7 @@ def in_background(argv: Sequence[str], log: str) -> str:
     said = path.read_bytes()[began:].decode(errors="replace").strip()
     told = re.findall(r"^chelonia: (.*) \(([a-z-]+)\)$", said, re.MULTILINE) or [(said or line, "bad-config")]
     cause, kind = told[-1]
+    cause = "; ".join((*re.findall(r"^fusermount3: .*$", said, re.MULTILINE), cause))  # it knows best what it refused
     raise CheloniaError(kind_from_wire(kind), "mount", cause=f"it did not mount: {cause}")
 
 
