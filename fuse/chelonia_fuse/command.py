@@ -98,8 +98,10 @@ def in_background(argv: Sequence[str], log: str) -> str:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out,
         start_new_session=True,
     )  # fmt: skip
+    os.close(out)
     assert process.stdout is not None, "it is a pipe"
-    line = process.stdout.readline().decode()
+    with process.stdout as pipe:
+        line = pipe.readline().decode()
     if line.startswith(READY):
         return line.rstrip()
     process.wait()
