@@ -5,6 +5,7 @@ missing fails under CI and skips loudly elsewhere), `polling`.
 """
 
 import os
+import resource
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from tests.support.polling import patience  # noqa: E402
 
 # A user has it not: then lines that somebody waits for must come by themselves.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# As the daemons do for themselves: tests are thousands of clients, and a login shell allows 1 024 files.
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 # A folder under tests/ that names a kind of test marks all in it.
 KINDS = {"contract", "sim", "cluster", "conform"}
