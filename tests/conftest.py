@@ -24,7 +24,10 @@ from tests.support.polling import patience  # noqa: E402
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 # As the daemons do for themselves: tests are thousands of clients, and a login shell allows 1 024 files.
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+FILES_MAX = 20_000
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+if 0 <= soft < FILES_MAX:  # negative: without end
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX if hard < 0 else min(hard, FILES_MAX), hard))
 
 # A folder under tests/ that names a kind of test marks all in it.
 KINDS = {"contract", "sim", "cluster", "conform"}
