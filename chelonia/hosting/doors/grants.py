@@ -112,13 +112,6 @@ class RoleRegistry:
                 self._grants[dn] = grant
         return NOTHING if dn == ANONYMOUS else grant
 
-    def check_known(self, dn: Dn) -> None:
-        """To be asked before somebody is refused for want of a role. Raises: UNAVAILABLE while nobody can say whether
-        he has one: the registry was not read, or long ago; a refusal would be final."""
-        if self._source is not None and self._read_at < 0 and dn not in self._records and dn != ANONYMOUS:
-            cause = "who is approved as what cannot be read now; try again"
-            raise CheloniaError(Kind.UNAVAILABLE, "identify", dn, cause)
-
     def has_role(self, identity: Identity) -> bool:
         """Whether a peer is known at once to have a role here. Raises: UNTRUSTED, as `grant`."""
         grant = self.known(identity.dn, issuer=identity.issuer)

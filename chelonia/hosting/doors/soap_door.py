@@ -19,7 +19,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.rights.access import ACCESS, check_access
+from chelonia.core.rights.access import check_access
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.core.values import replace
 from chelonia.hosting.doors.calls import call_of
@@ -108,8 +108,6 @@ class SoapDoor:
                     nonlocal operation
                     operation = name
                     if self._service.name != "bartender":  # which judges users itself
-                        if (self._service.name, name) in ACCESS:
-                            self._parts.registry.check_known(call.dn)
                         check_access(call, self._service.name, name)
 
                 message = await self._decoded(body, may, call)

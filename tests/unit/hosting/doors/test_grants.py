@@ -138,28 +138,6 @@ async def test_an_unreachable_registry_grants_nothing_once_its_word_is_old() -> 
     assert (await registry.grant(ADMIN)).roles
 
 
-@pytest.mark.expect_log("only configured identities have roles")
-async def test_whether_somebody_has_no_role_is_not_said_before_the_registry_was_read_nor_long_after() -> None:
-    clock, cluster = HandClock(), Cluster(shepherd(HOST, FIRST))
-    registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
-    cluster.reachable = False
-    assert await registry.grant(EVE) == RoleGrant()
-    for dn in (EVE, HOST):
-        with pytest.raises(CheloniaError, match="unavailable"):
-            registry.check_known(dn)
-    registry.check_known(ADMIN)
-    registry.check_known(ANONYMOUS)
-    cluster.reachable = True
-    await registry.refresh()
-    registry.check_known(EVE)
-    cluster.reachable = False
-    clock.ms += PACE.keep_ms + 1
-    assert await registry.grant(EVE) == RoleGrant()
-    with pytest.raises(CheloniaError, match="unavailable"):
-        registry.check_known(EVE)
-    RoleRegistry(CONFIGURED, None, clock, PACE).check_known(EVE)
-
-
 async def test_one_certificate_for_two_services_speaks_as_the_one_it_names() -> None:
     registry = RoleRegistry((), Cluster(shepherd(HOST, FIRST), shepherd(HOST, SECOND)).read, HandClock(), PACE)
     assert (await registry.grant(HOST, SECOND)).service_id == SECOND
