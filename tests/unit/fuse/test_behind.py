@@ -23,7 +23,7 @@ from chelonia_fuse.journal import JournalRecord
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
 from tests.support.files import MemoryFiles
 from tests.support.polling import poll_async
-from tests.unit.fuse.mounts import OWNER, WHO, Network, Trial, mounted, without_haste
+from tests.unit.fuse.mounts import OWNER, Network, Trial, mounted, without_haste
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
@@ -31,11 +31,6 @@ NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     without_haste(monkeypatch)
-
-
-@pytest.fixture
-async def twin() -> MemoryFiles:
-    return MemoryFiles(WHO)
 
 
 @pytest.fixture

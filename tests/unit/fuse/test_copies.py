@@ -13,15 +13,10 @@ from chelonia_fuse import copies, filesystem, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.staging import Staged
 from tests.support.files import MemoryFiles
-from tests.unit.fuse.mounts import WHO, Trial, mounted
+from tests.unit.fuse.mounts import Trial, mounted
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 SMALL, LARGE = b"a few bytes", bytes(range(256)) * 256
-
-
-@pytest.fixture
-def twin() -> MemoryFiles:
-    return MemoryFiles(WHO)
 
 
 @pytest.fixture

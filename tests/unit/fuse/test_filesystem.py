@@ -30,7 +30,7 @@ from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
 from tests.support.files import MemoryFiles
 from tests.support.polling import poll_async
-from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted, names
+from tests.unit.fuse.mounts import OWNER, Trial, mounted, names
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 
@@ -39,21 +39,6 @@ LARGE = bytes(range(256)) * 8192  # 2 MiB
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committing, "PAUSE_S", 0.0)
     monkeypatch.setattr(reading, "PAUSE_S", 0.0)
-
-
-@pytest.fixture
-async def twin() -> MemoryFiles:
-    return MemoryFiles(WHO)
-
-
-@pytest.fixture
-async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path / "one")
-
-
-@pytest.fixture
-async def other(twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path / "two")
 
 
 async def test_what_is_closed_here_is_read_there(mount: Trial, other: Trial) -> None:

@@ -21,7 +21,7 @@ from chelonia.core.names import parse_ln
 from chelonia_fuse import journal
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from tests.support.files import MemoryFiles
-from tests.unit.fuse.mounts import WHO, Trial, mounted, without_haste
+from tests.unit.fuse.mounts import Trial, mounted, without_haste
 from tests.unit.fuse.test_behind import NEW, held, many, slow_disk, young_as_the_clock_says
 
 RECORD = JournalRecord("6d4a", "/lab/f", "6d4a-0", 0, 5, 0, False, ((0, 5),), ((0, 5),), {"mode": 420}, "e1")
@@ -35,11 +35,6 @@ FRAME = bytes.fromhex("a30000000500000013f03e66")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     without_haste(monkeypatch)
-
-
-@pytest.fixture
-def twin() -> MemoryFiles:
-    return MemoryFiles(WHO)
 
 
 @pytest.fixture

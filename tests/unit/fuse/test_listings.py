@@ -16,23 +16,7 @@ from chelonia_fuse import listings
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.listings import LargeListing
 from chelonia_fuse.names import NOTHING
-from tests.support.files import MemoryFiles
-from tests.unit.fuse.mounts import HOUR_S, OWNER, WHO, Trial, mounted, names
-
-
-@pytest.fixture
-async def twin() -> MemoryFiles:
-    return MemoryFiles(WHO)
-
-
-@pytest.fixture
-async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path / "one")
-
-
-@pytest.fixture
-async def other(twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path / "two")
+from tests.unit.fuse.mounts import HOUR_S, OWNER, WHO, Trial, names
 
 
 async def test_a_long_listing_is_not_kept_and_goes_back_all_the_same(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ async def landed(*targets: Path) -> list[BaseException | None]:
     return await asyncio.gather(*map(one, targets), return_exceptions=True)
 
 
+async def landed_in(directory: Path, landing: Landing, name: str, mtime_s: float | None = None) -> None:
+    with PartFile(directory / name) as part:
+        part.write(b"x")
+        await landing.land(part, mtime_s)
+
+
 async def test_files_that_come_together_are_synced_together_before_they_are_named(
     tmp_path: Path, steps: list[str]
 ) -> None:
@@ -91,30 +98,29 @@ async def test_a_time_that_no_file_can_have_fails_for_its_own_file_alone(tmp_pat
     """All that came with it were given up, as if nobody wanted them any more."""
     landing = Landing()
 
-    async def one(name: str, mtime_s: float) -> None:
-        with PartFile(tmp_path / name) as part:
-            part.write(b"x")
-            await landing.land(part, mtime_s)
-
     times = {"a": 5.0, "b": float("inf"), "c": float("nan"), "d": 7.0}
-    told = await asyncio.gather(*(one(*each) for each in times.items()), return_exceptions=True)
+    told = await asyncio.gather(
+        *(landed_in(tmp_path, landing, *each) for each in times.items()), return_exceptions=True
+    )
     assert [type(error) for error in told] == [type(None), OverflowError, ValueError, type(None)]
     assert sorted(os.listdir(tmp_path)) == ["a", "d"]
 
 
-async def test_who_gives_up_leaves_nothing_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    landing, busy, goes_on = Landing(), threading.Event(), threading.Event()
+def held_sync(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Syncs of a disk begin, and wait. Returns: what is set when one has begun, and what lets all go on."""
+    busy, goes_on = threading.Event(), threading.Event()
 
     def fsync(_: int) -> None:
         busy.set()
         goes_on.wait()
 
-    async def one(name: str) -> None:
-        with PartFile(tmp_path / name) as part:
-            part.write(b"x")
-            await landing.land(part, None)
-
     monkeypatch.setattr(os, "fsync", fsync)
+    return busy, goes_on
+
+
+async def test_who_gives_up_leaves_nothing_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, busy, goes_on = Landing(), *held_sync(monkeypatch)
+    one = partial(landed_in, tmp_path, landing)
     tasks = [asyncio.create_task(one("a"))]
     await asyncio.to_thread(busy.wait)
     tasks += [asyncio.create_task(one(name)) for name in ("b", "c")]
@@ -131,18 +137,8 @@ async def test_who_gives_up_leaves_nothing_and_holds_up_nobody(tmp_path: Path, m
 async def test_who_gives_up_twice_still_waits_for_the_thread_that_writes_his_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    landing, busy, goes_on = Landing(), threading.Event(), threading.Event()
-
-    def fsync(_: int) -> None:
-        busy.set()
-        goes_on.wait()
-
-    async def one(name: str) -> None:
-        with PartFile(tmp_path / name) as part:
-            part.write(b"x")
-            await landing.land(part, None)
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    landing, busy, goes_on = Landing(), *held_sync(monkeypatch)
+    one = partial(landed_in, tmp_path, landing)
     task = asyncio.create_task(one("a"))
     await asyncio.to_thread(busy.wait)
     for _ in range(2):
@@ -162,12 +158,7 @@ def test_a_loop_that_ends_waits_for_nothing(tmp_path: Path) -> None:
     landing = Landing()
 
     async def whole() -> None:
-        async def one(name: str) -> None:
-            with PartFile(tmp_path / name) as part:
-                part.write(b"x")
-                await landing.land(part, None)
-
-        tasks = [asyncio.create_task(one(str(number))) for number in range(MANY)]
+        tasks = [asyncio.create_task(landed_in(tmp_path, landing, str(number))) for number in range(MANY)]
         while not landing._waiting:
             await asyncio.sleep(0)
         assert tasks
