@@ -472,6 +472,7 @@ class StoredReplica(msgspec.Struct, frozen=True):
 
 
 PREFIX_CHARS: Final = 2
+PREFIXES: Final = tuple(f"{number:02x}" for number in range(16**PREFIX_CHARS))
 """Replicas are gone through in 256 parts, by the first characters of their references."""
 
 

@@ -31,7 +31,7 @@ from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
-from chelonia.core.ports.shepherd import NO_NOTES, Notes, Scanned, SmallReplica, StoredReplica, StoreIdentity
+from chelonia.core.ports.shepherd import NO_NOTES, PREFIXES, Notes, Scanned, SmallReplica, StoredReplica, StoreIdentity
 from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes, store_state
 from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_directory
@@ -185,9 +185,9 @@ class FileBlobs:
         _write_durably((place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record))
         _fsync_directory(place.parent)
 
-    def committed_files(self, folder: int, bytes_max: int) -> list[ReferenceId]:
+    def committed_files(self, prefix: str, bytes_max: int) -> list[ReferenceId]:
         """Committed replicas of a folder that have at most so many bytes. Blocks."""
-        with os.scandir(self._root / "replicas" / f"{folder:02x}") as listed:
+        with os.scandir(self._root / "replicas" / prefix) as listed:
             seen = {entry.name: entry for entry in listed}
         names = [name for name in seen if is_uuid(name) and name + COMMITTED in seen]
         return [ReferenceId(name) for name in names if 0 <= _size(seen[name].path) <= bytes_max]
@@ -237,9 +237,9 @@ class FileBlobs:
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica on disk, a folder a page. Erasures and moves that a crash interrupted are finished."""
-        for number in range(256):
-            folder = self._root / "replicas" / f"{number:02x}"
-            noted = notes.parts.get(folder.name, {})
+        for prefix in PREFIXES:
+            folder = self._root / "replicas" / prefix
+            noted = notes.parts.get(prefix, {})
             page = await self.run(lambda folder=folder, noted=noted: _scan_page(folder, noted))  # type: ignore[misc]
             alone = [stored.reference for stored in page.read if stored.size < 0]
             moved = {reference for reference in alone if await self._follows_aside(reference)}
@@ -530,7 +530,7 @@ _GONE: Final = "its replicas/ is gone"
 
 def lay_out(root: Path) -> None:
     """Make the folders of a store, those of replicas before anything says whose they are."""
-    for name in ("incoming", "quarantine", *(f"replicas/{number:02x}" for number in range(256))):
+    for name in ("incoming", "quarantine", *(f"replicas/{prefix}" for prefix in PREFIXES)):
         (root / name).mkdir(parents=True, exist_ok=True)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import MARK, NO_NOTES, PREFIX_CHARS
+from chelonia.core.ports.shepherd import MARK, NO_NOTES, PREFIX_CHARS, PREFIXES
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_segment_file import SegmentFile, sync_directory
@@ -58,7 +58,7 @@ class Known:
 class Found:
     """What is there: places by what references begin with; `unclean`: nothing was noted at the last end."""
 
-    places: Places = field(default_factory=lambda: {f"{number:02x}": {} for number in range(256)})
+    places: Places = field(default_factory=lambda: {prefix: {} for prefix in PREFIXES})
     known: dict[int, Known] = field(default_factory=dict)
     unclean: bool = False
 

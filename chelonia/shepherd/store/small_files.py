@@ -15,6 +15,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId
+from chelonia.core.ports.shepherd import PREFIXES
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.blobs_segments import BlobSegments, Entry
@@ -24,7 +25,6 @@ log = logging.getLogger(__name__)
 
 TOGETHER_MAX: Final = 32
 """Files that move at a time, at most 2 MiB: they share two syncs, and for so long nothing else is erased."""
-FOLDERS: Final = 256
 
 
 class SmallFiles:
@@ -36,7 +36,7 @@ class SmallFiles:
 
     def __init__(self, files: FileBlobs, segments: BlobSegments, bytes_max: int) -> None:
         self._files, self._segments, self._bytes_max = files, segments, bytes_max
-        self._folders = iter(range(FOLDERS if bytes_max else 0))
+        self._folders = iter(PREFIXES if bytes_max else ())
         self._found: list[ReferenceId] = []
         self._moved = 0
 
@@ -44,13 +44,13 @@ class SmallFiles:
         """Move some, or look into the next folder; False when there is nothing to do now. Blocks. Raises: OSError."""
         if self._found:
             return self._move_some(self._found[-TOGETHER_MAX:])
-        folder = next(self._folders, None)
-        if folder is not None:
-            self._found = self._files.committed_files(folder, self._bytes_max)
+        prefix = next(self._folders, "")
+        if prefix:
+            self._found = self._files.committed_files(prefix, self._bytes_max)
         elif self._moved:
             log.info("small replicas moved from files into segments number=%d", self._moved)
             self._moved = 0
-        return folder is not None
+        return bool(prefix)
 
     def _move_some(self, references: Sequence[ReferenceId]) -> bool:
         if self._files.free_bytes() < 2 * TOGETHER_MAX * self._bytes_max:
