@@ -48,8 +48,8 @@ class ShepherdSettings:
         compare_ms: the whole inventory is compared with the namespace at least this often, over restarts too.
         tidy_ms: between two looks for what has expired.
         min_free_bytes: never used, so that the node stays manageable; announced as not free.
-        segment_replica_bytes_max: replicas of at most so many bytes share segments instead of being files each, from 0
-            (none do; those that are there stay) to `bounds.INLINE_BYTES_MAX`.
+        segment_replica_bytes_max: replicas of at most so many bytes share segments instead of being files each, and
+            those that are files move there; from 0 (none do; what is there stays) to `bounds.INLINE_BYTES_MAX`.
         accepting: whether new replicas are taken at all.
     """
 

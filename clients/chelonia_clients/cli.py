@@ -64,9 +64,8 @@ def _standard_output() -> TextIO:
         # Python is unbuffered (-u, PYTHONUNBUFFERED): then one write is all that is tried, and the rest is lost unsaid.
         sys.stdout = os.fdopen(now.fileno(), "w", 1, now.encoding, now.errors, closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace", line_buffering=True
-        )  # as standard error: not every locale is UTF-8
+        # As standard error does: not every locale is UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     return sys.stdout
 
 
