@@ -360,5 +360,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_730_089,
         "the simulator's own: of an upload given up a rebuild found one copy that was not swept yet, and had rotted",
     ),
+    (
+        "versions",
+        9_730_242,
+        "a copy was tried twice, and what was late of the try that had been refused made a second version of it",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -189,13 +189,14 @@ async def apply(parts: DoorParts, call: Call, change: Change) -> Done:
 
 
 async def apply_all(parts: DoorParts, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-    """Apply changes, each as `Files.apply`.
+    """Apply changes, each as `Files.apply`, under a request key."""
+    return await parts.files.apply(call if call.request_key else keyed(call), changes)
 
-    They have a request key, so that each is carried out once whatever becomes of the A-Hash's master meanwhile. Without
-    one, nobody could ask again, and the client would hear that the outcome is unknown.
-    """
-    key = RequestKey(secrets.token_hex(16))
-    return await parts.files.apply(msgspec.structs.replace(call, request_key=key, is_first=True), changes)
+
+def keyed(call: Call) -> Call:
+    """The call with a request key of its own, so that each change is carried out once whatever becomes of the A-Hash's
+    master meanwhile. Without one, nobody could ask again, and the client would hear that the outcome is unknown."""
+    return msgspec.structs.replace(call, request_key=RequestKey(secrets.token_hex(16)), is_first=True)
 
 
 async def cloned(parts: DoorParts, call: Call, change: Clone) -> Done | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import structs
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
-from chelonia.hosting.doors.plain.parts import apply, apply_all
-from chelonia.hosting.doors.s3.objects import AGAIN_MAX
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, found, readable_bucket, xml_answer
+from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed
+from chelonia.hosting.doors.s3.parts import AGAIN_MAX, Ask, S3Parts, check_bucket, found, readable_bucket, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import acls, answers, apart, requests, versions
 from chelonia.wire.s3.errors import S3Error
@@ -46,6 +47,7 @@ def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
 
 async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
     """Have the policy of an object or a bucket say what grants say, again while others change the same."""
+    call = keyed(ask.exchange.call)
     for left in range(AGAIN_MAX, -1, -1):
         there, place = await _there(parts, ask)
         if any(who == acls.BUCKET_OWNER for who, _ in grants):
@@ -57,13 +59,14 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
         change = acls.policy_of(grants, there.attributes.owner, there.policy)
         try:
             if change:
-                await apply(parts.plain, ask.exchange.call, Set(place, policy=change))
+                await apply(parts.plain, call, Set(place, policy=change))
                 if not ask.target.key:
                     await _as_the_bucket(parts, ask, change)
             return
         except CheloniaError as error:
             if error.kind is not Kind.CONFLICT or not left:
                 raise
+        call = structs.replace(call, is_first=False)
 
 
 async def _as_the_bucket(parts: S3Parts, ask: Ask, policy: Mapping[str, str | None]) -> None:

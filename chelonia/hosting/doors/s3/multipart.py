@@ -41,11 +41,12 @@ from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3 import versions
-from chelonia.hosting.doors.s3.objects import AGAIN_MAX, RACES, carried, check_source, conditions, ready, source_of
+from chelonia.hosting.doors.s3.objects import RACES, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import (
     MOVES_MAX,
     Ask,
     S3Parts,
+    apply_again,
     found,
     readable_bucket,
     seen,
@@ -353,15 +354,16 @@ async def _is_open(parts: S3Parts, ask: Ask) -> bool:
 
 async def _applied(parts: S3Parts, ask: Ask, change: Part | Seal | Drop) -> Done:
     """Apply a change of an upload, again while others change the same name. Raises: NoSuchUpload; as it fails."""
-    for left in range(AGAIN_MAX, -1, -1):
-        try:
-            return await apply(parts.plain, ask.exchange.call, change)
-        except CheloniaError as error:
-            # The file that it was to replace may have been removed meanwhile.
-            raced = isinstance(change, Seal) and error.kind is Kind.NOT_FOUND and await _is_open(parts, ask)
-            if not (raced or error.kind in RACES) or not left:
-                raise error if isinstance(change, Seal) else _refusal(error, ()) from error
-    raise AssertionError("the last try returns or raises")
+
+    async def raced(error: CheloniaError) -> bool:
+        # The file that it was to replace may have been removed meanwhile.
+        gone = isinstance(change, Seal) and error.kind is Kind.NOT_FOUND
+        return error.kind in RACES or (gone and await _is_open(parts, ask))
+
+    try:
+        return await apply_again(parts, ask, change, raced)
+    except CheloniaError as error:
+        raise error if isinstance(change, Seal) else _refusal(error, ()) from error
 
 
 def _refusal(error: CheloniaError, order: tuple[tuple[int, str], ...]) -> CheloniaError:

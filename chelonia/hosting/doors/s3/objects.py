@@ -41,8 +41,10 @@ from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.s3 import object_parts, versions
 from chelonia.hosting.doors.s3.parts import (
+    AGAIN_MAX,
     Ask,
     S3Parts,
+    apply_again,
     check_bucket,
     check_unsigned,
     found,
@@ -64,9 +66,9 @@ from chelonia.wire.s3.keys import Target
 from chelonia.wire.web.conditions import http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.web.ranges import unsatisfied_range
 
-AGAIN_MAX: Final = 8
-"""Times that a change is asked for again while others change the same name: the last one written stays."""
 _ALL: Final = Want.USER | Want.SOURCES | Want.BYTES
+NEW: Final = When(absent=True)
+"""Of a version that waits for its key: what is late, when it has that, finds what had the key before in its place."""
 RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
 _BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE, Kind.EXISTS)
 GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
@@ -167,7 +169,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     if measured.checksum:
         kept = structs.replace(kept, checksum=(measured.checksum, measured.told), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
-    done = await applied(parts, ask, replace(write, when=ANY if ask.final else when))
+    done = await applied(parts, ask, replace(write, when=NEW if ask.final else when))
     version = await versions.settled(parts, versions.stored_as(ask, done), when, known.there)
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
@@ -221,15 +223,16 @@ async def conditions(parts: S3Parts, ask: Ask, there: Looked | None) -> When:
 
 async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
     """Apply a change of an object, again while others change the same name. Raises: as it fails."""
-    for left in range(AGAIN_MAX, -1, -1):
-        try:
-            return await apply(parts.plain, ask.exchange.call, change)
-        except CheloniaError as error:
-            # What was to be overwritten may have been removed meanwhile: of a copy it may be the source.
-            races = (*RACES, Kind.NOT_FOUND) if isinstance(change, Write) and not change.when.etags else RACES
-            if error.kind not in races or not left:
-                raise await _raced(parts, ask, error) from error
-    raise AssertionError("the last try returns or raises")
+    # What was to be overwritten may have been removed meanwhile: of a copy it may be the source.
+    races = (*RACES, Kind.NOT_FOUND) if isinstance(change, Write) and not change.when.etags else RACES
+
+    async def raced(error: CheloniaError) -> bool:
+        return error.kind in races
+
+    try:
+        return await apply_again(parts, ask, change, raced)
+    except CheloniaError as error:
+        raise await _raced(parts, ask, error) from error
 
 
 async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
@@ -290,12 +293,11 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
         try:
             return await _copied(parts, ask, source, there)
         except CheloniaError as error:
-            moved = error.kind is Kind.NOT_FOUND and "versionId" in source.query  # from its key, or back to it
-            if not (moved or error.kind is Kind.PRECONDITION) or not left:
+            if error.kind not in (Kind.NOT_FOUND, Kind.PRECONDITION) or not left:
                 raise
-            before = source.place, there.attributes.etag
+            before = there.attributes
             source, there = await found(parts, source_of(parts, ask), Want.USER)
-            if (source.place, there.attributes.etag) == before and not moved:
+            if (there.attributes.guid, there.attributes.etag) == (before.guid, before.etag):
                 raise  # it is the object's own condition that does not hold
     raise AssertionError("the last try returns or raises")
 
@@ -320,7 +322,8 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         done = await apply(parts.plain, ask.exchange.call, Set(place, user=facts.stored(kept), when=when))
     else:
         user = facts.stored(structs.replace(kept, version=ask.version))
-        clone = Clone(place, source.place, user=user, parents=True, when=ANY if ask.final else when)
+        of = LogicalName(there.attributes.guid, ())  # a newer version takes its name away from it
+        clone = Clone(place, of, user=user, parents=True, when=NEW if ask.final else when)
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
         version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.there)
     return xml_answer(answers.copied(*_stamp(done, there)), *version, *versions.copied_fields(source, there))

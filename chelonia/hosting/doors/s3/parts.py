@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -15,10 +15,21 @@ from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
-from chelonia.core.ports.files import Failure, Listing, Look, Looked, Named, Placing, UserValues, Want
+from chelonia.core.ports.files import (
+    Change,
+    Done,
+    Failure,
+    Listing,
+    Look,
+    Looked,
+    Named,
+    Placing,
+    UserValues,
+    Want,
+)
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good, list_pages
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, keyed, list_pages
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts, keys, sigv4, versions
 from chelonia.wire.s3.checksums import Measured
@@ -31,6 +42,8 @@ STATE_KNOWN_MS: Final = 2000
 """How long reads go by what a bucket has said of versions: another front end may have changed it. No write does."""
 STATES_KNOWN: Final = 1000
 """Callers and buckets of whom that is remembered."""
+AGAIN_MAX: Final = 8
+"""Times that a change is asked for again while others change the same name: the last one written stays."""
 MOVES_MAX: Final = 8
 """Times that a version is looked for again while it moves from or to its key."""
 REGION = "us-east-1"
@@ -130,6 +143,24 @@ class Ask:
         if place == self.place:
             return self
         return replace(self, exchange=replace(self.exchange, place=place))
+
+
+async def apply_again(
+    parts: S3Parts, ask: Ask, change: Change, again: Callable[[CheloniaError], Awaitable[bool]]
+) -> Done:
+    """Apply a change, again while `again` says so of what it failed with. Raises: as it fails.
+
+    All tries have one request key: a message of one that was refused may come late, when another has applied.
+    """
+    call = keyed(ask.exchange.call)
+    for left in range(AGAIN_MAX, -1, -1):
+        try:
+            return await apply(parts.plain, call, change)
+        except CheloniaError as error:
+            if not await again(error) or not left:
+                raise
+        call = structs.replace(call, is_first=False)
+    raise AssertionError("the last try returns or raises")
 
 
 def xml_answer(body: bytes, *headers: tuple[str, str], status: int = 200) -> HttpResponse:

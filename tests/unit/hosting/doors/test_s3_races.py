@@ -154,6 +154,77 @@ def test_a_message_that_is_late_gives_no_other_version_the_key(kept: Door, monke
     assert kept.history() == before
 
 
+@pytest.mark.parametrize("change", [Write, Clone, Seal])
+def test_a_try_that_is_refused_and_comes_late_is_the_one_that_was_done(
+    door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
+) -> None:
+    """The next try had a request key of its own, so the first could apply after it, over what came since."""
+    target, whole = parted(door)
+    door.put("z", b"part")
+    apply, tried = door.files.apply, list[tuple[RequestKey, bool]]()
+
+    async def refused(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], change):
+            tried.append((call.request_key, call.is_first))
+        return (Failure(Kind.CONFLICT, "/lab/k"),) if len(tried) == 1 else await apply(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", refused)
+    match change:
+        case _ if change is Write:
+            door.put("k", b"part")
+        case _ if change is Clone:
+            assert door.ask("PUT", "/lab/k", x_amz_copy_source="lab/z").status == 200
+        case _:
+            assert door.ask("POST", target, whole).status == 200
+    key = tried[0][0]
+    assert tried == [(key, True), (key, False)]
+    assert key != ""
+
+
+def test_what_is_copied_while_its_key_is_overwritten_is_copied_once(
+    kept: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not found under its key, and copied from where it was by then, to another place: what was late of the
+    first try made a second version once the key had the same bytes again. Found by `versions` seed 9730242."""
+    version, apply, late = kept.put("k", b"one"), kept.files.apply, list[tuple[Call, tuple[Change, ...]]]()
+    meanwhile(Clone, ("PUT", "/lab/k", "two"))
+    cross = kept.files.apply
+
+    async def copied(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Clone):
+            late.append((call, changes))
+        return await cross(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", copied)
+    source = {"x_amz_copy_source": f"/lab/k?versionId={version}", "x_amz_metadata_directive": "REPLACE"}
+    assert kept.ask("PUT", "/lab/k", **source).status == 200
+    before = kept.history()
+    assert (len(late), len(before)) == (1, 3)
+    asyncio.run(apply(*late[0]))
+    assert kept.history() == before
+
+
+@pytest.mark.parametrize("change", [Write, Clone])
+def test_what_is_late_overwrites_no_version_that_has_its_place(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
+) -> None:
+    """A version waits where what had the key is kept afterwards."""
+    older = kept.put("k", b"older")
+    kept.put("z", b"newer")
+    apply, late = kept.files.apply, list[tuple[Call, tuple[Change, ...]]]()
+
+    async def heard(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        late.extend([(call, changes)] if isinstance(changes[0], change) else [])
+        return await apply(call, changes)
+
+    monkeypatch.setattr(kept.files, "apply", heard)
+    copied = {"x_amz_copy_source": "/lab/z"} if change is Clone else {}
+    assert kept.ask("PUT", "/lab/k", b"" if copied else b"newer", **copied).status == 200
+    (answer,) = asyncio.run(apply(*late[0]))
+    assert isinstance(answer, Failure)
+    assert kept.ask("GET", f"/lab/k?versionId={older}").body == b"older"
+
+
 def test_a_put_whose_version_an_erasure_has_given_the_key_is_done(kept: Door, meanwhile: Meanwhile) -> None:
     """It was told that there is no such key, which it had."""
     first = kept.put("k", b"one")
