@@ -44,6 +44,8 @@ SERVES = ("ahash", "librarian", "bartender", "shepherd", "turl", "metrics", "fil
 adds /metrics; health is always there."""
 DOORS = ("files", "s3")
 """Of these, those that have every path of their listener."""
+SHARED = frozenset(("bartender", *DOORS))
+"""Of these, those that several processes may serve at one port: all of them show the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,14 @@ class TlsSection:
 
 @dataclass(frozen=True, slots=True)
 class ListenSection:
-    """One listener. `client_certificate`: `required` for services, `optional` for users and TURLs."""
+    """One listener. `client_certificate`: `required` for services, `optional` for users and TURLs; `shared`: other
+    processes of the same account listen at its port too."""
 
     port: int
     serves: tuple[str, ...]
     host: str = "0.0.0.0"
     client_certificate: str = "required"
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +415,8 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
                 yield bad(f"listen[{index}].client_certificate", "S3 clients sign with keys: 'optional'")
             elif name not in ("metrics", "turl", *DOORS) and name not in hosted:
                 yield bad(f"listen[{index}].serves", f"{name!r} is not hosted here: add [{name}]")
+        if listener.shared and not SHARED.issuperset(listener.serves):
+            yield bad(f"listen[{index}].shared", f"processes share ports of {', '.join(sorted(SHARED))} alone")
         if listener.client_certificate not in ("required", "optional"):
             yield bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
         if listener.client_certificate == "optional" and {"ahash", "librarian"} & set(listener.serves):

@@ -92,7 +92,8 @@ class Node:
         jobs_door = JobsDoor(node.registry, lambda: NodeJobs(name, process, node.job_views())).serve
         for section in node.config.listen:
             context = node.tls.server_context(ClientCertificate[section.client_certificate.upper()])
-            listener = ListenSettings(section.host, section.port, context, section.client_certificate == "required")
+            required = section.client_certificate == "required"
+            listener = ListenSettings(section.host, section.port, context, required, section.shared)
             doors = {name: node.doors[name] for name in section.serves if name in node.doors}
             doors["jobs"] = jobs_door
             routes = Routes(doors, node.readiness, node.metrics if "metrics" in section.serves else None)

@@ -80,12 +80,14 @@ class HttpLimits:
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only)."""
+    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only). `shared`: other processes
+    of this account listen there too, and the kernel gives each some of the connections."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
     certificate_required: bool = True
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class HttpServer:
             access_log=None,
             logger=_ProtocolLog(logging.getLogger("chelonia.http.protocol")),
         )
-        await self._listening.start(self._listener.host, self._listener.port)
+        await self._listening.start(self._listener.host, self._listener.port, shared=self._listener.shared)
 
     async def stop(self, deadline_ms: int) -> None:
         """Take no new connection, finish what has begun within `deadline_ms`, then close everything."""

@@ -64,14 +64,15 @@ class ListeningSockets:
         assert self._sockets, "start() first"
         return int(self._sockets[0].getsockname()[1])
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen at every address of a host; port 0 lets the system choose. Raises: OSError."""
+    async def start(self, host: str, port: int, *, shared: bool = False) -> None:
+        """Listen at every address of a host; port 0 lets the system choose; `shared`: beside other processes that share
+        the port too. Raises: OSError."""
         loop = asyncio.get_running_loop()
         self._guarded = self._guarded if port else None  # listening again, it would have another one
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-                self._sockets.append(_bound(family, address))
+                self._sockets.append(_bound(family, address, shared))
                 self._listen(self._sockets[-1])
         except OSError:
             self.stop()
@@ -176,11 +177,13 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+def _bound(family: int, address: tuple[object, ...], shared: bool) -> socket.socket:
     """A socket at an address, still deaf. Raises: OSError, which names the address."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)

@@ -138,6 +138,7 @@ COPIES = "librarian.tuning.copies_per_node_max"
         (('["ahash"]', '["shepherd"]'), "listen[0].serves", "not hosted here"),
         (('["ahash"]', '["ahsah"]'), "listen[0].serves", "none of"),
         (("port = 1", 'port = 1\nclient_certificate = "optional"'), "listen[0].client_certificate", "required"),
+        (("port = 1", "port = 1\nshared = true"), "listen[0].shared", "bartender, files, s3 alone"),
         (('id = "https://a/AHash"', ""), "ahash.id", "must be given"),
         (("[node]", f"{LIBRARIAN}[node]"), "", ""),
         (("[node]", '[bartender]\nid = "x"\ntoken_key_file = "k"\n[node]'), "bartender.librarians", "no Librarian"),

@@ -121,3 +121,16 @@ async def test_an_address_that_is_taken_is_named() -> None:
     with pytest.raises(OSError, match=rf"'127.0.0.1', {first.port}\): address already in use"):
         await second.start("127.0.0.1", first.port)
     first.stop()
+
+
+async def test_listeners_that_share_a_port_take_it_together_and_nobody_else_does() -> None:
+    first, second, stranger = (ListeningSockets(asyncio.Protocol, None, 1000) for _ in range(3))
+    await first.start("127.0.0.1", 0, shared=True)
+    await second.start("127.0.0.1", first.port, shared=True)
+    with pytest.raises(OSError, match="address already in use"):
+        await stranger.start("127.0.0.1", first.port)
+    first.stop()
+    await asyncio.sleep(0)  # its socket is let go of
+    _, writer = await asyncio.open_connection("127.0.0.1", second.port)
+    writer.close()
+    second.stop()
