@@ -100,6 +100,7 @@ class SoapDoor:
         started = time.perf_counter()
         operation, kind = "unreadable", ""
         try:
+            _check_program(request)
             call = await call_of(request, self._parts.registry)
             with self._slot(call) as slot:
                 body = await self._body(request, call, slot)
@@ -180,6 +181,13 @@ class SoapDoor:
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None
         return soap.encode_lidi(self._service, capacity)
+
+
+def _check_program(request: HttpRequest) -> None:
+    """Refuse what a page has its browser send: whatever site it is of, the reader's certificate comes with it. Raises:
+    DENIED."""
+    if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
+        raise CheloniaError(Kind.DENIED, "post", cause="this is for programs: no page of a browser calls operations")
 
 
 def _xml(status: int, body: bytes) -> HttpResponse:

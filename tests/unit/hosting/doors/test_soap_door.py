@@ -176,6 +176,12 @@ async def test_an_oversized_request_is_413_with_a_fault() -> None:
     assert fault(answer).kind is Kind.TOO_LARGE
 
 
+@pytest.mark.parametrize("field", [{"Origin": "https://evil.example"}, {"Sec_Fetch_Site": "cross-site"}])
+async def test_a_page_that_a_browser_shows_calls_nothing_with_its_readers_certificate(field: dict[str, str]) -> None:
+    answer = await post(Port(never), GET, Content_Type="text/plain", **field)
+    assert fault(answer).kind is Kind.DENIED
+
+
 async def test_a_malformed_request_key_is_a_fault() -> None:
     answer = await post(Port(never), GET, Chelonia_Request_Key="x" * 200)
     assert fault(answer).kind is Kind.BAD_REQUEST
