@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from chelonia.wire.s3.checksums import ALGORITHMS
 from chelonia.wire.s3.errors import S3Error
 
 PROPERTY: Final = "s3"
@@ -53,9 +54,21 @@ def facts_of(user: Mapping[str, str]) -> Facts:
     if not text:
         return NOTHING
     try:
-        return _DECODER.decode(text)
-    except msgspec.MsgspecError:  # a user wrote it
+        known = _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError):  # a user wrote it
         return NOTHING
+    return known if _is_ours(known) else NOTHING
+
+
+def _is_ours(known: Facts) -> bool:
+    """Whether this door can have written it; a user who did says what he likes, and answers show it."""
+    name, value = known.checksum
+    return (
+        set(known.headers) <= set(KEPT)
+        and all(is_field(*each) for each in (*known.headers.items(), *known.user.items()))
+        and (not name or name in ALGORITHMS)
+        and all(_WORD.fullmatch(each) for each in (value, known.version, known.location))
+    )
 
 
 def stored(facts: Facts) -> dict[str, str]:
@@ -64,8 +77,15 @@ def stored(facts: Facts) -> dict[str, str]:
 
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 """What a name of a header field is (RFC 9110), and what no value may hold. Fields of forms may hold anything."""
+_WORD = re.compile(r"[0-9A-Za-z+/=-]*")
+"""What ids of versions, checksums in base64, and names of regions are."""
+
+
+def is_field(name: str, value: str) -> bool:
+    """Whether an answer can have a header field of this name and value."""
+    return _TOKEN.fullmatch(name) is not None and _CONTROL.search(value) is None
 
 
 def facts_from(fields: Iterable[tuple[str, str]], tags: Mapping[str, str]) -> Facts:
@@ -95,11 +115,8 @@ def header_fields(facts: Facts) -> tuple[tuple[str, str], ...]:
 
 
 def _check(values: Mapping[str, str], most: int, what: str) -> None:
-    if any(not _TOKEN.fullmatch(name) or _CONTROL.search(value) for name, value in values.items()):
+    if not all(is_field(*each) for each in values.items()):
         raise S3Error("InvalidArgument", f"the {what} hold what no header field can: they could not be read again")
-    try:
-        size = sum(len(name.encode()) + len(value.encode()) for name, value in values.items())
-    except UnicodeEncodeError as error:
-        raise S3Error("InvalidArgument", f"the {what} are not UTF-8") from error
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in values.items())
     if size > most:
         raise S3Error("MetadataTooLarge", f"the {what} have {size} bytes, at most {most} are kept with an object")

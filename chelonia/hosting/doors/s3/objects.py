@@ -66,6 +66,8 @@ from chelonia.wire.s3.keys import Target
 from chelonia.wire.web.conditions import http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.web.ranges import unsatisfied_range
 
+SANDBOX: Final = (("Content-Security-Policy", "sandbox"), ("X-Content-Type-Options", "nosniff"))
+"""Whatever type a user gives his bytes: of what a browser finds in them nothing runs, least of all as this server's."""
 _ALL: Final = Want.USER | Want.SOURCES | Want.BYTES
 NEW: Final = When(absent=True)
 """Of a version that waits for its key: what is late, when it has that, finds what had the key before in its place."""
@@ -115,6 +117,8 @@ def described(ask: Ask, there: Looked) -> Headers:
     if overrides and ask.exchange.call.dn == ANONYMOUS:
         raise S3Error("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
     allowed = {name.lower(): name for name in facts.KEPT}
+    if not all(facts.is_field(*each) for each in overrides.items()):
+        raise S3Error("InvalidArgument", "a response- parameter holds what no header field can")
     fields |= {allowed[name]: value for name, value in overrides.items() if name in allowed}
     if (
         ask.header("x-amz-checksum-mode").upper() == "ENABLED"
@@ -127,7 +131,7 @@ def described(ask: Ask, there: Looked) -> Headers:
     if kept.tags:
         fields["x-amz-tagging-count"] = str(len(kept.tags))
     own = (("ETag", quoted(known.etag)), ("Last-Modified", http_date(known.modified_ns)), ("Accept-Ranges", "bytes"))
-    return (*own, *versions.version_fields(ask, there), *fields.items())
+    return (*own, *versions.version_fields(ask, there), *SANDBOX, *fields.items())
 
 
 def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:

@@ -63,7 +63,7 @@ def _given(request: HttpRequest, signable: sigv4.Signable) -> dict[str, str]:
 def signable_of(request: HttpRequest) -> sigv4.Signable:
     """A request as its signature is of it."""
     target = request.target
-    if "://" in target.partition("?")[0]:  # absolute form
+    if not target.startswith("/") and "://" in target.partition("?")[0]:  # absolute form
         target = "/" + target.partition("://")[2].partition("/")[2]
     path, _, query = target.partition("#")[0].partition("?")
     return sigv4.Signable(request.method, path, query, tuple(request.headers.items()))

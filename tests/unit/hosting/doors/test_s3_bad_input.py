@@ -144,3 +144,23 @@ def test_who_has_not_signed_and_may_not_write_is_told_before_his_body_is_wanted(
 
     monkeypatch.setattr(objects, "for_write", placed)
     assert told(door.ask("PUT", "/lab/k", b"bytes", who=ANONYMOUS)) == (403, "AccessDenied")
+
+
+def test_what_users_say_of_an_object_is_no_header_field_of_their_own_and_runs_nowhere(door: Door) -> None:
+    door.put("k.html", b"<script>")
+    answer = door.ask("GET", "/lab/k.html?response-content-type=text/html")
+    assert (answer.headers["Content-Type"], answer.headers["X-Content-Type-Options"]) == ("text/html", "nosniff")
+    assert answer.headers["Content-Security-Policy"] == "sandbox"
+    for text in ("a%0d%0aSet-Cookie:%20b", "%00", "%ff"):
+        assert told(door.ask("GET", f"/lab/k.html?response-content-type={text}")) == (400, "InvalidArgument")
+    door.write_user("k.html", '{"headers":{"Set-Cookie":"a=b","Content-Type":"a"},"version":"x y"}')
+    answer = door.ask("GET", "/lab/k.html")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "binary/octet-stream")
+    assert "Set-Cookie" not in answer.headers
+
+
+def test_a_key_that_looks_like_a_url_is_a_key(door: Door) -> None:
+    door.put("http://h/lab/other", b"x")
+    assert door.ask("GET", "/lab/http://h/lab/other").body == b"x"
+    assert door.ask("GET", "/lab/other").status == 404
+    assert door.ask("GET", "http://se:1/lab/http://h/lab/other").body == b"x"
