@@ -211,6 +211,8 @@ def test_a_writer_names_his_bytes_until_others_come(play: Play) -> None:
         assert await write(world, "/f", b"two", when=When(etags=("other",))) is Kind.PRECONDITION
         assert isinstance(await write(world, "/f", b"two", when=When(etags=("named",))), Done)
         assert (await there(world, "/f")).attributes.etag not in ("", "named")
+        for etag in ("\x01", "a\r\nSet-Cookie: b", 'a"', "a b", "\u00e9", "a" * 257):
+            assert await write(world, "/f", b"two", etag=etag) is Kind.BAD_REQUEST
 
     play(scenario)
 

@@ -485,6 +485,7 @@ class MemoryFiles:
 
     def _write(self, call: Call, change: Write | Splice) -> Done:
         content = change.content
+        change.check()
         if isinstance(content, Content):
             content = self._laid_inline(call, change, content)
             ask = self._pieces(call, change, content)
@@ -518,7 +519,6 @@ class MemoryFiles:
 
     def _laid_inline(self, call: Call, change: Write | Splice, content: Content) -> Content:
         """A content whose bytes came in the message, as if they had arrived before."""
-        content.check(change.place)
         if content.inline is not None:
             ask, arrived = self._inlined(call, change, content.inline)
             self._placed[arrived.put] = (replace(ask, piece=True), call.dn)

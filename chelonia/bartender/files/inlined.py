@@ -55,7 +55,6 @@ async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) 
 async def splice(ports: Ports, turn: ElementCall, change: Splice, inline: Inline) -> Done:
     """Store a piece, and lay it over a file. Raises: as `write`."""
     content, begin = change.content, _begin(ports, turn, change, inline)
-    content.check(change.place)
     ready, there = await writing.ready_to_write(ports, turn, change, begin)
     if not turn.stored:
         turn.stored.append(await _stored(ports, turn, ready, inline.data))

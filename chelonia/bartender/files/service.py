@@ -113,10 +113,12 @@ class FilesService:
             case Make():
                 return await changing.make(self._ports, turn, change)
             case Write():
+                change.check()
                 if change.inline is not None:
                     return await inlined.write(self._ports, turn, change, change.inline)
                 return await writing.write(self._ports, turn, change)
             case Splice():
+                change.check()
                 if change.content.inline is not None:
                     return await inlined.splice(self._ports, turn, change, change.content.inline)
                 return await writing.splice(self._ports, turn, change)

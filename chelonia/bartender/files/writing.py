@@ -91,7 +91,6 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     """Lay extents over a file, or make one of them, if the caller may and what he rests on holds."""
     content = change.content
-    content.check(change.place)
     arrived = [arrived_bytes(ports, turn, change, each, piece=True) for each in content.blobs]
     begins = [token.begin for token, _ in arrived]
     wanted = max((begin.wanted for begin in begins), default=bounds.REPLICAS_DEFAULT)

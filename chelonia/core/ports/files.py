@@ -288,6 +288,8 @@ INLINED: Final = BlobId("")
 """What an extent calls the bytes that come in its message."""
 MARK: Final = "mark"
 """Under what name `Looked.sums` tells `Content.mark`."""
+_AN_ETAG: Final = re.compile(r"[!#-~]{0,256}")
+"""Of a writer's: what stands between quotes in a header field, and in any XML once it is escaped."""
 _A_MARK: Final = re.compile(rf"[0-9A-Za-z-]{{0,{bounds.MARK_CHARACTERS_MAX}}}")
 
 
@@ -370,6 +372,12 @@ class Write(msgspec.Struct, frozen=True):
     etag: str = ""
     inline: Inline | None = None
 
+    def check(self) -> None:
+        """Raises: BAD_REQUEST for an etag that readers could not be told."""
+        if not _AN_ETAG.fullmatch(self.etag):
+            cause = "an etag has at most 256 printable ASCII characters, no blank and no quote among them"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=str(self.place), cause=cause)
+
 
 class Splice(msgspec.Struct, frozen=True):
     """Lay extents over a file, or make one of them; all else as in `Write`."""
@@ -380,6 +388,10 @@ class Splice(msgspec.Struct, frozen=True):
     user: UserValues | None = None
     parents: bool = False
     when: When = ANY
+
+    def check(self) -> None:
+        """Raises: as `Content.check`."""
+        self.content.check(self.place)
 
 
 class Clone(msgspec.Struct, frozen=True):
