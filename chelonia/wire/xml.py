@@ -120,6 +120,23 @@ def leaf(name: str, text: str) -> str:
     return f"<{name}>{escaped}</{name}>"
 
 
+def fragment(text: str) -> str:
+    """What is to stand inside an element: `text` where it is XML that stands by itself, else escaped."""
+    try:
+        parse(f"<a>{text}</a>".encode())
+    except CheloniaError:
+        return escape(text) or ""
+    return text
+
+
+def is_name(text: str) -> bool:
+    """Whether an element can be called so, without a prefix."""
+    try:
+        return str(etree.QName(text).localname) == text
+    except ValueError:
+        return False
+
+
 def attribute(text: str) -> str:
     """Escape `text`, which has no control characters, for use between double quotes."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")

@@ -201,8 +201,8 @@ def _dead(user: Mapping[str, str]) -> dict[Property, str]:
     for key, value in user.items():
         if key.startswith(DEAD):
             namespace, _, name = key.removeprefix(DEAD).rpartition(" ")
-            text = xml.escape(value)
-            if name and text is not None:
+            text, known = xml.escape(value), xml.is_name(name) and xml.escape(namespace) is not None
+            if known and text is not None:  # else a user wrote it by another door
                 dead[namespace, name] = text
     return dead
 

@@ -138,7 +138,7 @@ def discovered(locks: Iterable[Lock]) -> bytes:
 
 
 def _active(lock: Lock) -> str:
-    owner = f"<D:owner>{lock.note}</D:owner>" if lock.note else ""
+    owner = f"<D:owner>{xml.fragment(lock.note)}</D:owner>" if lock.note else ""  # another door may have written it
     root = xml.attribute(href_of(lock.root.parts, collection=False) or "/")
     return (
         "<D:activelock><D:locktype><D:write/></D:locktype>"

@@ -27,3 +27,16 @@ def test_entries_after_a_pattern_are_as_those_by_themselves(asked: dav.PropfindR
         assert told == writer.entry(href, there, {}, covered)
         seen = xml.parse(told.encode().replace(b"<D:response>", b'<D:response xmlns:D="DAV:">', 1), 10_000)
         assert next(iter(seen)).text == href
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["d:n x><D:href>/forged</D:href", "d:n a b", "d:n 1", "d:\x01 a", "d:n ", "d:n a:b", "d:n {m}a", "d:n \u00b2"],
+)
+def test_a_property_that_a_user_named_by_another_door_forges_nothing(key: str) -> None:
+    told = dav.EntryWriter(dav.PropfindRequest(), {}).entry(
+        "/f", Attributes("g", "file", 0, "/O=x"), {key: "v", "d:n a": "v"}
+    )  # type: ignore[arg-type]
+    seen = xml.parse(told.encode().replace(b"<D:response>", b'<D:response xmlns:D="DAV:">', 1), 10_000)
+    assert [xml.local_name(each) for each in seen] == ["href", "propstat"]
+    assert [each.text for each in seen.iter("{n}a")] == ["v"]

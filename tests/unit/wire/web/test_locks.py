@@ -90,3 +90,11 @@ def test_what_is_stored_of_a_lock() -> None:
     assert from_text("urn:t", text, Ms(5000), lock.root) == lock
     assert from_text("urn:t", text, Ms(6000), lock.root) is None
     assert from_text("urn:t", "something else", Ms(0), lock.root) is None
+
+
+@pytest.mark.parametrize("note", ["</D:owner><D:locktoken/>", "<D:href>", "</a><b/><a>", "&x;", "\x01", "<!DOCTYPE a>"])
+def test_what_an_owner_said_by_another_door_is_text(note: str) -> None:
+    told = locks.discovered((Lock("urn:a", Dn("/CN=joe"), note=note, lasts_ms=1000),))
+    ((active,),) = etree.fromstring(told)
+    assert [etree.QName(each).localname for each in active].count("locktoken") == 1
+    assert active.findtext("{DAV:}owner") in (note, "", None)
