@@ -28,6 +28,10 @@ from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, 
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, make_client_context
 
 REDIRECTS_MAX: Final = 5
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""What of IPv6 is given to networks of the world (RFC 4291, IANA); `is_global` says so of more."""
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+"""Where a network has its gateway to IPv4 (RFC 6052)."""
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -136,9 +140,18 @@ def _check_literal(url: str, allowed: Sequence[Network]) -> None:
 
 
 def _check(address: Address, host: str, allowed: Sequence[Network]) -> None:
-    mapped = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None)
-    meant = mapped or address
-    if (meant.is_global and not meant.is_multicast) or any(meant in network for network in allowed):
+    meant = _meant(address)
+    is_unicast = meant in _UNICAST if meant.version == 6 else not meant.is_multicast
+    if (meant.is_global and is_unicast) or any(meant in network for network in allowed):
         return
     cause = f"{host} is at an address that is not public; an administrator can allow its network (transfer_networks)"
     raise CheloniaError(Kind.INVALID_TARGET, "COPY", cause=cause)
+
+
+def _meant(address: Address) -> Address:
+    """Where packets to an address end up: behind some of IPv6 is one of IPv4."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address

@@ -41,7 +41,8 @@ async def refusal(client: Strangers, url: str) -> CheloniaError:
     "host",
     [
         "127.0.0.1", "localhost", "10.1.2.3", "192.168.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "[::1]",
-        "[fe80::1]", "[fd00::1]", "[::ffff:127.0.0.1]", "[2002:7f00:1::]", "224.0.0.1",
+        "[fe80::1]", "[fd00::1]", "[::ffff:127.0.0.1]", "[2002:7f00:1::]", "224.0.0.1", "[64:ff9b::10.0.0.1]",
+        "[::10.0.0.1]", "[::ffff:0:10.0.0.1]", "[fec0::1]", "[2001:0:a00:1::]",
     ],
 )  # fmt: skip
 async def test_addresses_that_are_not_public_are_refused(grid: Grid, host: str) -> None:
