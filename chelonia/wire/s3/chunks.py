@@ -94,7 +94,7 @@ class ChunkDecoder:
             case _At.TRAILER:
                 return self._trailer()
             case _At.DONE:
-                if self._buffer.strip():
+                if self._buffer.strip() or len(self._buffer) > LINE_BYTES_MAX:  # what follows is kept
                     raise S3Error("IncompleteBody", "bytes follow the last chunk")
                 return False
 
@@ -189,6 +189,6 @@ class ChunkDecoder:
 
     def _agree(self, signing: Signing, text: str, claimed: str) -> None:
         expected = sign(signing.key, text)
-        if not hmac.compare_digest(expected, claimed):
+        if not hmac.compare_digest(expected.encode(), claimed.encode()):
             raise S3Error("SignatureDoesNotMatch", "a chunk of the body is not as its signature says; send it again")
         self._seed = expected

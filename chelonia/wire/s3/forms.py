@@ -124,7 +124,8 @@ class FormClaim:
 
     def verify(self, secret: str) -> None:
         """Raises: SignatureDoesNotMatch."""
-        if not hmac.compare_digest(sigv4.sign(sigv4.signing_key(secret, self.scope), self.policy), self.signature):
+        expected = sigv4.sign(sigv4.signing_key(secret, self.scope), self.policy)
+        if not hmac.compare_digest(expected.encode(), self.signature.encode()):
             raise S3Error("SignatureDoesNotMatch", "The policy's signature does not match: check the secret key")
 
 
@@ -152,7 +153,15 @@ def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[i
         rules = [rule for each in told["conditions"] for rule in _rules(each)]
         if expires.tzinfo is None or not isinstance(told["conditions"], list):
             raise ValueError(expires)
-    except (binascii.Error, msgspec.MsgspecError, LookupError, TypeError, ValueError, OverflowError) as error:
+    except (
+        binascii.Error,
+        msgspec.MsgspecError,
+        LookupError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         cause = "Invalid Policy: it is JSON in base64, with an expiration (with its zone) and a list of conditions"
         raise S3Error("InvalidPolicyDocument", cause) from error
     if now_ms > expires.timestamp() * 1000:

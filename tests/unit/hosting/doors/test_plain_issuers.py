@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -104,6 +105,8 @@ def test_what_is_not_signed_by_the_issuer_is_refused(file: str) -> None:
         token(iss="https://evil.example/"): "is not known here",
         token(iss=NAME.rstrip("/")): "is not known here",
         "a.b.c": "it is no JWT",
+        f"{base64.urlsafe_b64encode(b'[' * 15_000).decode()}.b.c": "it is no JWT",
+        f"{head}.{base64.urlsafe_b64encode(b'[' * 15_000).decode()}.{sign}": "it is no JWT",
         "..": "it is no JWT",
         token(aud="https://another"): "its claim aud",
         token(scope="storage.read:/../cms"): "its claim scope",

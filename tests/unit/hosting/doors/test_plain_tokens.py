@@ -99,6 +99,7 @@ def test_caveats_narrow(bench: Bench) -> None:
         b'{"caveats": ["ip:10.0.0.0/8"]}',
         b'{"caveats": ["path:/lab/run10"]}',
         b'{"caveats": ["path:/lab/run1/../run10"]}',
+        b'{"x": ' + b"[" * 10_000 + b"}",
         b'{"validity": "1h"}',
         b'{"validity": "P"}',
         b'{"caveats": ["before:tomorrow"]}',

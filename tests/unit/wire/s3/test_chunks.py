@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 
 import pytest
 from hypothesis import given
@@ -84,11 +85,17 @@ def test_a_body_has_the_length_that_was_announced() -> None:
 @pytest.mark.parametrize(
     "body",
     [b"zz\r\n", b"-1\r\n", b"5\r\n12345extra\r\n0\r\n\r\n", b"x" * 2000, b"0\r\nno colon\r\n\r\n", b"0\r\n\r\nmore",
-     b"0\r\n" + b"a:b\r\n" * 20 + b"\r\n", b"ffffffffffffffffff\r\n"],
+     b"0\r\n" + b"a:b\r\n" * 20 + b"\r\n", b"ffffffffffffffffff\r\n", b"0\r\n\r\n" + b"\r\n" * 1024],
 )  # fmt: skip
 def test_what_is_no_chunk_is_refused(body: bytes) -> None:
     with pytest.raises(S3Error):
         decoded(body, UNSIGNED_TRAILER)
+
+
+def test_a_signature_that_is_no_text_of_ours_is_wrong() -> None:
+    with pytest.raises(S3Error) as caught:
+        decoded(re.sub(rb"(trailer-signature:)[0-9a-f]", b"\\1\xe9", encoded([b"1"], SIGNED_TRAILER)), SIGNED_TRAILER)
+    assert caught.value.code == "SignatureDoesNotMatch"
 
 
 @given(st.binary(max_size=200), st.sampled_from([SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER]))

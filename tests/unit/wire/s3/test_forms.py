@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.forms import FormDecoder, boundary_of, check_policy, claim_of
+from chelonia.wire.s3.forms import FormClaim, FormDecoder, boundary_of, check_policy, claim_of
 
 FILE = b"bytes\r\n--B is not yet the end\r\n"
 FORM = (
@@ -100,12 +100,19 @@ def test_a_policy_allows_what_it_names() -> None:
         (policy(*ALLOWED, expiration="soon"), FIELDS, "InvalidPolicyDocument"),
         ("!", FIELDS, "InvalidPolicyDocument"),
         (base64.b64encode(b"[]").decode(), FIELDS, "InvalidPolicyDocument"),
+        (base64.b64encode(b"[" * 10_000).decode(), FIELDS, "InvalidPolicyDocument"),
     ],
 )
 def test_a_policy_that_does_not_hold_refuses(text: str, fields: dict[str, str], code: str) -> None:
     with pytest.raises(S3Error) as caught:
         check_policy(text, fields, 0)
     assert caught.value.code == code
+
+
+def test_a_signature_is_any_text_and_wrong() -> None:
+    with pytest.raises(S3Error) as caught:
+        FormClaim("key", "20300101/r/s3/aws4_request", "policy", "\u00e9").verify("secret")
+    assert caught.value.code == "SignatureDoesNotMatch"
 
 
 def test_version_2_is_refused_and_no_policy_is_nobody() -> None:
