@@ -192,7 +192,9 @@ COMPACT_USER_CALLS_MAX: Final = 64
 """Calls of one user's connection in flight at once; beyond it the connection is not read."""
 
 ACCESS_KEYS_MAX: Final = 10_000
-"""Access keys of a cluster: all are read where they are listed."""
+"""Access keys of a cluster, share links among them: all are read where they are listed."""
+ACCESS_KEYS_PER_DN_MAX: Final = 1_000
+"""Of them one user's: ten must work together to shut others out."""
 QUOTAS_MAX: Final = 10_000
 """Quotas of a cluster: each Librarian remembers all, and all are told in one answer."""
 QUOTAS_RECOUNTED: Final = 200

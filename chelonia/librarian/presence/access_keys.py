@@ -38,19 +38,24 @@ class StoredKeys:
     def _pages(self, call: Call) -> AsyncIterator[tuple[ObjectId, ...]]:
         return self._records.object_pages(call, ACCESS_KEY_PREFIX, bounds.PAGE_ENTRIES_MAX)
 
-    async def _room(self, call: Call, now: Ms) -> list[Element]:
+    async def _room(self, call: Call, new: AccessKey) -> list[Element]:
         """What makes room for a key: expired ones go once there is none. Raises: TOO_LARGE."""
-        if sum([len(ids) async for ids in self._pages(call)]) < bounds.ACCESS_KEYS_MAX:
+        count = sum([len(ids) async for ids in self._pages(call)])
+        if count < bounds.ACCESS_KEYS_PER_DN_MAX:
             return []
-        over = [sealed.key.id for sealed in await self.all(call) if 0 < sealed.key.expires_ms <= now]
-        if not over:
-            cause = f"{bounds.ACCESS_KEYS_MAX} access keys and share links are kept: revoke those that nobody uses"
+        keys = [sealed.key for sealed in await self.all(call)]
+        over = [key.id for key in keys if 0 < key.expires_ms <= new.created_ms]
+        own = sum(key.dn == new.dn and not 0 < key.expires_ms <= new.created_ms for key in keys)
+        if own >= bounds.ACCESS_KEYS_PER_DN_MAX or (count >= bounds.ACCESS_KEYS_MAX and not over):
+            most = f"{bounds.ACCESS_KEYS_PER_DN_MAX} of one DN, {bounds.ACCESS_KEYS_MAX} of all"
+            cause = f"{own} access keys and share links of {new.dn} are kept, {count} of all, and at most {most}: "
+            cause += "revoke those that nobody uses"
             raise CheloniaError(Kind.TOO_LARGE, "createKey", cause=cause)
         return [erase(access_key_object(each)) for each in over[: bounds.BULK_ELEMENTS_MAX]]
 
     async def keep(self, call: Call, sealed: SealedKey) -> None:
         """Store a new key. Raises: TOO_LARGE when there are too many, EXISTS."""
-        room = await self._room(call, sealed.key.created_ms)
+        room = await self._room(call, sealed.key)
 
         async def build() -> PlannedTransact:
             there = await self._records.one(call, access_key_object(sealed.key.id))

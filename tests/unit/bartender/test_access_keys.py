@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import weakref
 
+import pytest
+
 from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
 from chelonia.core.ports.access_keys import NewKey
-from tests.unit.bartender.stage import JOE, Stage, scene
+from tests.unit.bartender.stage import EVE, JOE, Stage, scene
 
 
 @scene
@@ -25,3 +29,21 @@ async def test_a_key_that_was_revoked_is_not_kept_in_memory(stage: Stage) -> Non
         assert await keys.find(made.key.id) is None
         del found
         assert secret() is None
+
+
+@scene
+async def test_one_user_does_not_use_up_all_keys_that_there_may_be(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ACCESS_KEYS_PER_DN_MAX", 3)
+    keys = stage.bartender.keys
+    made = [await keys.create(JOE, NewKey(expires_ms=end)) for end in (Ms(0), Ms(0), Ms(stage.clock.now_ms() + 1000))]
+    with pytest.raises(CheloniaError) as refused:
+        await keys.create(JOE, NewKey())
+    assert refused.value.kind is Kind.TOO_LARGE
+    await keys.create(EVE, NewKey())
+    await keys.revoke(JOE, made[0].key.id)
+    await keys.create(JOE, NewKey())
+    await stage.clock.sleep(2000)
+    await keys.create(JOE, NewKey())  # what has expired makes room
+    assert made[2].key.id not in {key.id for key in await keys.list(JOE)}
