@@ -75,7 +75,7 @@ class Bar:
         counted: tuple[ProgressColumn, ...] = (DownloadColumn(table_column=line), Speed(line))
         if self._unit != "bytes":
             counted = (MofNCompleteColumn(table_column=line), TextColumn(self._unit, table_column=line))
-        titled = TextColumn("{task.description}", table_column=line)
+        titled = TextColumn("{task.description}", markup=False, table_column=line)  # a name may look like rich's markup
         self._bar = Progress(
             titled, BarColumn(table_column=line), *counted, Remaining(table_column=line), console=Console(stderr=True),
             transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False,

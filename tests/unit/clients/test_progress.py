@@ -139,11 +139,12 @@ def test_lines_that_come_while_a_bar_is_drawn_have_their_own_place(
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("TERM", "xterm")
     out = Output(terminal, terminal)
-    with Bar("a title", 100, beside=out) as bar:
+    with Bar("a title[/b]", 100, beside=out) as bar:
         for number in range(3):
             bar.advance(10)
             out.say(f"line {number}")
             out.tell(f"note {number}")
+    assert columns == "10" or "a title[/b]" in terminal.getvalue()
     for number in range(3):
         assert f"{ERASE}line {number}\n{ERASE}note {number}\n" in terminal.getvalue()
     assert terminal.getvalue().count("\n") == 7, "a bar is one line; the last one is left, and taken away"
