@@ -168,7 +168,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0]:
             line["trace"] = redact(self.formatException(record.exc_info))
-        return json.dumps(line, ensure_ascii=False)
+        return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False))
 
 
 def redact(text: str) -> str:

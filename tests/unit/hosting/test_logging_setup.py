@@ -52,6 +52,14 @@ def test_json_is_one_object_per_event() -> None:
     }
 
 
+def test_what_strangers_say_drives_no_terminal_in_json_either() -> None:
+    text = "/a\r\x1b[2Jx\x7f\x9b2J\u2028\udcffü"
+    line = JsonLines("n1").format(record("path=%s", text))
+    assert json.loads(line)["message"] == f"path={text}"
+    assert line.replace("ü", "").isascii()
+    assert line.isprintable()
+
+
 @pytest.mark.parametrize("lines", [TextLines("n"), JsonLines("n")])
 def test_tickets_are_never_written(lines: logging.Formatter) -> None:
     line = lines.format(record("GET https://h/turl/r?ticket=s3cret&x=1 TICKET=other"))
