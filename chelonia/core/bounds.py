@@ -119,6 +119,8 @@ XML_ELEMENTS_MAX: Final = 200_000
 """Elements of one message: bounds what parsing can cost."""
 XML_ATTRIBUTES_MAX: Final = 20_000
 """Attributes of one message: ours have one for each text that is escaped, and those of tools a few an element."""
+XML_NAMESPACE_BYTES_MAX: Final = 1024
+"""One namespace: a short text for its prefix, and whoever asks a parser for the name of an element gets a copy."""
 XML_ESCAPED_BYTES_MAX: Final = 6 * VALUE_BYTES_MAX
 """One text with escapes, before they are undone: the largest value, each character as `\\uXXXX`."""
 BULK_ELEMENTS_MAX: Final = 1000

@@ -35,6 +35,9 @@ _FEW_ATTRIBUTES_BYTES = 6 * bounds.XML_ATTRIBUTES_MAX
 _ATTRIBUTE = re.compile(rb"=\s*[\"']")
 _TAG = re.compile(rb"<(?:[^<>\"']|\"[^<\"]*\"|'[^<']*')*")
 _QUOTED = re.compile(rb"\"[^\"]*\"|'[^']*'")
+_LONG_NAMESPACE = re.compile(
+    rb"xmlns(?::[^\s:=<>\"'/]*)?\s*=\s*(?:\"[^\"<]{%d}|'[^'<]{%d})" % ((bounds.XML_NAMESPACE_BYTES_MAX,) * 2)
+)
 _ENCODINGS = frozenset({"UTF-8", "UTF8", "US-ASCII", "ASCII"})
 
 
@@ -50,6 +53,8 @@ def parse(body: bytes, limit_bytes: int = bounds.SOAP_BODY_BYTES_MAX) -> Node:
         raise CheloniaError(Kind.TOO_LARGE, cause=f"more than {bounds.XML_ELEMENTS_MAX} elements in one message")
     if len(body) > _FEW_ATTRIBUTES_BYTES and len(_ATTRIBUTE.findall(body)) > bounds.XML_ATTRIBUTES_MAX:
         _check_attributes(body)
+    if _LONG_NAMESPACE.search(body):
+        raise CheloniaError(Kind.TOO_LARGE, cause=f"a namespace of {bounds.XML_NAMESPACE_BYTES_MAX} bytes or more")
     try:
         root = etree.fromstring(body, _parser())
     except (etree.XMLSyntaxError, ValueError, LookupError) as error:

@@ -6,7 +6,7 @@ Live properties are told from attributes; dead ones are user metadata called `d:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -25,6 +25,8 @@ DEAD: Final = "d:"
 """What the user metadata of a dead property are called by."""
 BODY_BYTES_MAX: Final = 256 * 1024
 """A PROPFIND or PROPPATCH: some hundreds of properties."""
+NAMES_BYTES_MAX: Final = 32 * 1024
+"""Names of properties in one request, each with its namespace: the answer says them all of every entry."""
 MULTISTATUS: Final = 'application/xml; charset="utf-8"'
 HEAD: Final = b'<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">\n'
 TAIL: Final = b"</D:multistatus>\n"
@@ -64,7 +66,8 @@ def propfind(body: bytes) -> PropfindRequest:
         raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", cause="the body is no DAV:propfind")
     kinds = {_name(child): child for child in root}
     if (DAV, "prop") in kinds:
-        return PropfindRequest(tuple(dict.fromkeys(_name(each) for each in kinds[DAV, "prop"])), everything=False)
+        names = dict.fromkeys(name for name, _ in _named(kinds[DAV, "prop"]))
+        return PropfindRequest(tuple(names), everything=False)
     if (DAV, "propname") in kinds:
         return PropfindRequest(names=True)
     if (DAV, "allprop") in kinds:
@@ -83,11 +86,11 @@ def proppatch(body: bytes) -> Patch:
         sets = _name(step) == (DAV, "set")
         if not sets and _name(step) != (DAV, "remove"):
             continue
-        for prop in (prop for holder in step if _name(holder) == (DAV, "prop") for prop in holder):
-            if _name(prop)[0] == DAV:
-                refused.append(_name(prop))
+        for name, prop in _named(prop for holder in step if _name(holder) == (DAV, "prop") for prop in holder):
+            if name[0] == DAV:
+                refused.append(name)
             else:
-                changes.append((_name(prop), "".join(prop.itertext()) if sets else None))
+                changes.append((name, "".join(prop.itertext()) if sets else None))
     return Patch(tuple(changes), tuple(refused))
 
 
@@ -212,6 +215,19 @@ def _element(prop: Property, value: str | None) -> str:
     namespace, name = prop
     tag, declared = (f"D:{name}", "") if namespace == DAV else (name, f' xmlns="{xml.attribute(namespace)}"')
     return f"<{tag}{declared}/>" if not value else f"<{tag}{declared}>{value}</{tag}>"
+
+
+def _named(nodes: Iterable[xml.Node]) -> Iterator[tuple[Property, xml.Node]]:
+    """Properties with their names. Raises: TOO_LARGE."""
+    left = NAMES_BYTES_MAX
+    for node in nodes:
+        name = _name(node)
+        left -= len(name[0]) + len(name[1])
+        if left < 0:
+            raise CheloniaError(
+                Kind.TOO_LARGE, cause=f"names of properties have at most {NAMES_BYTES_MAX} bytes in all"
+            )
+        yield name, node
 
 
 def _name(node: xml.Node) -> Property:

@@ -222,3 +222,20 @@ def test_a_text_with_escapes_is_refused_by_its_length() -> None:
         with pytest.raises(CheloniaError) as caught:
             text_of(node)
         assert caught.value.kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "name", ["xmlns", "xmlns:x", f"xmlns:{'p' * 3000}", "xmlns \n\t", "xmlns:\u00e9", f"xmlns{' ' * 3000}"]
+)
+@pytest.mark.parametrize(("mark", "other"), [("'", '"'), ('"', "'")])
+def test_a_namespace_is_short(name: str, mark: str, other: str) -> None:
+    """Whoever asks for the name of an element gets a copy of it, for each of 100 000 elements."""
+    for text in ("u" * 1024, other * 1024, f"{other}={other}" * 1000, "&amp;" * 300):
+        assert refusal(f"<a {name}= {mark}{text}{mark}/>".encode()).kind is Kind.TOO_LARGE, text[:10]
+    parse(f"<a {name}={mark}{'u' * 1023}{mark}/>".encode())
+    parse(f"<a>{'text ' * 1000} xmlns {'=' * 2000}</a>".encode())
+
+
+def test_looking_for_long_namespaces_takes_no_longer_than_reading() -> None:
+    for text in ("xmlns:", "xmlns:a", 'xmlns="', "xmlns=' ", "xmlns "):
+        parse(b"<a>" + text.encode() * (4_000_000 // len(text)) + b"</a>")

@@ -13,6 +13,8 @@ from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.web import dav, locks
 
 FINITE: Final = b'<?xml version="1.0"?>\n<D:error xmlns:D="DAV:"><D:propfind-finite-depth/></D:error>\n'
+TOGETHER_BYTES: Final = 256 * 1024
+"""Entries leave together; what is asked of each, and its locks, may be much."""
 _XML: Final = (("Content-Type", dav.MULTISTATUS),)
 
 
@@ -59,13 +61,17 @@ async def _responses(
     above = dav.href_of(path, collection=True)
     if inside and is_collection:
         async for page in list_pages(parts, exchange.call, Listing(exchange.place, want=want)):
-            lines = []
+            lines, size = list[str](), 0
             names = dav.quoted_names([entry.name for entry in page.entries])
             for entry, name in zip(page.entries, names, strict=False):  # of no entries there is a name
                 known = entry.attributes
                 href = f"{above}{name}/" if known.type == TYPE_COLLECTION else above + name
                 covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
                 lines.append(writer.entry(href, known, entry.user, covering))
+                size += len(lines[-1])
+                if size >= TOGETHER_BYTES:
+                    yield "".join(lines).encode()
+                    lines, size = [], 0
             yield "".join(lines).encode()
     yield dav.TAIL
 

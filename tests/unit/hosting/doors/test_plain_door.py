@@ -425,7 +425,9 @@ def responses(seen: Seen) -> dict[str, etree._Element]:
     return {r.findtext(f"{DAV}href") or "": r for r in root}
 
 
-def test_propfind_tells_an_entry_or_a_collection(bench: Bench) -> None:
+@pytest.mark.parametrize("together", [1, properties.TOGETHER_BYTES])
+def test_propfind_tells_an_entry_or_a_collection(bench: Bench, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    monkeypatch.setattr(properties, "TOGETHER_BYTES", together)
     bench.ask("MKCOL", "/d")
     bench.ask("PUT", "/d/a&b", b"12345")
     found = responses(bench.ask("PROPFIND", "/d", Depth="1"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Attributes
 from chelonia.wire import xml
 from chelonia.wire.web import dav, locks
@@ -40,3 +43,19 @@ def test_a_property_that_a_user_named_by_another_door_forges_nothing(key: str) -
     seen = xml.parse(told.encode().replace(b"<D:response>", b'<D:response xmlns:D="DAV:">', 1), 10_000)
     assert [xml.local_name(each) for each in seen] == ["href", "propstat"]
     assert [each.text for each in seen.iter("{n}a")] == ["v"]
+
+
+FIND, PATCH = (
+    "<D:propfind %s><D:prop>%s</D:prop></D:propfind>",
+    "<D:propertyupdate %s><D:set><D:prop>%s</D:prop></D:set></D:propertyupdate>",
+)
+
+
+@pytest.mark.parametrize(("read", "form"), [(dav.propfind, FIND), (dav.proppatch, PATCH)])
+def test_a_request_names_no_more_than_can_be_said_of_every_entry(read: Callable[[bytes], object], form: str) -> None:
+    """The answer to 90 KB of names in one long namespace had 200 MB, of each entry."""
+    spaces = f'xmlns:D="DAV:" xmlns:x="{"u" * 1000}"'
+    read((form % (spaces, "".join(f"<x:a{n}/>" for n in range(30)))).encode())
+    with pytest.raises(CheloniaError) as refused:
+        read((form % (spaces, "".join(f"<x:a{n}/>" for n in range(40)))).encode())
+    assert refused.value.kind is Kind.TOO_LARGE
