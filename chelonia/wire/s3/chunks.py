@@ -23,6 +23,10 @@ UNSIGNED_TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 STREAMING: Final = (SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER)
 LINE_BYTES_MAX: Final = 1024
 """A chunk's head, or a trailing field: a signature, or the longest checksum with its name."""
+CHUNKS_FEW: Final = 1000
+CHUNK_BYTES_MIN: Final = 256
+"""Of more chunks than a few so many bytes each, on average: each costs as much as some hundred bytes. Amazon takes none
+of less than 8 KiB, but clients that read pipes send what comes."""
 TRAILERS_MAX: Final = 8
 """Trailing fields: one checksum, and a signature."""
 
@@ -62,6 +66,7 @@ class ChunkDecoder:
         self._at = _At.HEAD
         self._left = 0
         self._got = 0
+        self._chunks = 0
         self._seed = signing.seed if signing is not None else ""
         self._claimed = ""
         self._hash = hashlib.sha256()
@@ -117,6 +122,9 @@ class ChunkDecoder:
         if not found or (self._signing is not None) is not (found[2] is not None):
             raise S3Error("InvalidRequest", "a chunk begins with its size in hexadecimal digits and its signature")
         self._left = int(found[1], 16)
+        self._chunks += 1
+        if self._got < (self._chunks - CHUNKS_FEW) * CHUNK_BYTES_MIN:
+            raise S3Error("InvalidRequest", f"chunks are to have {CHUNK_BYTES_MIN} bytes or more on average")
         self._claimed = (found[2] or b"").decode()
         if self._length >= 0 and self._got + self._left > self._length:
             raise S3Error("IncompleteBody", f"more bytes came than x-amz-decoded-content-length says: {self._length}")

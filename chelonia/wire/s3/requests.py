@@ -38,11 +38,8 @@ class BulkDeletion:
 def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
     """The keys of a bulk deletion, and whether only failures are to be told. Raises: S3Error."""
     root = _root(body, "Delete")
-    doomed = [
-        BulkDeletion(_text(child, "Key"), _text(child, "VersionId"), _text(child, "ETag").strip('"'))
-        for child in root
-        if xml.local_name(child) == "Object"
-    ]
+    told = [_texts(child) for child in _children(root, "Object")]
+    doomed = [BulkDeletion(t.get("Key", ""), t.get("VersionId", ""), t.get("ETag", "").strip('"')) for t in told]
     if not 1 <= len(doomed) <= DELETED_MAX or not all(each.key for each in doomed):
         raise S3Error("MalformedXML", f"a Delete names 1 to {DELETED_MAX} keys")
     return tuple(doomed), _text(root, "Quiet").lower() == "true"
@@ -60,13 +57,13 @@ class CompletedPart:
 def completion(body: bytes) -> tuple[CompletedPart, ...]:
     """The parts that an upload is completed of. Raises: S3Error."""
     order = []
-    for part in _children(_root(body, "CompleteMultipartUpload"), "Part"):
-        number, etag = _text(part, "PartNumber"), _text(part, "ETag").strip('"')
+    for part in map(_texts, _children(_root(body, "CompleteMultipartUpload"), "Part")):
+        number, etag = part.get("PartNumber", ""), part.get("ETag", "").strip('"')
         if not (number.isascii() and number.isdigit() and len(number) <= 5 and etag):
             raise S3Error("MalformedXML", "a Part has a PartNumber and an ETag")
         if not 1 <= int(number) <= bounds.PARTS_MAX:
             raise S3Error("InvalidPart", f"parts have the numbers 1 to {bounds.PARTS_MAX}, not {number}")
-        said = {name: _text(part, f"Checksum{name.upper()}") for name in ALGORITHMS}
+        said = {name: part.get(f"Checksum{name.upper()}", "") for name in ALGORITHMS}
         order.append(CompletedPart(int(number), etag, {name: value for name, value in said.items() if value}))
     if not order:
         raise S3Error("MalformedXML", "an upload is completed of at least one Part")
@@ -159,6 +156,11 @@ def _root(body: bytes, name: str) -> xml.Node:
 
 def _children(node: xml.Node, name: str) -> Iterator[xml.Node]:
     return (child for child in node if xml.local_name(child) == name)
+
+
+def _texts(node: xml.Node) -> dict[str, str]:
+    """The texts of children by their names, of the first of each."""
+    return {xml.local_name(child): str(child.text or "") for child in reversed(node)}
 
 
 def _text(node: xml.Node, name: str) -> str:

@@ -10,8 +10,17 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
 from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed
-from chelonia.hosting.doors.s3.parts import AGAIN_MAX, Ask, S3Parts, check_bucket, found, readable_bucket, xml_answer
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
+from chelonia.hosting.doors.s3.parts import (
+    AGAIN_MAX,
+    Ask,
+    S3Parts,
+    check_bucket,
+    found,
+    readable_bucket,
+    said,
+    xml_answer,
+)
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import acls, answers, apart, requests, versions
 from chelonia.wire.s3.errors import S3Error
 
@@ -25,11 +34,11 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of the list of a bucket or an object: canned, or grant by grant."""
-    body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
     name = ask.header("x-amz-acl")
-    if bool(name) is bool(body.strip()):
+    grants = await said(ask, lambda body: requests.acl(body) if body.strip() else None)
+    if bool(name) is (grants is not None):
         raise S3Error("InvalidRequest", "a list is canned (x-amz-acl) or stands in the body")
-    await made(parts, ask, acls.canned(name) if name else requests.acl(body))
+    await made(parts, ask, acls.canned(name) if grants is None else grants)
     return HttpResponse(200, (), b"", 0)
 
 

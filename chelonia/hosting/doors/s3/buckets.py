@@ -11,8 +11,17 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Listing, Make, Remove, Removing, Set, When
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
-from chelonia.hosting.doors.s3.parts import REGION, Ask, S3Parts, check_bucket, no_bucket, readable_bucket, xml_answer
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
+from chelonia.hosting.doors.s3.parts import (
+    REGION,
+    Ask,
+    S3Parts,
+    check_bucket,
+    no_bucket,
+    readable_bucket,
+    said,
+    xml_answer,
+)
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts, keys, requests
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.operations import EMPTY, UNSET
@@ -46,7 +55,7 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket. One's own that is there already is made again without a change."""
     keys.check_bucket(ask.target.bucket)
-    where = requests.location(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    where = await said(ask, requests.location)
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
@@ -111,7 +120,7 @@ async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of whether a bucket keeps versions."""
-    status = requests.versioning(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    status = await said(ask, requests.versioning)
     there = await readable_bucket(parts, ask)
     user = facts.stored(structs.replace(facts.facts_of(there.user), versioning=status))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
@@ -136,7 +145,7 @@ async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket's tags."""
-    tags = requests.tagging(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    tags = await said(ask, requests.tagging)
     return await _tagged(parts, ask, tags)
 
 

@@ -30,13 +30,14 @@ from chelonia.hosting.doors.s3.parts import (
     is_kept,
     no_bucket,
     readable_bucket,
+    said,
     seen,
     version_in,
     version_of,
     xml_answer,
 )
 from chelonia.hosting.doors.s3.parts import kept as kept_of
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, apart, facts, keys, pages, requests, versions
 from chelonia.wire.s3.answers import Asked, Item, KeyRemoved
 from chelonia.wire.s3.errors import S3Error
@@ -292,8 +293,7 @@ def _object(key: str, known: Attributes, version: str) -> Item:
 
 async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST of a bulk deletion."""
-    body = await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX))
-    doomed, quiet = requests.deletion(body)
+    doomed, quiet = await said(ask, requests.deletion)
     await check_bucket(parts, ask)
     state = await versioning.state_of(parts, ask)
     if state or any(each.version not in ("", versions.NULL) or each.etag for each in doomed):

@@ -49,12 +49,13 @@ from chelonia.hosting.doors.s3.parts import (
     apply_again,
     found,
     readable_bucket,
+    said,
     seen,
     seen_to_change,
     xml_answer,
 )
 from chelonia.hosting.doors.s3.parts import kept as kept_versions
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, apart, checksums, completion, facts, keys, requests
 from chelonia.wire.s3.checksums import PREFIX, InParts, Measured
 from chelonia.wire.s3.errors import S3Error
@@ -137,8 +138,8 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploadId`: the parts are the object from now on, or nothing has changed."""
-    said = requests.completion(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
-    order = tuple((part.number, part.etag) for part in said)
+    listed = await said(ask, requests.completion)
+    order = tuple((part.number, part.etag) for part in listed)
     etag = etag_of(etag for _, etag in order)
     now, there = await seen_to_change(parts, ask, writes=True)
     now = now.at(now.apart) if now.marks else now
@@ -148,7 +149,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     try:
         arrived = await _all_parts(parts, ask)
         fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
-        kept = structs.replace(completion.completed(fields, said, etag, arrived), version=final.version)
+        kept = structs.replace(completion.completed(fields, listed, etag, arrived), version=final.version)
         seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept))
         stored = _guid(await _applied(parts, final, seal), etag)
         version = await _settled(parts, replace(final, guid=stored), when, there)

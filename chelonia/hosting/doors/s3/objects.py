@@ -50,6 +50,7 @@ from chelonia.hosting.doors.s3.parts import (
     found,
     in_own_name,
     no_key,
+    said,
     seen,
     seen_to_change,
     xml_answer,
@@ -421,7 +422,7 @@ async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of an object's tags."""
-    tags = requests.tagging(await read_whole(ask.exchange.request, Whole(requests.BODY_BYTES_MAX)))
+    tags = await said(ask, requests.tagging)
     return await _tagged(parts, ask, tags, 200)
 
 

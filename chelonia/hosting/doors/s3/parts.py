@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
+from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
@@ -30,11 +32,13 @@ from chelonia.core.ports.files import (
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, keyed, list_pages
-from chelonia.hosting.net.http_messages import HttpResponse
-from chelonia.wire.s3 import answers, facts, keys, sigv4, versions
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
+from chelonia.wire.s3 import answers, facts, keys, requests, sigv4, versions
 from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target
+
+T = TypeVar("T")
 
 SCOPES_KNOWN: Final = 4
 """Days and regions for which a user's signing key is kept."""
@@ -143,6 +147,14 @@ class Ask:
         if place == self.place:
             return self
         return replace(self, exchange=replace(self.exchange, place=place))
+
+
+async def said(ask: Ask, read: Callable[[bytes], T]) -> T:
+    """What the XML in a body says, read by one of `wire.s3.requests`; a large one holds up nobody else, and who has not
+    signed sends none. Raises: S3Error, TOO_LARGE."""
+    limit = requests.BODY_BYTES_MAX if ask.exchange.call.dn != ANONYMOUS else bounds.SOAP_SMALL_BYTES
+    body = await read_whole(ask.exchange.request, Whole(limit))
+    return await asyncio.to_thread(read, body) if len(body) > bounds.SOAP_SMALL_BYTES else read(body)
 
 
 async def apply_again(

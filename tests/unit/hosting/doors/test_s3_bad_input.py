@@ -164,3 +164,18 @@ def test_a_key_that_looks_like_a_url_is_a_key(door: Door) -> None:
     assert door.ask("GET", "/lab/http://h/lab/other").body == b"x"
     assert door.ask("GET", "/lab/other").status == 404
     assert door.ask("GET", "http://se:1/lab/http://h/lab/other").body == b"x"
+
+
+def test_who_has_not_signed_sends_no_large_xml(door: Door) -> None:
+    door.put("k", b"x")
+    keys = "".join(f"<Object><Key>{n:100}</Key></Object>" for n in range(1000))
+    assert door.ask("POST", "/lab?delete", f"<Delete>{keys}</Delete>").status == 200
+    for target in ("/lab?delete", "/lab/k?uploadId=x"):
+        answer = told(door.ask("POST", target, f"<Delete>{keys}</Delete>", who=ANONYMOUS))
+        assert answer == (400, "EntityTooLarge")
+
+
+def test_of_what_stands_twice_the_first_counts(door: Door) -> None:
+    door.put("k", b"x")
+    door.ask("POST", "/lab?delete", "<Delete><Object><Key>k</Key><Key>other</Key></Object></Delete>")
+    assert door.ask("GET", "/lab/k").status == 404

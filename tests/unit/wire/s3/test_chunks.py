@@ -92,6 +92,15 @@ def test_what_is_no_chunk_is_refused(body: bytes) -> None:
         decoded(body, UNSIGNED_TRAILER)
 
 
+def test_chunks_are_not_all_tiny() -> None:
+    few = b"1\r\nx\r\n" * 1000
+    assert decoded(few + b"0\r\n\r\n", UNSIGNED_TRAILER)[0] == b"x" * 1000
+    with pytest.raises(S3Error, match="on average"):
+        decoded(few + b"1\r\nx\r\n" * 10 + b"0\r\n\r\n", UNSIGNED_TRAILER)
+    larger = few + (b"100\r\n%b\r\n" % (b"x" * 256)) * 2000 + b"0\r\n\r\n"
+    assert len(decoded(larger, UNSIGNED_TRAILER)[0]) == 513_000
+
+
 def test_a_signature_that_is_no_text_of_ours_is_wrong() -> None:
     with pytest.raises(S3Error) as caught:
         decoded(re.sub(rb"(trailer-signature:)[0-9a-f]", b"\\1\xe9", encoded([b"1"], SIGNED_TRAILER)), SIGNED_TRAILER)
