@@ -35,6 +35,10 @@ BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
 
+SAVED: Final = ("Content-Disposition", "attachment")
+"""Of a document of another than who gave the link to it: its author could have it tell where its readers come from, and
+the token stands there."""
+
 _ALL: Final = Want.CHECKSUMS | Want.SOURCES | Want.BYTES
 _GUARDS: Final = ("If-Match", "If-Unmodified-Since")
 """The conditions of a GET that are not about what the client has already."""
@@ -94,7 +98,10 @@ def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Heade
     request = exchange.request
     wanted = request.headers.get("Range", "") if ranges_count(request.headers, there.attributes) else ""
     try:
-        told = (*headers, ("Content-Type", _type(exchange)))
+        told = (*headers, ("Content-Type", kind := _type(exchange)))
+        is_document = kind == "text/html" or kind.endswith("xml")
+        if is_document and query_of(request) and there.attributes.owner != exchange.call.dn:
+            told = (*told, SAVED)
         return ranged(reader(parts, exchange.call, exchange.place), there, told, wanted)
     except CheloniaError as error:
         refusal = error_answer(error)

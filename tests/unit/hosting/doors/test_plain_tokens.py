@@ -6,6 +6,7 @@ import json
 
 import pytest
 from lxml import html
+from msgspec import structs
 
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.core.rights.policy import Action
@@ -60,6 +61,19 @@ def test_a_token_reads_what_it_names_and_no_more(bench: Bench) -> None:
     for method in ("PUT", "DELETE", "MKCOL"):
         assert bench.ask(method, "/lab/run1/new", dn=ANONYMOUS, **by(token)).status in (403, 404), method
     assert bench.ask("GET", "/lab/run1/new").status == 404
+
+
+@pytest.mark.parametrize(("name", "saved"), [("a.html", True), ("a.svg", True), ("a.txt", False), ("a.png", False)])
+def test_a_link_is_not_told_by_what_another_has_put_where_it_leads(bench: Bench, name: str, saved: bool) -> None:
+    """A page may say `<meta name=referrer content=unsafe-url>`: then a click tells its URL whole."""
+    token = made(Scope(READING, ("lab",)), issued_ms=bench.clock.now_ms())
+    assert bench.ask("PUT", f"/lab/{name}", b"<a>").status == 201
+    assert "Content-Disposition" not in bench.ask("GET", f"/lab/{name}?authz={token}", dn=ANONYMOUS).headers
+    node = next(each for each in bench.files.nodes.values() if each.data == b"<a>")
+    node.attributes, node.policy = structs.replace(node.attributes, owner=EVE), {"ALL": "+read"}
+    got = bench.ask("GET", f"/lab/{name}?authz={token}", dn=ANONYMOUS)
+    assert (got.status, "Content-Disposition" in got.headers) == (200, saved)
+    assert "Content-Disposition" not in bench.ask("GET", f"/lab/{name}", dn=JOE).headers
 
 
 def test_a_token_counts_in_place_of_the_certificate(bench: Bench) -> None:
