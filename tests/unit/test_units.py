@@ -47,6 +47,13 @@ def test_systemd_has_nothing_to_say_about_the_units(image: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.capability("command:systemctl")
+@pytest.mark.parametrize("unit", ["chelonia@core.service", "chelonia-mount@lab.service"])
+def test_what_is_enabled_starts_with_the_machine(image: Path, unit: str) -> None:
+    subprocess.run(["systemctl", f"--root={image}", "enable", unit], check=True, capture_output=True, timeout=60)
+    assert (image / "etc/systemd/system/multi-user.target.wants" / unit).is_symlink()
+
+
 @pytest.mark.parametrize(
     ("line", "mistake"), [("UMask=0077", "UMsk=0077"), ("Restart=always", "Restart=often"), ("/bin/kill", "/bin/kil")]
 )

@@ -65,7 +65,7 @@ def add_to(verbs: Any) -> None:
         "one who has a certificate (default: the DN of ~/.globus/usercert.pem, else `Administrator`)",
     )  # fmt: skip
     parser.add_argument(
-        "--organization", default="/O=Grid/O=Chelonia", metavar="DN",
+        "--organization", default="", metavar="DN",
         help="what the subjects of all certificates begin with (default /O=Grid/O=Chelonia)",
     )  # fmt: skip
     parser.add_argument(
@@ -100,8 +100,8 @@ def places_of(options: argparse.Namespace) -> HostPaths:
 def _init(options: argparse.Namespace) -> int:
     places, name = places_of(options), check_host(options.host)
     hosts = tuple(dict.fromkeys((name, *map(check_host, options.others))))
-    if host_files.is_set_up(places, name, "init"):
-        print(f"{name} is set up already; nothing was changed. Start it: systemctl enable --now chelonia@core")
+    if told := host_files.set_up_before(places, name, "init"):
+        print(told)
         return 0
     _check_range("--port", options.port, 1, 65_535 - REPLICA)
     _check_range("--round-trip-ms", options.round_trip_ms, bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX)
@@ -140,7 +140,7 @@ def _own_certificates(places: HostPaths, name: str, options: argparse.Namespace)
         cause = "there is a host certificate of another CA: use it with --site-certificate, or move it away"
         raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
     now = SystemClock().now_ms()
-    ca = _authority(places, f"{render_dn_of(options.organization)}/CN=Chelonia CA", now)
+    ca = _authority(places, options.organization, now)
     if not places.cert.exists():
         issued = ca.issue_host(host_subject(ca, name), [name], now, key=key_at(places.key, CA_KEY))
         write_file(places.cert, chain_pem(issued.chain), 0o444)
@@ -149,14 +149,19 @@ def _own_certificates(places: HostPaths, name: str, options: argparse.Namespace)
     return dn
 
 
-def _authority(places: HostPaths, subject: str, now: Ms) -> CertificateAuthority:
-    """The CA that is there, whole; a new one when there is none."""
+def _authority(places: HostPaths, organization: str, now: Ms) -> CertificateAuthority:
+    """The CA that is there, whole; a new one when there is none. Raises: EXISTS when it is of another organization."""
     # Nobody signs its CRL every month here: it lasts as long as the certificates that have to be renewed anyway.
     lifetime = CERTIFICATE_LIFETIME_S
+    base = render_dn_of(organization or "/O=Grid/O=Chelonia")
     if CertificateAuthority.is_in(places.grid):
         ca = CertificateAuthority.load(places.grid)
+        if organization and base != base_of(ca):
+            cause = f"there is the CA {ca.issued.dn}, not one of {base}: leave --organization, or move the CA away"
+            raise CheloniaError(Kind.EXISTS, "init", str(places.grid), cause)
         ca.finish(now, lifetime)
     else:
+        subject = f"{base}/CN=Chelonia CA"
         ca = CertificateAuthority.create(places.grid, subject, now, kind=CA_KEY, crl_lifetime_s=lifetime)
         print(f"CA            {ca.issued.dn}; its key is in {places.grid / 'ca'}: keep a copy of it elsewhere")
     host_files.readers([places.grid, places.ca_dir, *places.ca_dir.iterdir()])
@@ -245,7 +250,7 @@ def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> Non
 def _tell(hosts: Sequence[str]) -> None:
     name, *others = hosts
     print(f"\n{name} is set up. Next, on this host:\n")
-    print("    systemctl enable --now chelonia@core chelonia@shepherd")
+    print(f"    {host_files.START}")
     print("    chelonia admin status")
     for other in others or ["NAME-OF-ANOTHER-HOST"]:
         print(f"    cheloniad admit {other}")

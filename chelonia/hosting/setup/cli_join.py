@@ -259,7 +259,7 @@ def _tell_token(teller: _Teller, home: _Home, name: str, token: AdmissionToken, 
 
 
 def _tell_admitted(teller: _Teller, home: _Home, name: str) -> None:
-    lines = [f"{name} has its certificate and configuration. It starts with: systemctl enable --now chelonia@core"]
+    lines = [f"{name} has its certificate and configuration. It starts with: {host_files.START}"]
     librarian = url(name, home.port, "Librarian") if name not in home.hosts else ""
     if librarian:
         lines.append(
@@ -424,8 +424,8 @@ async def _line_of_person() -> str:
 def _join(options: argparse.Namespace) -> int:
     places, name = places_of(options), check_host(options.host)
     host, port = _address(options.door)
-    if host_files.is_set_up(places, name, "join"):
-        print(f"{name} is set up already; nothing was changed. Start it: systemctl enable --now chelonia@core")
+    if told := host_files.set_up_before(places, name, "join"):
+        print(told)
         return 0
     owner = host_files.account(options.account)
     host_files.check_writable(places)
@@ -443,7 +443,7 @@ def _join(options: argparse.Namespace) -> int:
     finally:
         knock.close()
     print(f"{name} is set up as replica {offer.replica} of cluster {offer.cluster}. Next, on this host:\n")
-    print("    systemctl enable --now chelonia@core chelonia@shepherd")
+    print(f"    {host_files.START}")
     return 0
 
 

@@ -29,6 +29,7 @@ from chelonia.hosting.setup.first_config import (
     shepherd_config,
 )
 
+START: Final = "systemctl enable --now chelonia@core chelonia@shepherd"
 HEAD: Final = """# Made by `cheloniad {verb}`; yours to change. The files in conf/ of the distribution explain all keys;
 # `cheloniad print-config --config FILE` shows those that are not here, with their defaults.
 
@@ -59,16 +60,24 @@ def account(name: str) -> Account:
     return Account(name, found.pw_uid, found.pw_gid)
 
 
-def is_set_up(places: HostPaths, name: str, verb: str) -> bool:
-    """Whether this host is set up already, under this name. Raises: EXISTS when it is another's."""
+def set_up_before(places: HostPaths, name: str, verb: str) -> str:
+    """What to tell when this host is set up already, under this name; empty when it is not.
+
+    Raises: EXISTS when it is another's, or, to `join`, a cluster's of its own.
+    """
     if not places.core.exists():
-        return False
+        return ""
     section = load_config(places.core).ahash
-    if section is not None and f"//{name}:" in section.id:
-        return True
     had = section.id if section is not None else "it has no [ahash]"
-    cause = f"it configures another host ({had}): nothing is overwritten; move it, and what it names, away first"
-    raise CheloniaError(Kind.EXISTS, verb, str(places.core), cause)
+    if section is None or f"//{name}:" not in section.id:
+        cause = f"it configures another host ({had}): nothing is overwritten; move it, and what it names, away first"
+        raise CheloniaError(Kind.EXISTS, verb, str(places.core), cause)
+    cluster = section.tuning.get("cluster", "")
+    if verb == "join" and len(section.replicas) == 1:
+        cause = f"this host is a cluster of its own, {cluster}: nothing is overwritten; if that cluster is not wanted, "
+        cause += "move it, and what it names, away first"
+        raise CheloniaError(Kind.EXISTS, verb, str(places.core), cause)
+    return f"{name} is set up already, in cluster {cluster}; nothing was changed. Start it: {START}"
 
 
 def check_writable(places: HostPaths) -> None:

@@ -351,6 +351,20 @@ def test_another_hosts_configuration_is_not_overwritten(tmp_path: Path, capsys: 
     assert tree(tmp_path) == before
 
 
+def test_a_host_that_is_a_cluster_of_its_own_has_not_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(tmp_path) == 0
+    assert join(tmp_path, door="localhost:20005") == 1
+    assert "a cluster of its own" in capsys.readouterr().err
+
+
+def test_a_ca_of_another_organization_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = places(tmp_path)
+    CertificateAuthority.create(at.grid, "/O=Grid/O=Other/CN=Chelonia CA", real_now_ms(), kind=KeyKind.P256)
+    assert init(tmp_path, "--organization", "/DC=org/O=Example") == 1
+    assert "/O=Grid/O=Other/CN=Chelonia CA, not one of /DC=org/O=Example" in capsys.readouterr().err
+    assert init(tmp_path, "--organization", "/O=Grid/O=Other") == 0
+
+
 def test_a_certificate_of_another_name_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`init` was killed, and is given again with the name that was meant."""
     at = places(tmp_path)
