@@ -159,7 +159,7 @@ def _columns(entry: DirectoryEntry, top: str, *, human: bool) -> dict[str, str]:
         "path": path_of(top, entry.name),
         "type": entry.type,
         "size": _size(entry, human=human),
-        "copies": str(_alive(entry)) if entry.type == "file" else "-",
+        "copies": "-" if without_copies(entry.metadata) else str(_alive(entry)),
         "wanted": entry.metadata.get("states", {}).get("neededReplicas", "-"),
         "time": _time(entry).replace(" ", "T"),
         "guid": entry.guid,
@@ -188,7 +188,7 @@ def _long(entry: DirectoryEntry, *, human: bool) -> tuple[str, ...]:
     copies = f"{_alive(entry)}/{states.get('neededReplicas', '?')}{unreadable(entry.metadata)}"
     return (
         _size(entry, human=human),
-        copies if entry.type == "file" and not without_bytes(entry.metadata) else "-",
+        "-" if without_copies(entry.metadata) else copies,
         _time(entry),
         f"<{entry.type}>",
         entry.name,
@@ -214,17 +214,18 @@ def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def without_bytes(metadata: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether a file was made without bytes, so that there is nothing to keep copies of."""
-    return not metadata.get("locations") and metadata.get("states", {}).get("size") == "0"
+def without_copies(metadata: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether no copies are told of: it is no file, has no bytes, or is one that the user may not read."""
+    states = metadata.get("states", {})
+    if metadata.get("entry", {}).get("type") != "file":
+        return True
+    return not metadata.get("locations") and ("neededReplicas" not in states or states.get("size") == "0")
 
 
 def unreadable(metadata: Mapping[str, Mapping[str, str]]) -> str:
     """` LOST` or ` unreachable` for a file that nobody can read now, by the states of its copies; else ""."""
     states = set(metadata.get("locations", {}).values())
-    if metadata.get("entry", {}).get("type") != "file" or states & {state.value for state in PROVEN}:
-        return ""
-    if without_bytes(metadata):
+    if without_copies(metadata) or states & {state.value for state in PROVEN}:
         return ""
     return " unreachable" if ReplicaState.OFFLINE.value in states else " LOST"
 

@@ -82,6 +82,14 @@ def test_list_aligns_types(chelonia: Command, fake: FakeBartender) -> None:
     assert chelonia("ls", "-l", "/some").lines == ["  2  0/2 LOST  -  <file>  /some"]
 
 
+def test_a_file_of_which_no_copies_are_told_is_not_called_lost(chelonia: Command, fake: FakeBartender) -> None:
+    """Who may not read a file sees its name and size in its collection, and nothing of its copies."""
+    fake.add_file("/closed", b"12")
+    fake.entries[("closed",)].metadata.clear()
+    assert chelonia("ls", "-l", "/").lines[1:] == ["  2  -  -  <file>  closed"]
+    assert chelonia("ls", "--format", "{copies} {wanted} {path}", "/").lines == ["- - /closed"]
+
+
 def test_ls_goes_through_all_pages(chelonia: Command, fake: FakeBartender) -> None:
     for number in range(2300):
         fake.add_file(f"/f{number:04d}", b"")
