@@ -116,11 +116,12 @@ def parse_timeout(header: str) -> int:
 
 
 def parse_token(header: str) -> str:
-    """The URI of a `Lock-Token`. Raises: BAD_REQUEST."""
+    """The URI of a `Lock-Token`, without its brackets too, as webdav of npm sends it. Raises: BAD_REQUEST."""
     text = header.strip()
-    if len(text) < 3 or text[0] != "<" or text[-1] != ">":
+    token = text[1:-1] if text[:1] == "<" and text[-1:] == ">" else text
+    if not token or "<" in token or ">" in token:
         raise CheloniaError(Kind.BAD_REQUEST, "UNLOCK", cause="Lock-Token is <the token>, as LOCK has answered it")
-    return text[1:-1]
+    return token
 
 
 def properties(locks: Iterable[Lock]) -> dict[Property, str]:

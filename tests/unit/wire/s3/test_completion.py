@@ -89,9 +89,26 @@ def test_what_is_kept_of_the_object() -> None:
     assert kept == Facts(user={"a": "1"}, checksum=("crc32c", whole), etag="etag")
 
 
+def test_a_composite_checksum_may_come_without_the_number_of_parts() -> None:
+    scheme = in_parts("CRC32C", "")
+    whole = scheme.joined([(of("crc32c", part), len(part)) for part in PARTS])
+    for told in (whole, whole.removesuffix("-2")):
+        kept = completed({"x-amz-checksum-crc32c": told}, said(), "etag", arrived(scheme))
+        assert kept.checksum == ("crc32c", whole)
+
+
 def test_an_object_has_no_checksum_unless_that_of_each_part_is_known() -> None:
     assert completed({}, said(), "etag", arrived(in_parts("SHA1", ""), known=False)).checksum == ("", "")
     assert completed({}, (*said(), CompletedPart(3, "x", {})), "etag", arrived(InParts())).checksum == ("", "")
+
+
+@pytest.mark.parametrize("told", ["AAAAAA==", "AAAAAA==-2", ""])
+def test_another_composite_checksum_is_refused(told: str) -> None:
+    scheme = in_parts("CRC32C", "")
+    whole = scheme.joined([(of("crc32c", part), len(part)) for part in PARTS])
+    with pytest.raises(S3Error) as caught:
+        completed({"x-amz-checksum-crc32c": told or whole.replace("-2", "-3")}, said(), "etag", arrived(scheme))
+    assert caught.value.code == "BadDigest"
 
 
 @pytest.mark.parametrize(

@@ -98,3 +98,15 @@ def test_what_an_owner_said_by_another_door_is_text(note: str) -> None:
     ((active,),) = etree.fromstring(told)
     assert [etree.QName(each).localname for each in active].count("locktoken") == 1
     assert active.findtext("{DAV:}owner") in (note, "", None)
+
+
+@pytest.mark.parametrize("field", ["<urn:t>", " <urn:t> ", "urn:t"])
+def test_who_unlocks_may_leave_the_brackets_out(field: str) -> None:
+    assert locks.parse_token(field) == "urn:t"
+
+
+@pytest.mark.parametrize("field", ["", "<>", "<", "<urn:t", "urn:t>", "<a>, <b>"])
+def test_what_is_no_token_is_refused(field: str) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        locks.parse_token(field)
+    assert caught.value.kind is Kind.BAD_REQUEST
