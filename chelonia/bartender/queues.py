@@ -13,7 +13,6 @@ from typing import Any
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS
 from chelonia.core.limits import LimitCounts
 from chelonia.core.timing.clock import Clock, done_within
 from chelonia.core.timing.turns import TurnOutcome, Turns
@@ -29,20 +28,20 @@ class _CallQueue:
 
 @dataclass(slots=True)
 class Queues:
-    """The queues of one kind of call, one a caller: a DN, or the address of whoever shows none."""
+    """The queues of one kind of call, one a caller (`Call.waits_as`)."""
 
     most: int
     _queues: dict[str, _CallQueue] = field(default_factory=dict)
 
     def is_full(self, call: Call) -> bool:
         """Whether one more call would wait."""
-        queue = self._queues.get(_caller(call))
+        queue = self._queues.get(call.waits_as)
         return queue is not None and queue.places.locked()
 
     @asynccontextmanager
     async def one(self, call: Call) -> AsyncIterator[None]:
         """A place for one call, when its turn comes."""
-        caller = _caller(call)
+        caller = call.waits_as
         queue = self._queues.setdefault(caller, _CallQueue(asyncio.Semaphore(self.most)))
         queue.inside += 1
         try:
@@ -84,7 +83,7 @@ class Places:
         return _Place(partial(self._enter, call, limits, clock), self._leave)
 
     async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:
-        caller = _caller(call)
+        caller = call.waits_as
         place = asyncio.get_running_loop().create_future()
         match self._turns.came(caller, place):
             case TurnOutcome.REFUSED:
@@ -120,7 +119,3 @@ class Places:
         following = self._turns.left()
         if following is not None:  # who is cancelled gives it on
             following.set_result(None)
-
-
-def _caller(call: Call) -> str:
-    return call.dn if call.dn != ANONYMOUS else call.address

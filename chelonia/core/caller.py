@@ -6,12 +6,16 @@ Roles are granted by the registry of approved services (`ids.SERVICES_OBJECT`), 
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
 from chelonia.core.cluster.position import Position
 from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
 from chelonia.core.rights.scopes import Scopes
+
+BY_LINK: Final = "link "
+"""What `Call.via` begins with of a share link."""
 
 
 class Role(enum.Enum):
@@ -59,6 +63,11 @@ class Call(msgspec.Struct, frozen=True):
     via: str = ""
     credential: str = ""
     is_first: bool = False
+
+    @property
+    def waits_as(self) -> str:
+        """In whose turn it waits: a DN's, or an address's. Whoever has a link is not its giver."""
+        return self.address if self.dn == ANONYMOUS or self.via.startswith(BY_LINK) else self.dn
 
     def has(self, role: Role) -> bool:
         """Whether the registry grants `role` to this caller."""

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from chelonia.core.caller import Call
+from chelonia.core.caller import BY_LINK, Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.ports.access_keys import LINK_PREFIX
@@ -77,7 +77,7 @@ class Bearers:
         issuer = Dn(token.credential.partition(" ")[2])
         grant = await self.registry.grant(token.dn, issuer=issuer)
         return msgspec.structs.replace(
-            call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"link {link}"
+            call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"{BY_LINK}{link}"
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from chelonia.bartender.queues import Places
 from chelonia.core import bounds
-from chelonia.core.caller import Call
+from chelonia.core.caller import BY_LINK, Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.limits import LimitCounts
@@ -92,6 +92,25 @@ def test_who_goes_away_leaves_his_place_and_his_turn() -> None:
         await asyncio.wait((second, third))
         await asyncio.wait_for(hold(0.1), 0.2)
         assert first.done()
+
+    run_virtual(scenario())
+
+
+def test_who_comes_by_a_link_does_not_keep_its_giver_waiting() -> None:
+    async def scenario() -> None:
+        places, limits, giver = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
+        guest = Call(Dn("/CN=a"), address="192.0.2.1", via=f"{BY_LINK}1")
+
+        async def hold(call: Call) -> None:
+            async with places.one(call, limits, LoopClock()):
+                await asyncio.sleep(1)
+
+        held = [asyncio.create_task(hold(guest)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(CheloniaError):
+            await hold(guest)
+        await asyncio.wait_for(hold(giver), 2.5)
+        await asyncio.wait(held)
 
     run_virtual(scenario())
 
