@@ -154,6 +154,11 @@ class ShepherdService:
         """Pages of its inventory that were compared with the namespace since the start."""
         return self._reporting.pages
 
+    @property
+    def unready(self) -> str:
+        """Why it takes no bytes, "" when it does."""
+        return self._node.disk.unready
+
     async def beat(self) -> None:
         """Send one heartbeat now."""
         await self._reporting.beat()

@@ -76,8 +76,8 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
         node.metrics.gauge(
             "shepherd_disk_present", "Whether this Shepherd's store is there and its own.", not status.trouble
         )
-        if status.trouble:
-            raise CheloniaError(Kind.UNAVAILABLE, "shepherd", own_id, status.trouble)
+        if shepherd.unready:
+            raise CheloniaError(Kind.UNAVAILABLE, "shepherd", own_id, shepherd.unready)
         node.metrics.gauge("shepherd_replicas", "Replicas on this Shepherd.", status.replicas)
         node.metrics.gauge("shepherd_free_bytes", "Space left for replicas.", status.free_bytes)
         node.metrics.gauge("shepherd_quarantined", "Replicas set aside.", status.quarantined)

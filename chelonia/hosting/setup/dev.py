@@ -30,8 +30,10 @@ from typing import Any, Final
 
 from chelonia.ahash.settings import AHashSettings
 from chelonia.core.caller import Call
+from chelonia.core.cluster.placement import NODE_ALIVE
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.values import replace
 from chelonia.hosting.ahash_replica import found_store
 from chelonia.hosting.config import (
@@ -450,8 +452,8 @@ class DevCluster:
         return {"id": url, "url": url, "pid": self._children[place.name].pid, "data_dir": self._data(place)}
 
     async def _until_ready(self, places: list[DevNode]) -> None:
-        """Return when every Librarian has heard every Shepherd - what it read of their last run does not count - and
-        every replica of the A-Hash has its vote."""
+        """Return when every Librarian has heard that every Shepherd takes bytes - what it read of their last run does
+        not count - and every replica of the A-Hash has its vote."""
         files = TlsSettings(self._file("admin-cert"), self._file("admin-key"), ca_dir=self._certs / "certificates")
         link = open_link(TlsStore(files, SystemClock().now_ms))
         async with link.client:
@@ -487,13 +489,19 @@ async def _all_serve(link: Link, places: list[DevNode]) -> bool:
     for place in places:
         if place.front:
             nodes = await remote_librarian(link, (place.url("Librarian"),), once).nodes(call)
-            if not wanted <= {node.shepherd for node in nodes if node.state == "alive" and node.boot}:
+            if not wanted <= {node.shepherd for node in nodes if _takes_bytes(node)}:
                 return False
         if place.replica:
             status = await remote_ahash(link, (place.url("AHash"),), once).status(call.strongly())
             if not all(view.role in ("master", "follower") for view in status.replicas):
                 return False
     return True
+
+
+def _takes_bytes(node: NodeView) -> bool:
+    """Whether a Shepherd was heard in this run and takes new bytes, or has a reason not to that does not pass."""
+    heard = node.state == NODE_ALIVE and node.boot > 0
+    return heard and bool(node.accepting or node.drain or node.trouble or not node.free_bytes)
 
 
 def load_issued(cert: Path, key: Path) -> Issued:

@@ -121,13 +121,15 @@ class Reporting:
 
         Raises: BAD_CONFIG when the cluster knows this Shepherd with another store.
         """
-        node = self._node
+        node, unready = self._node, self._node.disk.unready
         try:
             answer = await self._beats.send(node.own_call(), await self._beat())
             if answer.refused:
                 return self._turned_away(answer)
             self.lease_ms = answer.lease_ms
             await self._learn(answer)
+            if unready and not node.disk.unready:
+                await self.beat()  # from now on it takes bytes, and nobody knows yet
         except CheloniaError as error:
             if error.kind is Kind.BAD_CONFIG:
                 raise
@@ -156,7 +158,7 @@ class Reporting:
             free_bytes=free,
             total_bytes=total,
             replicas=len(node.index),
-            accepting=node.ready and node.settings.accepting and free > 0 and not node.disk.refused,
+            accepting=node.ready and node.settings.accepting and free > 0 and not node.disk.unready,
             domain=node.settings.domain,
             verify_key=node.ports.signer.verify_key(),
             version=node.settings.version,

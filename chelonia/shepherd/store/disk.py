@@ -44,10 +44,8 @@ class Disk:
     @property
     def unready(self) -> str:
         """Why no bytes are taken, "" when they are."""
-        admitted = (
-            "" if self.identity.cluster else "no Librarian has answered yet: this store is not known to a cluster"
-        )
-        return self.trouble or self.refused or admitted
+        unknown = "this store is not known to a cluster: no Librarian has answered, or none has it approved"
+        return self.trouble or self.refused or ("" if self.identity.cluster else unknown)
 
     async def open(self, service: ServiceId, ids: Ids) -> None:
         """Read whose store it is, or make a fresh one this Shepherd's. Raises: BAD_CONFIG when it is another's."""

@@ -27,7 +27,7 @@ async def test_a_fresh_disk_gets_an_id_once_and_takes_no_bytes_before_a_cluster_
     refused = await world.put(request(DATA))
     assert (refused.turl, refused.kind) == ("", Kind.UNAVAILABLE.value)
     await world.service.beat()
-    assert world.librarian.beats[-1].store == made.store
+    assert [(beat.store, beat.accepting) for beat in world.librarian.beats] == [(made.store, False), (made.store, True)]
     assert (await world.put(request(DATA))).turl
     await world.restart(crash=True)
     assert await world.blobs.identity() == replace(made, cluster=CLUSTER)
