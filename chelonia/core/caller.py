@@ -47,6 +47,8 @@ class Call(msgspec.Struct, frozen=True):
         credential: serial number and issuer of the caller's certificate, for the tokens that he gives; never from a
             message.
         via: the token that stands for the caller, for the audit log; empty: his certificate, or nothing.
+        unsure: it may be a service, and who is approved as what cannot be read now: a refusal for want of a role would
+            be taken as final.
     """
 
     dn: Dn = ANONYMOUS
@@ -63,6 +65,7 @@ class Call(msgspec.Struct, frozen=True):
     via: str = ""
     credential: str = ""
     is_first: bool = False
+    unsure: bool = False
 
     @property
     def waits_as(self) -> str:
@@ -99,5 +102,5 @@ class Call(msgspec.Struct, frozen=True):
         return Call(
             self.dn, self.roles, self.service_id, self.attributes, self.address, self.request_id, self.request_key,
             self.read_after, strong=True, carrier=self.carrier, scopes=self.scopes, via=self.via,
-            credential=self.credential, is_first=self.is_first,
+            credential=self.credential, is_first=self.is_first, unsure=self.unsure,
         )  # fmt: skip

@@ -34,7 +34,7 @@ assert FILES.name not in {service for service, _ in ACCESS}, (
 
 
 def check_access(call: Call, service: str, operation: str) -> None:
-    """Refuse a call that the table does not allow. Raises: DENIED, naming the roles that may call it."""
+    """Refuse a call that the table does not allow. Raises: as `admit`."""
     port = TABLES.get(service)
     row = port.by_name.get(operation) if port is not None else None
     if row is None:
@@ -43,7 +43,8 @@ def check_access(call: Call, service: str, operation: str) -> None:
 
 
 def admit(call: Call, row: PortMethod) -> None:
-    """Refuse a call of an operation to whoever holds none of its roles. Raises: DENIED, naming them."""
+    """Refuse a call of an operation to whoever holds none of its roles. Raises: DENIED, naming them; UNAVAILABLE while
+    nobody can say whether the caller holds one."""
     allowed = row.roles
     if call.scopes and row.service != FILES.name:
         cause = f"a token narrowed to {narrowed_to(call.scopes)} reaches files only; use a certificate"
@@ -57,6 +58,9 @@ def admit(call: Call, row: PortMethod) -> None:
 
 
 def _refusal(call: Call, service: str, operation: str, allowed: tuple[Role, ...]) -> CheloniaError:
+    if call.unsure:
+        cause = "who is approved as what cannot be read now: try again"
+        return CheloniaError(Kind.UNAVAILABLE, f"{service}.{operation}", call.dn, cause)
     names = ", ".join(role.value for role in allowed) or "nobody"
     cause = f"{call.dn} is not registered and approved as {names}"
     return CheloniaError(Kind.DENIED, f"{service}.{operation}", "", cause)

@@ -26,4 +26,5 @@ async def call_of(request: HttpRequest, registry: RoleRegistry) -> Call:
         strong=request.headers.get(STRONG_HEADER, "") == "1",
         attributes=request.peer.attributes,
         credential=request.peer.credential,
+        unsure=grant.unsure and request.peer.host,
     )

@@ -330,7 +330,8 @@ class CompactConnection(asyncio.Protocol):
         try:
             identity = self._identify(transport.get_extra_info("ssl_object"))
             address = (transport.get_extra_info("peername") or ("",))[0]
-            self._who = Peer(identity.dn, address, identity.issuer, identity.serial, identity.attributes)
+            names = (identity.issuer, identity.serial, identity.attributes)
+            self._who = Peer(identity.dn, address, *names, identity.host)
             self._room = await self._door.room(self._who)
         except CheloniaError as error:
             return error
@@ -433,4 +434,5 @@ def _call(who: Peer, asked: compact.IncomingCall, grant: RoleGrant) -> Call:
         strong=asked.strong,
         attributes=who.attributes,
         credential=who.credential,
+        unsure=grant.unsure and who.host,
     )

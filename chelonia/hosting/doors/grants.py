@@ -3,8 +3,9 @@
 Two sources: identities named in the node's configuration (always known, so that a cluster can start and an
 administrator can get in), and the cluster's registry of approved services, read every few seconds and, at a bounded
 pace, when an unknown DN calls. Fail-closed: when the registry has not been reachable for `keep_ms`, only the
-configured identities have roles. What a caller says of itself never grants anything; where one DN serves several
-services (one host certificate, two Shepherds), the header `Chelonia-Service` chooses among its registered ids.
+configured identities have roles, and nobody can say whether others do. What a caller says of itself never grants
+anything; where one DN serves several services (one host certificate, two Shepherds), the header `Chelonia-Service`
+chooses among its registered ids.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ Source = Callable[[], Awaitable[Iterable[ServiceRecord]]]
 
 @dataclass(frozen=True, slots=True)
 class RoleGrant:
-    """What a DN may act as here."""
+    """What a DN may act as here. `unsure`: nothing, as far as is known: the registry could not be read."""
 
     roles: tuple[Role, ...] = ()
     service_id: ServiceId = ServiceId("")
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class RegistryPace:
     """How often the registry is read.
 
     `refresh_ms` between two reads, and between two because of the same unknown caller; `miss_ms` at least between two
-    because of any unknown callers; `keep_ms` for how long what was read last counts when the registry is away.
+    because of any unknown callers, and after one that failed; `keep_ms` for how long what was read last counts when the
+    registry is away.
     """
 
     refresh_ms: int = 5_000
@@ -49,7 +52,7 @@ class RegistryPace:
     keep_ms: int = 60_000
 
 
-NOTHING = RoleGrant()
+NOTHING, UNSURE = RoleGrant(), RoleGrant(unsure=True)
 STRANGERS_MAX = 10_000
 """Callers remembered as not registered: users, mostly."""
 
@@ -91,13 +94,11 @@ class RoleRegistry:
         if known is not None:
             return known
         if self._worth_reading(dn):
-            # One read serves all who wait for it; who gives up waiting does not end it.
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self.refresh())
-            await asyncio.shield(self._reading)
+            await self.refresh()
             if dn not in self._records:
                 self._remember_stranger(dn)
-        return self.known(dn, service, issuer) or NOTHING
+        unread = self._source is not None and self._read_at < 0
+        return self.known(dn, service, issuer) or (UNSURE if unread else NOTHING)
 
     def known(self, dn: Dn, service: str = "", issuer: str = "") -> RoleGrant | None:
         """`grant`, as far as nobody has to be asked; None: the registry might know more by now."""
@@ -134,12 +135,18 @@ class RoleRegistry:
         self._strangers[dn] = self._clock.monotonic_ms()
 
     async def refresh(self) -> bool:
-        """Read the registry now; returns whether it could be read."""
+        """Read the registry now; returns whether it could be read. One read serves all who wait for it; who gives up
+        waiting does not end it."""
         if self._source is None:
             return False
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(self._source))
+        return await asyncio.shield(self._reading)
+
+    async def _read(self, source: Source) -> bool:
         self._tried_at = self._clock.monotonic_ms()
         try:
-            read = [record for record in await self._source() if record.approved]
+            read = [record for record in await source() if record.approved]
         except CheloniaError as error:
             if self._reachable and error.kind is Kind.DENIED:
                 log.info("waiting for approval: chelonia admin node approve, or services in [trust] error=%s", error)
@@ -154,9 +161,9 @@ class RoleRegistry:
 
     async def step(self) -> Next:
         """Keep it fresh: a job's step."""
-        await self.refresh()
+        read = await self.refresh()
         self._forget_old()
-        return Wait(self._pace.refresh_ms)
+        return Wait(self._pace.refresh_ms if read else self._pace.miss_ms)
 
     def _forget_old(self) -> None:
         if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:

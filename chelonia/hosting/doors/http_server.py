@@ -332,7 +332,7 @@ class HttpServer:
         identity = self._parts.identify(transport.get_extra_info("ssl_object"))
         if identity.anonymous and self._listener.certificate_required:
             raise CheloniaError(Kind.UNTRUSTED, cause="this listener demands a client certificate")
-        peer = Peer(identity.dn, address, identity.issuer, identity.serial, identity.attributes)
+        peer = Peer(identity.dn, address, identity.issuer, identity.serial, identity.attributes, identity.host)
         self._acceptor.identities[id(raw.protocol)] = (peer, now)
         return peer
 

@@ -21,13 +21,14 @@ TEXT = "text/plain; charset=utf-8"
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Who is at the other end of the connection. `dn` is `ANONYMOUS` without a client certificate; `issuer`: its CA,
-    `serial`: its number in hex; `attributes`: verified groups and roles."""
+    `serial`: its number in hex; `attributes`: verified groups and roles; `host`: it is for a host."""
 
     dn: Dn = ANONYMOUS
     address: str = ""
     issuer: Dn = Dn("")
     serial: str = ""
     attributes: tuple[str, ...] = ()
+    host: bool = False
 
     @property
     def credential(self) -> str:

@@ -104,7 +104,8 @@ class Identity(msgspec.Struct, frozen=True):
     Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` verified VOMS attributes; `issuer` the
     CA that issued the end-entity certificate, `serial` its number in hex; `limited` whether a limited proxy stands
     anywhere in the chain; `proxy_depth` number of proxy certificates; `not_before_ms`, `not_after_ms` the window in
-    which every certificate of the chain is valid; `fingerprint` SHA-256 of the leaf's DER in hex, for logs.
+    which every certificate of the chain is valid; `fingerprint` SHA-256 of the leaf's DER in hex, for logs; `host`
+    whether the end entity's certificate is for a host, as any service's is.
     """
 
     dn: Dn
@@ -116,6 +117,7 @@ class Identity(msgspec.Struct, frozen=True):
     not_after_ms: Ms = Ms(0)
     fingerprint: str = ""
     serial: str = ""
+    host: bool = False
 
     @property
     def anonymous(self) -> bool:
@@ -286,6 +288,7 @@ def identity_of_chain(chain: Chain) -> Identity:
         not_after_ms=min(instant_ms(cert.not_valid_after_utc) for cert in chain),
         fingerprint=fingerprint(chain[0]).hex(),
         serial=f"{entity.serial_number:x}",
+        host=bool(names_of(entity)),
     )
 
 

@@ -95,10 +95,10 @@ async def door(
 
 @asynccontextmanager
 async def stub(
-    grid: Grid, server: HttpServer, *others: HttpServer, who: str = LIBRARIAN, **patience: int
+    grid: Grid, server: HttpServer, *others: HttpServer, who: str = LIBRARIAN, host: bool = False, **patience: int
 ) -> AsyncIterator[AHash]:
-    """A stub that asks in the compact encoding where it may."""
-    store = grid.client(grid.user(who))
+    """A stub that asks in the compact encoding where it may; `host`: as a host."""
+    store = grid.client(grid.ca.issue_host(who, ["lib.example.org"], grid.now) if host else grid.user(who))
     packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
     async with client_of(store) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)

@@ -1,4 +1,4 @@
-"""Who is nobody any more hears why on a connection in the compact encoding, before it ends."""
+"""Who is refused: one who is nobody any more hears why, then is cut off; a host that may be a service asks again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.ahash import AHashStatus
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash
 from chelonia.wire import compact
-from tests.unit.hosting.doors.test_compact import LIBRARIAN, STATUS, Port, door, until
+from tests.unit.hosting.doors.test_compact import LIBRARIAN, STATUS, Port, answered, door, stub, until
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of
 
@@ -51,3 +52,23 @@ async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pyt
         assert failure.kind is Kind.UNTRUSTED, failure
         assert "revoked" in failure.cause
     assert port.asked == 1
+
+
+async def away() -> tuple[ServiceRecord, ...]:
+    raise CheloniaError(Kind.NETWORK)
+
+
+@pytest.mark.parametrize("offered", [True, False], ids=["compact", "SOAP"])
+@pytest.mark.parametrize("host", [True, False], ids=["host", "user"])
+async def test_no_host_is_denied_while_it_is_not_known_who_is_approved(
+    tmp_path: Path, host: bool, offered: bool
+) -> None:
+    """It may be a service, and asks again when the core has read the registry. A user never is one."""
+    grid = Grid(tmp_path)
+    async with (
+        door(grid, Port(answered), offered=offered, source=away) as server,
+        stub(grid, server, host=host, retry_ms=0) as ahash,
+    ):
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.get(Call(), ())
+    assert caught.value.kind is (Kind.UNAVAILABLE if host else Kind.DENIED), caught.value

@@ -11,7 +11,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import Wait
-from chelonia.hosting.doors.grants import RegistryPace, RoleGrant, RoleRegistry
+from chelonia.hosting.doors.grants import UNSURE, RegistryPace, RoleGrant, RoleRegistry
 
 ADMIN, HOST, NEW, EVE = Dn("/CN=admin"), Dn("/CN=host"), Dn("/CN=new"), Dn("/CN=eve")
 FIRST, SECOND = ServiceId("https://h:1/Shepherd"), ServiceId("https://h:2/Shepherd")
@@ -107,7 +107,28 @@ async def test_nobody_waits_for_a_registry_that_is_away() -> None:
     registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     for dn in (EVE, NEW, HOST):
         clock.ms += PACE.miss_ms
-        assert await registry.grant(dn) == RoleGrant()
+        assert await registry.grant(dn) == UNSURE
+    assert cluster.reads == 1
+    assert await registry.grant(ANONYMOUS) == RoleGrant()
+
+
+async def test_who_calls_while_the_registry_is_read_waits_for_that_read() -> None:
+    """A core that has just started reads it for the first time when the first services call."""
+    go_on = asyncio.Event()
+    cluster = Cluster(shepherd(HOST, FIRST))
+
+    async def slow() -> tuple[ServiceRecord, ...]:
+        await go_on.wait()
+        return await cluster.read()
+
+    registry = RoleRegistry(CONFIGURED, slow, HandClock(), PACE)
+    step = asyncio.create_task(registry.step())
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(registry.grant(HOST))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert (await asked).roles
+    assert await step == Wait(PACE.refresh_ms)
     assert cluster.reads == 1
 
 
@@ -134,7 +155,7 @@ async def test_an_unreachable_registry_grants_nothing_once_its_word_is_old() -> 
     clock.ms += PACE.keep_ms
     assert (await registry.grant(HOST)).roles
     clock.ms += 1
-    assert await registry.grant(HOST) == RoleGrant()
+    assert await registry.grant(HOST) == UNSURE
     assert (await registry.grant(ADMIN)).roles
 
 
@@ -158,7 +179,9 @@ async def test_each_step_reads_and_says_when_to_read_again() -> None:
     cluster = Cluster()
     registry = RoleRegistry((), cluster.read, HandClock(), PACE)
     assert [await registry.step() for _ in range(3)] == [Wait(PACE.refresh_ms)] * 3
-    assert cluster.reads == 3
+    cluster.reachable = False
+    assert await registry.step() == Wait(PACE.miss_ms)
+    assert cluster.reads == 4
 
 
 async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it() -> None:
