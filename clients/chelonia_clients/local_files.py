@@ -51,6 +51,13 @@ class LocalEntry:
     sort: Sort
 
 
+def local_path(text: str) -> Path:
+    """A path as it was typed. Raises: BAD_NAME for an empty one: a variable that is empty is not the directory here."""
+    if not text:
+        raise CheloniaError(Kind.BAD_NAME, subject="''", cause="it is empty; the directory you are in is called .")
+    return Path(text)
+
+
 def local_error(error: OSError, op: str, path: Path | str) -> CheloniaError:
     """What an error of the local disk means, in our own terms."""
     kind = _KINDS.get(error.errno or 0, Kind.INTERNAL)
@@ -63,6 +70,8 @@ def scan(directory: Path) -> list[LocalEntry]:
     """The names in a directory but what downloads left, in byte order, as the cluster lists them. Raises: OSError."""
     with os.scandir(directory) as entries:
         found = [LocalEntry(entry.name, _sort(entry)) for entry in entries if not is_kept(entry.name)]
+    if not found and not directory.is_absolute():
+        os.getcwd()  # raises where we are in a directory that was removed, which lists as empty
     return sorted(found, key=lambda each: os.fsencode(each.name))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.local_files import local_path
 from chelonia_clients.mirroring import sync_down, sync_up
 from chelonia_clients.output import human_size
 from chelonia_clients.progress import Bar, counting
@@ -25,10 +26,12 @@ async def sync(session: Session, arguments: Arguments) -> None:
         raise UsageError(f"{both}; names in the cluster are written chelonia:/path")
     session.limit(arguments)
     up = is_remote(target)
-    local, ln = (Path(source), session.ln(target)) if up else (Path(target), session.ln(source))
+    local, ln = (local_path(source), session.ln(target)) if up else (local_path(target), session.ln(source))
     ln = ln.rstrip("/") or "/"
     if up:
-        await _check_directory(local)
+        await _check_directory("sync", local)
+    else:
+        await _check_collection("sync", session, ln)
     client, delete, tally = session.client(), arguments.has("--delete"), _Tally(dry=arguments.has("--dry-run"))
     with Bar(local.name or str(local), beside=None if tally.dry else session.bars) as bar:
         options = _options(session, arguments, bar)
@@ -40,9 +43,21 @@ async def sync(session: Session, arguments: Arguments) -> None:
     session.out.say(tally.line("uploaded" if up else "downloaded"))
 
 
-async def _check_directory(path: Path) -> None:
-    if not await asyncio.to_thread(path.is_dir):
-        raise CheloniaError(Kind.NOT_FOUND, "sync", str(path), "there is no such local directory")
+async def _check_directory(verb: str, path: Path) -> None:
+    if await asyncio.to_thread(path.is_dir):
+        return
+    if await asyncio.to_thread(path.exists):
+        raise CheloniaError(Kind.NOT_A_COLLECTION, verb, str(path), f"{verb} is for directories; put uploads a file")
+    raise CheloniaError(Kind.NOT_FOUND, verb, str(path), "there is no such local directory")
+
+
+async def _check_collection(verb: str, session: Session, ln: str) -> None:
+    found = await session.client().exists(ln)
+    if not found:
+        raise CheloniaError(Kind.NOT_FOUND, verb, ln, "there is no such collection")
+    if found != "collection":
+        cause = f"it is a {found}, and {verb} is for collections; get downloads a file"
+        raise CheloniaError(Kind.NOT_A_COLLECTION, verb, ln, cause)
 
 
 def _options(session: Session, arguments: Arguments, bar: Bar) -> TreeOptions:
@@ -105,10 +120,9 @@ def _report(session: Session, done: TransferResult, tally: _Tally, word: str) ->
 
 async def diff(session: Session, arguments: Arguments) -> None:
     """The verb `diff`: what is only here, only there, or differs. Exit code 1 when anything is."""
-    local, ln = Path(arguments.operands[0]), session.ln(arguments.operands[1]).rstrip("/") or "/"
-    await _check_directory(local)
-    if not await session.is_collection(ln):
-        raise CheloniaError(Kind.NOT_FOUND, "diff", ln, "there is no such collection")
+    local, ln = local_path(arguments.operands[0]), session.ln(arguments.operands[1]).rstrip("/") or "/"
+    await _check_directory("diff", local)
+    await _check_collection("diff", session, ln)
     options = TreeOptions(replace=True, choice=choice_of(arguments), checksum=arguments.has("--checksum"), dry_run=True)
     differing = 0
     async for done in sync_up(session.client(), local, ln, options, delete=True):

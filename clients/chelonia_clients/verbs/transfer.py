@@ -24,7 +24,7 @@ from chelonia.hosting.transfer.part_file import KEPT_BYTES
 from chelonia.hosting.transfer.upload import UploadOptions
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import DirectoryEntry
-from chelonia_clients.local_files import local_error, to_ln
+from chelonia_clients.local_files import local_error, local_path, to_ln
 from chelonia_clients.local_sources import expected_size, stream_of
 from chelonia_clients.output import answering, printable
 from chelonia_clients.parted import upload_stream
@@ -117,11 +117,12 @@ async def _put_all(session: Session, sources: Sequence[str], target: str, wishes
             await _put_stdin(session, target, wishes)
             continue
         try:
-            ln = to_ln(target, [_name_of(source)]) if into else target.rstrip("/") or "/"
+            path = local_path(source)
+            ln = to_ln(target, [_name_of(path)]) if into else target.rstrip("/") or "/"
         except CheloniaError as error:
             session.out.failure(error, source=printable(source))
             continue
-        await _put_one(session, Path(source), ln, wishes)
+        await _put_one(session, path, ln, wishes)
 
 
 async def _is_into(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> bool:
@@ -192,7 +193,7 @@ async def _get_all(session: Session, sources: Sequence[str], target: str, wishes
         for source in sources:
             await _print_file(session, session.ln(source))
         return
-    path = Path(target)
+    path = local_path(target)
     is_directory = await asyncio.to_thread(path.is_dir)
     into = is_directory or (target.endswith("/") and not (wishes.recursive and len(sources) == 1))
     if into and not is_directory:
@@ -338,8 +339,11 @@ def _wishes(session: Session, arguments: Arguments, replicas: str = "") -> Wishe
     return Wishes(arguments.has("--recursive"), options)
 
 
-def _name_of(source: str) -> str:
-    return Path(source).name or Path(source).resolve().name
+def _name_of(source: Path) -> str:
+    try:
+        return source.name or source.resolve().name
+    except OSError as error:
+        raise local_error(error, "put", source) from error
 
 
 def _size_of(path: Path) -> int:

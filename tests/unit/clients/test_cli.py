@@ -217,9 +217,13 @@ def test_a_mount_point_is_neither_file_nor_collection(chelonia: Command) -> None
         *(("ls", ""), ("rm", "-r", ""), ("policy", "", "clear", "ALL"), ("mkdir", ""), ("put", "f", "")),
         *(("rm", "-r", "chelonia:"), ("rm", "-r", "arc:"), ("rm", "-r", "arc://"), ("cp", "f", "chelonia:")),
         ("ls", "arc://?BartenderURL=https://far:60000/Bartender"),
+        *(("put", "-r", "", "/"), ("cp", "-r", "", "chelonia:/"), ("get", "-r", "/", ""), ("cp", "chelonia:/f", "")),
+        *(("sync", "", "chelonia:/"), ("sync", "--delete", "chelonia:/", ""), ("diff", "", "/")),
     ],
 )
-def test_an_empty_name_is_an_empty_variable_and_not_the_root(chelonia: Command, words: tuple[str, ...]) -> None:
+def test_an_empty_name_is_an_empty_variable_and_not_the_root_nor_here(
+    chelonia: Command, words: tuple[str, ...]
+) -> None:
     Path("f").write_bytes(b"x")
     refused = chelonia(*words)
     assert (refused.code, "it is empty" in refused.err) == (2, True)

@@ -169,6 +169,44 @@ def test_a_source_that_is_not_there_removes_nothing(chelonia: Command, fake: Fak
     assert chelonia("sync", "--delete", "chelonia:/none", "d").code == 3
 
 
+def test_a_directory_that_was_removed_around_us_is_not_an_empty_one(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add_collection("/d")
+    fake.add_file("/d/f", b"x")
+    Path("here").mkdir()
+    monkeypatch.chdir("here")
+    Path.cwd().rmdir()
+    for words in (
+        ("sync", "--delete", ".", "chelonia:/d"),
+        ("put", "-r", ".", "/e"),
+        ("put", "-r", ".", "/d"),
+        ("diff", ".", "/d"),
+    ):
+        refused = chelonia(*words)
+        assert (refused.code, "(not-found)" in refused.err) == (3, True), refused
+    assert "/d/f" in fake.names()
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (("sync", "f", "chelonia:/d"), "put uploads a file"),
+        (("sync", "chelonia:/d/f", "d"), "get downloads a file"),
+        (("diff", "f", "/d"), "put uploads a file"),
+        (("diff", ".", "/d/f"), "get downloads a file"),
+    ],
+)
+def test_single_files_have_other_verbs(
+    chelonia: Command, fake: FakeBartender, words: tuple[str, ...], cure: str
+) -> None:
+    fake.add_collection("/d")
+    fake.add_file("/d/f", b"x")
+    Path("f").write_bytes(b"x")
+    refused = chelonia(*words)
+    assert (refused.code, f"{cure} (not-a-collection)" in refused.err) == (5, True), refused
+
+
 def test_diff_says_what_is_where_and_exits_with_1(chelonia: Command, fake: FakeBartender, tree: Path) -> None:
     chelonia(*UP)
     assert chelonia("diff", "d", "/d").lines == ["no difference"]
