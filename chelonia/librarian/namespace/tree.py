@@ -35,6 +35,7 @@ from chelonia.core.metadata import (
 from chelonia.core.names import check_name, entry_key
 from chelonia.core.ports.ahash import ChangeType, Condition, Element
 from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, MoveEntry, SetWanted, Undelete, Unlink
+from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.elements import (
     add,
@@ -212,15 +213,20 @@ def take_name(slot: Slot, owner: str, now: Ms) -> list[Element]:
 
 def supersede(slot: Slot, owner: str, now: Ms) -> list[Element]:
     """Remove a reservation that no longer counts. Raises: EXISTS when it is another's and has not expired."""
-    guid, _, expires = slot.reservation.partition(" ")
+    guid = slot.reservation.partition(" ")[0]
     mine = slot.pending is not None and bool(owner) and slot.pending.value("entry", "owner") == owner
     if not mine and not expired(slot.reservation, now):
-        cause = f"an upload by somebody else holds the name until {expires} ms"
-        raise CheloniaError(Kind.EXISTS, subject=slot.name, cause=cause)
+        raise CheloniaError(Kind.EXISTS, subject=slot.name, cause=f"{_holds(slot.reservation)}; take another name")
     elements = drop_reservation(slot.parent.id, slot.name, slot.reservation)
     if slot.pending is not None and type_of(slot.pending) == TYPE_PENDING:
         elements.append(erase(ObjectId(guid), is_("entry", "type", TYPE_PENDING)))
     return elements
+
+
+def _holds(reservation: str) -> str:
+    """What to tell of a name that is reserved."""
+    until = stamp(int(reservation.partition(" ")[2]))
+    return f"an upload that is not complete holds it until {until}, or until its user uploads there again"
 
 
 def expired(reservation: str, now: Ms) -> bool:
@@ -396,7 +402,7 @@ def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, s
     elements: list[Element] = []
     for name, value in reservations:
         if not expired(value, now):
-            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, f"an upload holds the name {name!r} in it")
+            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, f"the name {name!r} in it: {_holds(value)}")
         guid = value.partition(" ")[0]
         elements += drop_reservation(collection, name, value)
         elements.append(erase(ObjectId(guid), isnot("entry", "type", TYPE_FILE)))

@@ -54,6 +54,7 @@ def test_who_may_take_a_reserved_name(reservation: str, owner: str, kind: Kind |
         with pytest.raises(CheloniaError) as caught:
             tree.take_name(slot, owner, NOW)
         assert caught.value.kind is kind
+        assert "holds it until 1970-01-01 00:00:02Z" in caught.value.cause
 
 
 @pytest.mark.parametrize(("closed", "after"), [("no", None), ("yes", "broken"), ("broken", None), ("0", None)])
