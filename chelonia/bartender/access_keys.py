@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Callable
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -36,6 +37,8 @@ class AccessKeysService:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self.revoked: Callable[[str], bool] = lambda credential: False
+        """Whether a certificate (`Call.credential`) is revoked by now: so are the keys that were made with it."""
         self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
         self._known: dict[str, tuple[SealedKey | None, int]] = {}
         self._issued: dict[str, tuple[SealedKey, IssuedKey | None]] = {}
@@ -52,7 +55,7 @@ class AccessKeysService:
             raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn, "it would have expired already")
         ids = self._ports.ids
         key_id = base64.b32encode(ids.token(KEY_ID_CHARACTERS)).decode()[:KEY_ID_CHARACTERS]
-        key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note)
+        key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note, call.credential if dn == call.dn else "")
         issued = IssuedKey(key, base64.urlsafe_b64encode(ids.token(_SECRET_BYTES)).decode())
         sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(_NONCE_BYTES)))
         await self._ports.librarian.keep_access_key(self._ports.own(call), sealed)
@@ -74,7 +77,7 @@ class AccessKeysService:
 
     async def find(self, key_id: str) -> IssuedKey | None:
         sealed = await self.kept(key_id)
-        if sealed is None:
+        if sealed is None or (sealed.key.credential and self.revoked(sealed.key.credential)):
             self._issued.pop(key_id, None)  # revoked elsewhere, or expired
             return None
         known = self._issued.get(key_id)
@@ -111,7 +114,7 @@ class AccessKeysService:
 
 def _bound(key: AccessKey) -> bytes:
     """What a secret is sealed together with: changing any of it in the metadata breaks the seal."""
-    return f"{key.id}\n{key.dn}\n{key.expires_ms}".encode()
+    return "\n".join((key.id, key.dn, str(key.expires_ms), *filter(None, [key.credential]))).encode()
 
 
 def _refused(call: Call, op: str, subject: str, cause: str) -> CheloniaError:

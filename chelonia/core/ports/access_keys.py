@@ -23,13 +23,15 @@ NOTE_BYTES_MAX: Final = 256
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """What is known of a key without its secret. `expires_ms` 0: never; `note`: what it is for, for people."""
+    """What is known of a key without its secret. `expires_ms` 0: never; `note`: what it is for, for people;
+    `credential`: the certificate that its owner made it with (`Call.credential`), "": an administrator made it."""
 
     id: str
     dn: Dn
     created_ms: Ms
     expires_ms: Ms = Ms(0)
     note: str = ""
+    credential: str = ""
 
 
 class SealedKey(msgspec.Struct, frozen=True):

@@ -68,6 +68,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     node.metrics.count(bartender.limits)
     node.offered |= offer(BARTENDER.table, bartender) | offer(FILES, bartender.files)
     node.offered |= offer(ACCESS_KEYS, bartender.keys)
+    bartender.keys.revoked = revoked = partial(_is_revoked, node.tls)
     node.doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, node.soap).serve
     context = node.nobody_tls.client_context()
     strangers = Strangers(lambda: context, settings.transfer_networks, node.nobody_tls)
@@ -78,7 +79,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
         cluster=ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.job_views),
     )  # fmt: skip
     bearers = Bearers(
-        node.registry, key, node.clock, settings.share_lifetime_ms_max, partial(_is_revoked, node.tls),
+        node.registry, key, node.clock, settings.share_lifetime_ms_max, revoked,
         bartender.keys.kept, Issuers(section.issuers, node.clock).call_of,
     )  # fmt: skip
     node.doors["files"] = PlainDoor(plain, bearers.call_of, node.metrics).serve

@@ -88,6 +88,7 @@ def read_key(stored: StoredObject) -> SealedKey | None:
         Ms(int(values.get("created_ms") or "0")),
         Ms(int(values.get("expires_ms") or "0")),
         values.get("note", ""),
+        values.get("credential", ""),
     )
     return SealedKey(key, values["secret"])
 
@@ -101,5 +102,6 @@ def written(sealed: SealedKey) -> list[Element]:
         "created_ms": str(key.created_ms),
         "expires_ms": str(key.expires_ms),
         "note": key.note,
+        "credential": key.credential,
     }
     return [check(obj, version(0)), *put_all(obj, {SECTION: {name: value for name, value in values.items() if value}})]

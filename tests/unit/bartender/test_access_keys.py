@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 
+import msgspec
 import pytest
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.ports.access_keys import NewKey
-from tests.unit.bartender.stage import EVE, JOE, Stage, scene
+from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
 
 @scene
@@ -47,3 +48,28 @@ async def test_one_user_does_not_use_up_all_keys_that_there_may_be(
     await stage.clock.sleep(2000)
     await keys.create(JOE, NewKey())  # what has expired makes room
     assert made[2].key.id not in {key.id for key in await keys.list(JOE)}
+
+
+@scene
+async def test_keys_that_were_made_with_a_certificate_end_when_it_is_revoked(stage: Stage) -> None:
+    keys = stage.bartender.keys
+    thief, admin = (msgspec.structs.replace(call, credential=f"5f /CN=CA of {call.dn}") for call in (JOE, ADMIN))
+    stolen, given, older = (
+        await keys.create(thief, NewKey()), await keys.create(admin, NewKey(JOE.dn)), await keys.create(JOE, NewKey()),
+    )  # fmt: skip
+    assert await keys.find(stolen.key.id) == stolen
+    keys.revoked = lambda credential: credential.startswith("5f ")
+    assert [await keys.find(each.key.id) for each in (stolen, given, older)] == [None, given, older]
+    assert [key.credential for key in await keys.list(JOE) if key.id == stolen.key.id] == [thief.credential]
+
+
+@scene
+async def test_a_key_does_not_hide_what_it_was_made_with(stage: Stage) -> None:
+    keys = stage.bartender.keys
+    made = await keys.create(msgspec.structs.replace(JOE, credential="5f /CN=CA"), NewKey())
+    sealed = await keys.kept(made.key.id)
+    assert sealed is not None
+    await keys.revoke(JOE, made.key.id)
+    other = msgspec.structs.replace(sealed, key=msgspec.structs.replace(sealed.key, credential=""))
+    await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), other)
+    assert await keys.find(made.key.id) is None
