@@ -215,14 +215,15 @@ class CertificateAuthority:
             raise CheloniaError(Kind.BAD_REQUEST, "revoke", subject_dn(cert), "it was issued by another CA")
         revoked = self._revoked()
         revoked.setdefault(cert.serial_number, _instant(now_ms))
-        self._write_crl(revoked, now_ms, CRL_LIFETIME_S)
+        self._write_crl(revoked, now_ms)
 
-    def write_crl(self, now_ms: Ms, *, lifetime_s: int = CRL_LIFETIME_S) -> None:
+    def write_crl(self, now_ms: Ms, *, lifetime_s: int | None = None) -> None:
         """Sign and publish the CRL again, with the certificates revoked so far.
 
         Args:
             now_ms: when it is issued.
-            lifetime_s: seconds until `nextUpdate`; a lifetime in the past needs an earlier `now_ms`.
+            lifetime_s: seconds until `nextUpdate` (None: as long as the CRL before); one in the past needs an earlier
+                `now_ms`.
         """
         self._write_crl(self._revoked(), now_ms, lifetime_s)
 
@@ -289,30 +290,37 @@ class CertificateAuthority:
         above = self.issued.chain if self.certificate.issuer != self.certificate.subject else ()
         return (cert, *(ca for ca in above if ca.issuer != ca.subject))
 
+    @property
+    def crl_due(self) -> datetime:
+        """When everything of this CA is refused unless the CRL was signed again."""
+        crl = self._crl()
+        assert crl is not None
+        assert crl.next_update_utc is not None, "we have written it"
+        return crl.next_update_utc
+
+    def _crl(self) -> x509.CertificateRevocationList | None:
+        path = self.directory / "ca" / "crl.pem"
+        return x509.load_pem_x509_crl(path.read_bytes()) if path.exists() else None
+
     def _revoked(self) -> dict[int, datetime]:
         """Serial numbers on the present CRL and when each was revoked."""
-        path = self.directory / "ca" / "crl.pem"
-        if not path.exists():
-            return {}
-        crl = x509.load_pem_x509_crl(path.read_bytes())
-        return {entry.serial_number: entry.revocation_date_utc for entry in crl}
+        return {entry.serial_number: entry.revocation_date_utc for entry in self._crl() or ()}
 
-    def _write_crl(self, revoked: dict[int, datetime], now_ms: Ms, lifetime_s: int) -> None:
+    def _write_crl(self, revoked: dict[int, datetime], now_ms: Ms, lifetime_s: int | None = None) -> None:
         """Sign a CRL and publish it in the CA's trust directory."""
-        path = self.directory / "ca" / "crl.pem"
-        number = 1
-        if path.exists():
-            old = x509.load_pem_x509_crl(path.read_bytes())
+        number, lifetime = 1, timedelta(seconds=CRL_LIFETIME_S if lifetime_s is None else lifetime_s)
+        if (old := self._crl()) is not None:  # one without entries is false
             number = old.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number + 1
+            lifetime = lifetime if lifetime_s is not None else self.crl_due - old.last_update_utc
         now = _instant(now_ms)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject)
-        builder = builder.last_update(now).next_update(now + timedelta(seconds=lifetime_s))
+        builder = builder.last_update(now).next_update(now + lifetime)
         builder = builder.add_extension(x509.CRLNumber(number), critical=False)
         for serial, when in revoked.items():
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(when).build()
             builder = builder.add_revoked_certificate(entry)
         pem = builder.sign(self.issued.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        write_file(path, pem, 0o444)
+        write_file(self.directory / "ca" / "crl.pem", pem, 0o444)
         publish_crl(self.trust_dir, self.certificate, pem)
 
 

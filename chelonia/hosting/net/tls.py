@@ -156,7 +156,7 @@ class Trust(msgspec.Struct, frozen=True):
     """Everything read from a trust directory or CA file, at one moment; never changes.
 
     Fields: `cas` certificates; `crls`, `policies`, `problems` by the DN of the CA they are about: `problems` names
-    files that could not be read, which refuse what that CA issued.
+    files that could not be read, which refuse what that CA issued; `anchors` what the CAs are known by.
     """
 
     cas: tuple[x509.Certificate, ...]
@@ -179,7 +179,7 @@ class Trust(msgspec.Struct, frozen=True):
         Returns: when the first CRL relied on expires; `FOREVER` if none was.
         Raises: UNTRUSTED naming the certificate, the CA and the file that refuses it.
         """
-        if fingerprint(chain[-1]) not in self.anchors:
+        if _authority(chain[-1]) not in self.anchors:
             raise _refused(chain[-1], "the trust anchor is not, or no longer, in the trust directory")
         pairs = [pair for pair in itertools.pairwise(chain) if proxy_language(pair[0]) is None]
         return min((self._check_one(cert, issuer, now_ms) for cert, issuer in pairs), default=FOREVER)
@@ -325,6 +325,12 @@ def make_client_context(
     return context
 
 
+def _authority(ca: x509.Certificate) -> bytes:
+    """What a CA is known by, its name and its key: a connection may be older than the CA's renewed certificate."""
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    return ca.subject.public_bytes() + ca.public_key().public_bytes(serialization.Encoding.DER, spki)
+
+
 def load_trust(settings: TlsSettings) -> Trust:
     """Read a trust directory, or a file of CAs (`ca_dir` and `ca_file` may both be given).
 
@@ -341,7 +347,7 @@ def load_trust(settings: TlsSettings) -> Trust:
     problems: dict[str, str] = {}
     crls = _read_crls(files, cas, problems)
     policies = _read_policies(files, cas, problems)
-    trust = Trust(certs, crls, policies, problems, frozenset(map(fingerprint, certs)))
+    trust = Trust(certs, crls, policies, problems, frozenset(map(_authority, certs)))
     for ca in trust.unlimited:
         _log.warning('event=ca-unlimited ca="%s" reason="%s"', ca, UNLIMITED)
     return trust

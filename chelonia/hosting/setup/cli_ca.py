@@ -56,8 +56,9 @@ def add_to(verbs: Any) -> None:
     revoke.add_argument("cert", type=Path, metavar="CERT")
 
     _action(acts, "renew", _renew, "sign the CA's own certificate anew, with its key: what it has issued stays good")
-    crl = _action(acts, "crl", _crl, "sign the CRL again, for another 30 days")
-    crl.add_argument("--days", type=whole_number(1), default=30, help="until the next one is due, from 1 (default 30)")
+    crl = _action(acts, "crl", _crl, "sign the CRL again")
+    least = "until the next one is due, from 1 (default: as many as the one before had; the first has 30)"
+    crl.add_argument("--days", type=whole_number(1), help=least)
 
 
 def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
@@ -123,21 +124,27 @@ def _revoke(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise CheloniaError(Kind.BAD_REQUEST, "revoke", str(options.cert), "it is no certificate") from error
     ca.revoke(cert, SystemClock().now_ms())
-    print(f"revoked {cert.subject.rfc4514_string()}; the CRL is in {ca.trust_dir}")
+    print(
+        f"revoked {cert.subject.rfc4514_string()}; copy {ca.trust_dir} to all hosts, and sign the CRL again (`ca crl`) "
+        f"before {ca.crl_due.date()}: then everything is refused"
+    )
     return 0
 
 
 def _crl(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
-    ca.write_crl(SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
-    print(f"CRL signed again in {ca.trust_dir}")
+    ca.write_crl(SystemClock().now_ms(), lifetime_s=options.days and options.days * DAY_S)
+    print(f"CRL signed again in {ca.trust_dir}, good until {ca.crl_due.date()}")
     return 0
 
 
 def _renew(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir).renew(SystemClock().now_ms())
     until = ca.certificate.not_valid_after_utc.date()
-    print(f"CA {ca.issued.dn} is good until {until}; copy {ca.trust_dir} to all hosts and clients")
+    print(
+        f"CA {ca.issued.dn} is good until {until}, its CRL until {ca.crl_due.date()}; copy {ca.trust_dir} to all hosts "
+        "and clients"
+    )
     return 0
 
 

@@ -428,6 +428,14 @@ def test_reload_takes_up_a_new_ca_and_drops_an_old_one(grid: Grid, tmp_path: Pat
     assert "trust anchor" in refusal(lambda: store.identify(side)).cause
 
 
+def test_a_renewed_ca_is_the_one_it_was_to_open_connections(grid: Grid) -> None:
+    store = grid.server()
+    _, side = handshake(store.server_context(REQUIRED), grid.client(grid.user()).client_context())
+    grid.ca.renew(grid.clock.now_ms())
+    store.reload()
+    assert store.identify(side).dn == JANE
+
+
 def test_reload_takes_up_a_new_host_certificate(grid: Grid) -> None:
     store = grid.server()
     listener = store.server_context(OPTIONAL)

@@ -253,6 +253,9 @@ def test_nothing_of_the_ca_ends_before_the_certificates_and_all_is_renewed_as_th
         return round((due.timestamp() * 1000 - real_now_ms()) / 86_400_000)
 
     assert days() == 395
+    for words in (["revoke", str(at.cert)], ["renew"], ["crl"]):
+        assert main(["ca", *words, "--dir", str(at.grid)]) == 0
+        assert days() == 395, f"{words[0]}: signed again for as long as before"
     new = (tmp_path / "new-cert.pem", tmp_path / "new-key.pem")
     words = ["--dir", str(at.grid), "localhost", "--cert", str(new[0]), "--key", str(new[1])]
     assert main(["ca", "host", *words]) == 0
