@@ -45,10 +45,15 @@ COLLECT_AFTER: Final = 10_000
 """After so many objects that have not gone again the collector looks for garbage, where an A-Hash is served. At the
 usual 700 it looked 30 times in 1000 writes of 64 at once, and all that it found was what they were made of."""
 
-TAKEN: Final = (
+_TAKEN: Final = (
     ". `ss -tanp` shows who has it: another daemon, or an outgoing connection, as Linux gives those ports of the same "
     "range. Reserve Chelonia's with net.ipv4.ip_local_reserved_ports (docs/operate/first-cluster.md, Ports)"
 )
+_CLOSED: Final = (
+    ". A node has to own what is in its data directories, `chown -R` gives it: `ls -l` shows who does now, as after a "
+    "copy by root. Other commands: run them as root"
+)
+CURES: Final = {errno.EADDRINUSE: _TAKEN, errno.EACCES: _CLOSED, errno.EPERM: _CLOSED}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE if error.kind in (Kind.BAD_CONFIG, Kind.BAD_REQUEST) else FAILED
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        cure = TAKEN if error.errno == errno.EADDRINUSE else ""
-        print(f"cheloniad: {what}{cure}", file=sys.stderr)
+        print(f"cheloniad: {what}{CURES.get(error.errno or 0, '')}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import os
@@ -120,6 +121,19 @@ def test_what_cannot_work_is_found_before_it_runs(
     capsys.readouterr()
     assert main(["check-config", "--config", str(conf)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_what_root_has_left_in_a_data_directory_is_said_with_its_cure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(options: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/var/lib/chelonia/core/ahash/lock")
+
+    monkeypatch.setattr("chelonia.hosting.cheloniad._run", run)
+    assert main(["run", "--config", "core.toml"]) == 1
+    said = capsys.readouterr().err
+    assert "/var/lib/chelonia/core/ahash/lock: Permission denied" in said
+    assert "chown" in said
 
 
 def test_a_key_of_another_certificate_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
