@@ -12,6 +12,7 @@ import ctypes
 import errno
 import logging
 import os
+import select
 import stat
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -435,12 +436,18 @@ class SessionWatch:
             self._waiter = None
 
     def _ready(self) -> None:
-        if self._waiter is None:
-            self._in_vain += 1
-            if self._in_vain > IN_VAIN_MAX:
-                self.end()
-        elif not self._waiter.done():
+        if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+            return
+        self._in_vain += 1
+        if self._in_vain > IN_VAIN_MAX or self._has_ended():
+            self.end()
+
+    def _has_ended(self) -> bool:
+        """Whether it was unmounted: uvloop says so once, and watches no more. Who waits next begins another watch."""
+        session = select.poll()
+        session.register(self._fd, 0)
+        return bool(session.poll(0))
 
     def closing(self, fd: int) -> None:
         """Have who waits give up."""

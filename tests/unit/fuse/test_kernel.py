@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import socket
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import uvloop
 
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.ports.files import Attributes
@@ -51,6 +54,26 @@ async def test_what_came_while_nobody_waited_is_found(watch: Any, pipe: tuple[in
     await poll_async(lambda: not watch.watches)  # all who read are at work
     await watch.readable(reading)
     assert os.read(reading, 2) == b"ab"
+
+
+def test_an_end_while_nobody_waits_is_found() -> None:
+    """The loop of `chelonia` tells of an error once, and watches no more. An unmounted session is one, for good."""
+
+    async def ended() -> None:
+        watch = kernel.SessionWatch()
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+            two, _ = server.accept()
+            two.send(b"x")
+            await watch.readable(one.fileno())
+            one.recv(1)
+            two.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            two.close()
+            await poll_async(lambda: not watch.watches)
+            await watch.readable(one.fileno())
+            watch.end()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ended())
 
 
 async def test_who_waits_gives_up_when_the_session_ends(watch: Any, pipe: tuple[int, int]) -> None:
