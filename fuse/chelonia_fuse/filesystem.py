@@ -371,6 +371,8 @@ class FileSystem:
         handle.run = handle.run + size if offset == handle.at else 0
         handle.at = offset + size
         copy.read_at = offset
+        if copy.staged.etag != inode.attributes.etag:
+            self._reader.follow(inode, copy)
         if handle.run and copy.staged.base > WINDOW_MIN and not inode.gone:
             self._reader.ahead(inode, copy, offset, min(max(WINDOW_MIN, 4 * handle.run), AHEAD_BYTES))
         if copy.staged.missing(offset, offset + size):

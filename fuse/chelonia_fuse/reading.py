@@ -181,3 +181,10 @@ class CopyReader:
         inode.learn(there.attributes)
         inode.shown = ""
         copy.restart(Staged.of(there.attributes.etag, there.attributes.size))
+
+    def follow(self, inode: Inode, copy: CachedCopy) -> None:
+        """Go over to the version that is known by now, as who reads on in a file that grows elsewhere expects; unless
+        it is ours that is to come, or that is kept because its name is gone."""
+        if not (copy.owned or copy.pinned or inode.gone):
+            inode.shown = ""
+            copy.restart(Staged.of(inode.attributes.etag, inode.attributes.size))

@@ -50,6 +50,18 @@ async def test_what_is_closed_here_is_read_there(mount: Trial, other: Trial) -> 
     assert await other.read("f") == b"new"
 
 
+async def test_who_has_a_file_open_reads_what_others_append(mount: Trial, other: Trial) -> None:
+    await mount.write("log", b"one\n")
+    tail = await other.open("log", os.O_RDONLY)
+    assert await other.system.read(tail, 0, 100) == b"one\n"
+    await mount.write("log", b"two\n", at=4, flags=os.O_WRONLY | os.O_APPEND)
+    tail.inode.learned_ns -= 2 * 10**9
+    await other.system.refresh(tail.inode)
+    assert tail.inode.attributes.size == 8
+    assert await other.system.read(tail, 4, 100) == b"two\n"
+    await other.close(tail)
+
+
 async def test_own_writes_are_seen_at_once_through_every_handle(mount: Trial, other: Trial) -> None:
     await mount.write("f", b"old bytes")
     one, two = await mount.open("f"), await mount.open("f", os.O_RDONLY)
@@ -559,7 +571,7 @@ async def test_answers_that_stay_behind_what_is_known_are_asked_for_a_few_times(
     await other.write("f", LARGE)
     handle = await mount.open("f", os.O_RDONLY)
     assert handle.inode.copy is not None
-    known = structs.replace(handle.inode.attributes, version=1 << 40)
+    known = structs.replace(handle.inode.attributes, version=1 << 40, etag="newer", size=9)
     handle.inode.attributes, handle.inode.copy.staged, handle.inode.copy.source = known, Staged.of("newer", 9), None
     look, left = mount.network.twin.look, iter(range(2 * reading.TRIES))
 
