@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Looked, Set, Want
@@ -56,16 +57,15 @@ class Xattrs:
         raise OSError(errno.ENODATA, name)
 
     async def names(self, inode: Inode) -> list[str]:
-        """All names that can be read."""
-        own = [CHECKSUM, LOCATIONS, HEALTH] if inode.attributes.type == TYPE_FILE else []
-        own += [STATUS] if inode.number == ROOT else []
+        """The names that are kept with it. What the cluster knows is not among them: programs that copy (`rsync -X`,
+        `cp --preserve=xattr`, `tar --xattrs`) fail where they cannot set all that is listed."""
         if inode.gone:
-            return own
+            return []
         user = (await self._cluster.look(LogicalName(inode.guid, ()), Want.USER)).user
-        return [USER + name.removeprefix(STORED) for name in sorted(user) if name.startswith(STORED)] + own
+        return [USER + name.removeprefix(STORED) for name in sorted(user) if name.startswith(STORED)]
 
     async def set(self, inode: Inode, name: str, value: bytes | None) -> None:
-        """Set a value, or take it away (None). Raises: OSError ENOTSUP, EPERM."""
+        """Set a value, or take it away (None). Raises: OSError ENOTSUP, EPERM, E2BIG."""
         if name.startswith("chelonia."):
             raise OSError(errno.EPERM, "the cluster says it; it cannot be set")
         if not name.startswith(USER):
@@ -73,9 +73,13 @@ class Xattrs:
         if value is None:
             await self.get(inode, name)
         stored = None if value is None else encoded(value)
-        done = await self._cluster.change(
-            Set(LogicalName(inode.guid, ()), user={STORED + name.removeprefix(USER): stored})
-        )
+        change = Set(LogicalName(inode.guid, ()), user={STORED + name.removeprefix(USER): stored})
+        try:
+            done = await self._cluster.change(change)
+        except CheloniaError as error:
+            if error.kind is Kind.TOO_LARGE:
+                raise OSError(errno.E2BIG, error.cause) from error  # EFBIG is of files
+            raise
         if done.attributes is not None:
             inode.learn(done.attributes)
 

@@ -62,6 +62,16 @@ async def test_who_has_a_file_open_reads_what_others_append(mount: Trial, other:
     await other.close(tail)
 
 
+async def test_attributes_that_programs_copy_are_those_that_can_be_set(mount: Trial) -> None:
+    await mount.write("f", b"x")
+    xattrs, found = Xattrs(mount.system._cluster, dict), await mount.find("f")
+    await xattrs.set(found, "user.run", b"7")
+    listed = await xattrs.names(found)
+    for name in listed:
+        await xattrs.set(found, name, await xattrs.get(found, name))
+    assert listed == ["user.run"]
+
+
 async def test_own_writes_are_seen_at_once_through_every_handle(mount: Trial, other: Trial) -> None:
     await mount.write("f", b"old bytes")
     one, two = await mount.open("f"), await mount.open("f", os.O_RDONLY)
