@@ -94,6 +94,16 @@ def test_plain_file_work(two: tuple[Mount, Mount], cluster: Cluster) -> None:
     assert 0 < space.f_bavail <= space.f_blocks
 
 
+def test_who_has_a_file_open_reads_what_is_appended_elsewhere(two: tuple[Mount, Mount]) -> None:
+    written, read = (each.path / "log" for each in two)
+    written.write_text("one\n")
+    with read.open() as tail:
+        assert tail.read() == "one\n"
+        with written.open("a") as log:
+            log.write("two\n")
+        poll(lambda: tail.read() == "two\n", 30.0, what="it is read on, as by `tail -f`")
+
+
 def test_attributes_links_and_special_files(two: tuple[Mount, Mount]) -> None:
     a, b = (each.path / "attributes" for each in two)
     a.mkdir()
@@ -111,6 +121,7 @@ def test_attributes_links_and_special_files(two: tuple[Mount, Mount]) -> None:
     assert (seen.st_atime_ns, seen.st_mtime_ns) == (1_000_000_001, 1_700_000_000_123_456_789)
     assert seen.st_ino == file.stat().st_ino
     assert os.getxattr(b / "other", "user.run") == b"\x00\xff"
+    assert os.listxattr(file) == ["user.run"]
     assert os.getxattr(file, "chelonia.checksum") == b"sha256:" + hashlib.sha256(b"x").hexdigest().encode()
     poll(lambda: os.getxattr(file, "chelonia.health").startswith(b"3 of 3"), 60.0, what="a slow third copy is made")
     # Each look tells of those Shepherds that answered soon.
