@@ -318,7 +318,10 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def release(self, fh: int) -> None:
-        await self._system.release(self._files.pop(fh))
+        try:
+            await self._system.release(self._files[fh])
+        finally:
+            self._files.pop(fh, None)  # now: a line about a failure names the file
 
     # --- directories ---
 

@@ -454,6 +454,24 @@ async def test_what_is_gone_is_looked_up_anew_although_a_listing_told_of_it(
     assert await other.read("f") == b"new"
 
 
+@pytest.mark.expect_log("release /f: quota")
+async def test_what_a_last_close_could_not_commit_is_named_in_the_log(
+    mount: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel, pyfuse3 = pytest.importorskip("chelonia_fuse.kernel"), pytest.importorskip("pyfuse3")
+    binding = kernel.Binding(mount.system, Xattrs(mount.system._cluster, dict), Options())
+    opened = binding._opened(await mount.open("f", os.O_RDWR | os.O_CREAT))
+    await binding.write(opened.fh, 0, b"x")
+
+    def full() -> None:
+        raise CheloniaError(Kind.QUOTA, "apply", "/f", "it is used up")
+
+    mount.network.before_apply = full
+    with pytest.raises(pyfuse3.FUSEError):
+        await binding.release(opened.fh)
+    assert "release /f: quota" in caplog.text
+
+
 async def test_a_listing_tells_what_others_changed(mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     await mount.write("f", b"old")
     seen = await other.find("f")
