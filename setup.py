@@ -29,6 +29,7 @@ CLIENT = [
     "pyOpenSSL>=24.3",
     "rich>=13.9",
     "uvloop>=0.21",
+    "zlib-ng>=1.0",
 ]
 SERVER = [
     "asn1crypto>=1.5",
@@ -36,7 +37,6 @@ SERVER = [
     "berkeleydb>=18.1.17",
     "prometheus-client>=0.21",
     "PyJWT>=2.10",
-    "zlib-ng>=1.0",
 ]
 MOUNT = [
     "pyfuse3>=3.5",

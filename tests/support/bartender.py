@@ -97,12 +97,13 @@ class FakeStore:
         fault = self.faults.pop(0) if self.faults else Fault()
         if fault.stall:
             await asyncio.Event().wait()
-        offset = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        part = slice(int(first or 0), int(last) + 1 if last else None)
         data = self.blobs[blob]
         if fault.flip or host in self.rotten:
             start = 0 if fault.flip else self.rotten_from
             data = data[:start] + bytes(byte ^ 1 for byte in data[start:])
-        yield FakeAnswer(206 if wanted else 200, data[offset:], fault)
+        yield FakeAnswer(206 if wanted else 200, data[part], fault)
 
 
 class FakeAnswer:

@@ -2,9 +2,9 @@
 
 A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. What arrives is written to a
 hidden file beside the target (`part_file`) and renamed when it is whole and right; a connection that breaks or stalls
-continues by Range on the next replica (`hedging`), a download that was broken off by the next one. Wrong bytes start
-over on the next replica, and whoever gave them is not asked again; they are reported as CHECKSUM when nobody else is
-named for a while.
+continues by Range on the next replica (`hedging`), a download that was broken off by the next one. Large ones come in
+slices, several at once (`slices`), until one fails. Wrong bytes start over on the next replica, and whoever gave them
+is not asked again; they are reported as CHECKSUM when nobody else is named for a while.
 
 No one TURL leads to a file of several blobs: it is read by its extents (`file_reader`). Its size is checked, and its
 checksum where one of the whole is known.
@@ -17,8 +17,8 @@ import contextlib
 import hashlib
 import os
 import stat
-import zlib
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -39,6 +39,8 @@ from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.part_file import KEPT_BYTES, PartFile
 from chelonia.hosting.transfer.requester import Progress, Requester
+from chelonia.hosting.transfer.slices import SLICE_BYTES, Reads, in_slices
+from chelonia.wire.web.ranges import range_of
 
 if TYPE_CHECKING:
     from chelonia.hosting.transfer.file_reader import FileReader
@@ -91,10 +93,13 @@ class _Hash(Protocol):
 
 class _Adler32:
     def __init__(self) -> None:
+        from zlib_ng import zlib_ng  # not above: few files are measured by it
+
         self._value = 1
+        self._add = zlib_ng.adler32
 
     def update(self, data: bytes, /) -> None:
-        self._value = zlib.adler32(data, self._value)
+        self._value = self._add(data, self._value)
 
     def hexdigest(self) -> str:
         return f"{self._value:08x}"
@@ -124,7 +129,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     search, held = _Search(client, ln), HeldBytes(ln, bounds.READ_HELD_BYTES, progress)
     async for fetched, choice in search.replicas():
         try:
-            async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:
+            async with contextlib.aclosing(_from(client, choice, fetched)) as chunks:
                 async for chunk in chunks:
                     await fetched.add(chunk)
                     for piece in held.take(chunk):
@@ -235,12 +240,15 @@ class _Search:
         self._arrived = 0
         self._asked = False
         self._wrong: set[str] = set()
+        self._sliced = True
+        """Until something broke off: then what is missing comes over one connection."""
 
     def failed(self, choice: _Choice, error: CheloniaError) -> None:
         """What was being read gave no more: its bytes are kept, unless they are wrong. A Shepherd that gave all of
         wrong bytes is not asked again."""
         assert self._fetched is not None, "a replica failed that was not handed out"
         self.failure, self._arrived = error, self._fetched.size
+        self._sliced = self._sliced and not self._arrived
         self._client.trouble(self._ln, error.cause)
         if error.kind is Kind.CHECKSUM:
             self._fetched = None
@@ -273,7 +281,7 @@ class _Search:
                 while choice.turls:
                     fetched = self._fetched = self._fetched or _Fetched(self._ln, facts)
                     fetched.check_same(facts)
-                    self._from_one = not fetched.size
+                    self._from_one, fetched.sliced = not fetched.size, self._sliced
                     yield fetched, choice
             number += 1
             barren = 0 if self._arrived > before else barren + 1
@@ -336,29 +344,54 @@ def _turls(answer: TransferOutcome) -> list[str]:
     return list(dict.fromkeys(turl for turl in (answer.turl, *answer.turls) if turl))
 
 
-async def _from(client: Requester, choice: _Choice, offset: int) -> AsyncGenerator[bytes, None]:
-    """Yield a file's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
+def _from(client: Requester, choice: _Choice, fetched: _Fetched) -> AsyncGenerator[bytes, None]:
+    """Yield what is missing of a file."""
     if isinstance(choice, _SmallChoice):
         choice.turls.clear()
-        if choice.data[offset:]:
-            yield choice.data[offset:]
-        return
-    if isinstance(choice, _ContentChoice):
-        choice.turls.clear()
-        span = ByteRange(offset, choice.there.attributes.size - offset)
-        extents = cast(AsyncGenerator[bytes, None], choice.reader.get(choice.there, span))
-        async with contextlib.aclosing(extents) as chunks:
-            async for chunk in chunks:
-                yield chunk
-        return
-    async with opened(client.http, choice, f"bytes={offset}-" if offset else "") as answer:
+        return _all(choice.data[fetched.size :])
+    if not isinstance(choice, _ContentChoice):
+        return _from_replica(client, choice, fetched.size, fetched.sliced_to)
+    choice.turls.clear()
+    span = ByteRange(fetched.size, choice.there.attributes.size - fetched.size)
+    read = cast(Reads, partial(choice.reader.get, choice.there))
+    return in_slices(read, span, client.clock) if fetched.sliced_to else read(span)
+
+
+async def _all(data: bytes) -> AsyncGenerator[bytes, None]:
+    if data:
+        yield data
+
+
+async def _from_replica(
+    client: Requester, choice: ReplicaChoice, offset: int, sliced_to: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield a file's bytes from `offset` on, in slices up to `sliced_to` (0: as one); a TURL that knows no ranges is
+    read from its start and skipped."""
+    first = offset + SLICE_BYTES if sliced_to else 0
+    wanted = f"bytes={offset}-{first - 1 if first else ''}" if offset or first else ""
+    async with opened(client.http, choice, wanted) as answer:
         if answer.status == 416:
             return  # nothing is left: what came before was whole
-        skip = offset if answer.status != 206 else 0
+        ranged = answer.status == 206
+        skip = 0 if ranged else offset
         async for chunk in answer.chunks():
             if len(chunk) > skip:
                 yield chunk[skip:] if skip else chunk
             skip = max(0, skip - len(chunk))
+    if not (ranged and sliced_to > first > 0):
+        return
+    read = partial(_slice, client, choice.given, choice.patience_ms)
+    async with contextlib.aclosing(in_slices(read, ByteRange(first, sliced_to - first), client.clock)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def _slice(client: Requester, turl: str, patience_ms: int, span: ByteRange) -> AsyncGenerator[bytes, None]:
+    async with opened(client.http, ReplicaChoice([turl], patience_ms), range_of((span,))) as answer:
+        if answer.status != 206:
+            raise CheloniaError(Kind.INCOMPLETE, "get", cause="it answers a part of the file with all of it")
+        async for chunk in answer.chunks():
+            yield chunk
 
 
 async def _append(
@@ -366,7 +399,7 @@ async def _append(
 ) -> None:
     keeper = _Keeper(file, fetched)
     try:
-        async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:
+        async with contextlib.aclosing(_from(client, choice, fetched)) as chunks:
             async for chunk in chunks:
                 await keeper.take(chunk)
                 if progress is not None:
@@ -418,10 +451,16 @@ class _Fetched:
         self.checksum = facts.checksum
         self.size = 0
         self.had = 0
+        self.sliced = False
         self._hash = new_hash(self.checksum_type) if self.checksum_type else None
         self._facts = facts
         self._wanted = facts.size
         self._ln = ln
+
+    @property
+    def sliced_to(self) -> int:
+        """The file's end where what is missing may come in slices, else 0."""
+        return self._wanted if self.sliced and self._wanted - self.size > 2 * SLICE_BYTES else 0
 
     @property
     def whole(self) -> str:

@@ -4,9 +4,10 @@ one that a client sends and no Shepherd is told of."""
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import AsyncIterator
 from typing import Final
+
+from zlib_ng import zlib_ng
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
@@ -42,7 +43,7 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
                 else await look(parts, carrying(parts, exchange.call), exchange.place, Want.SOURCES)
             )
             async for chunk in reader(parts, exchange.call, exchange.place).get(there, ByteRange(0, size)):
-                adler = zlib.adler32(chunk, adler)
+                adler = zlib_ng.adler32(chunk, adler)
                 for each in sums.values():
                     each.update(chunk)
     measured = {name: each.digest().hex() for name, each in sums.items()}

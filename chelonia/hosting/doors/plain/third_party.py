@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlencode
+
+from zlib_ng import zlib_ng
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
@@ -65,7 +66,7 @@ class _Moved:
     async def counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
             self.count += len(chunk)
-            self.adler = zlib.adler32(chunk, self.adler)
+            self.adler = zlib_ng.adler32(chunk, self.adler)
             yield chunk
 
 

@@ -1,0 +1,72 @@
+"""A large body by several questions at once, each for a slice of it, handed on in order.
+
+One connection carries a window of bytes per round trip, and less after each packet lost: over a long way a fraction of
+what the way bears. So after a slice that came quickly the next ones are asked for together, and wait in memory for
+their turn. Where a slice takes its time one at a time is asked for: little is lost when it breaks off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+from chelonia.core.contents.extents import ByteRange
+from chelonia.core.timing.clock import Clock
+
+SLICE_BYTES: Final = 8 * 1024 * 1024
+AT_ONCE: Final = 4
+QUICK_MS: Final = 4_000
+"""A slice that was waited for no longer came quickly."""
+
+Reads = Callable[[ByteRange], AsyncGenerator[bytes, None]]
+"""Asks for a part of the body."""
+
+
+async def in_slices(read: Reads, span: ByteRange, clock: Clock) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of `span`; at most `AT_ONCE` slices are in memory. Raises: what a slice raises, after the bytes
+    before it."""
+    left, coming, at_once = deque(_cut(span)), deque[_Coming](), 1
+    try:
+        while left or coming:
+            while left and len(coming) < at_once:
+                coming.append(_Coming(read(left.popleft())))
+            began_ms = clock.monotonic_ms()
+            while (piece := await coming[0].next()) is not None:
+                yield piece
+            coming.popleft()
+            at_once = AT_ONCE if clock.monotonic_ms() - began_ms <= QUICK_MS else 1
+    finally:
+        for each in coming:
+            each.task.cancel()
+        await asyncio.gather(*(each.task for each in coming), return_exceptions=True)
+
+
+def _cut(span: ByteRange) -> list[ByteRange]:
+    end = span.offset + span.length
+    return [ByteRange(at, min(SLICE_BYTES, end - at)) for at in range(span.offset, end, SLICE_BYTES)]
+
+
+class _Coming:
+    """A slice on its way."""
+
+    def __init__(self, body: AsyncGenerator[bytes, None]) -> None:
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.task = asyncio.ensure_future(self._take(body))
+
+    async def next(self) -> bytes | None:
+        """Its next bytes; None: there are no more. Raises: what broke it off, when those before are taken."""
+        piece = await self._pieces.get()
+        if piece is None:
+            await self.task
+        return piece
+
+    async def _take(self, body: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with contextlib.aclosing(body) as pieces:
+                async for piece in pieces:
+                    self._pieces.put_nowait(piece)
+        finally:
+            self._pieces.put_nowait(None)

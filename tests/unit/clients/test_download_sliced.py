@@ -1,0 +1,125 @@
+"""Downloads of large files come in slices, several at once, and over one connection when one of these has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.contents.extents import ByteRange
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.transfer import slices
+from chelonia.hosting.transfer.download import download
+from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, in_slices
+from tests.support.ahash import HandClock
+from tests.support.bartender import FakeBartender, Fault
+from tests.unit.clients.faking import client_on
+
+SLICE = 4000
+DATA = bytes(range(251)) * 100
+CUT = [f"bytes={at}-{min(at + SLICE, len(DATA)) - 1}" for at in range(0, len(DATA), SLICE)]
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.hosting.transfer.download.SLICE_BYTES", SLICE)
+    monkeypatch.setattr(slices, "SLICE_BYTES", SLICE)
+
+
+async def fetched(fake: FakeBartender, target: Path) -> list[tuple[str, str]]:
+    """Who was asked for what; what came is right, and was counted once."""
+    moved: list[int] = []
+    await download(client_on(fake), "/f", target, progress=moved.append)
+    assert target.read_bytes() == DATA
+    assert sum(moved) == len(DATA)
+    return [(host, span) for _, host, span in fake.store.asked]
+
+
+async def test_all_slices_come_from_the_replica_that_gave_the_first(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    assert await fetched(fake, tmp_path / "f") == [("s1", span) for span in CUT]
+
+
+async def test_a_small_file_is_asked_for_as_one(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA[: 2 * SLICE])
+    await download(client_on(fake), "/f", tmp_path / "f")
+    assert fake.store.asked == [("GET", "s1", "")]
+
+
+async def test_what_a_broken_slice_lacks_comes_over_one_connection_from_another(
+    fake: FakeBartender, tmp_path: Path
+) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(), Fault(), Fault(after=1000, kind=Kind.NETWORK)]
+    asked = await fetched(fake, tmp_path / "f")
+    assert asked[-1] == ("s2", f"bytes={2 * SLICE + 1000}-")
+    assert set(asked[:-1]) <= {("s1", span) for span in CUT}
+
+
+async def test_a_replica_that_does_not_answer_leaves_the_slices_to_another(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(kind=Kind.NETWORK)]
+    assert await fetched(fake, tmp_path / "f") == [("s1", CUT[0]), *(("s2", span) for span in CUT)]
+
+
+async def test_wrong_bytes_in_slices_are_blamed_on_who_gave_them(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.rotten, fake.store.rotten_from = ["s1"], 3 * SLICE
+    asked = await fetched(fake, tmp_path / "f")
+    assert asked == [*(("s1", span) for span in CUT), ("s2", "")]
+
+
+class Bodies:
+    """Slices that come when they are let, and how many were begun and ended."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.ended = 0
+        self.let = asyncio.Event()
+
+    async def read(self, span: ByteRange) -> AsyncGenerator[bytes, None]:
+        self.begun.append(span.offset // SLICE)
+        try:
+            await self.let.wait()
+            yield DATA[span.offset : span.offset + span.length]
+        finally:
+            self.ended += 1
+
+
+@pytest.mark.parametrize(("took_ms", "then"), [(0, AT_ONCE), (QUICK_MS + 1, 1)])
+async def test_slices_are_asked_for_together_while_they_come_quickly(took_ms: int, then: int) -> None:
+    bodies, clock = Bodies(), HandClock()
+    coming = in_slices(bodies.read, ByteRange(0, len(DATA)), clock)
+    first = asyncio.ensure_future(anext(coming))
+    while not bodies.begun:
+        await asyncio.sleep(0)
+    assert bodies.begun == [0]
+    clock.now += took_ms
+    bodies.let.set()
+    assert await first == DATA[:SLICE]
+    assert await anext(coming) == DATA[SLICE : 2 * SLICE]
+    assert bodies.begun == list(range(1 + then))
+    await coming.aclose()
+    assert bodies.ended == len(bodies.begun)
+
+
+async def test_what_breaks_a_slice_off_is_told_after_the_bytes_before_it() -> None:
+    async def read(span: ByteRange) -> AsyncGenerator[bytes, None]:
+        yield b"x" * (span.length - 1)
+        if span.offset >= 2 * SLICE:
+            raise CheloniaError(Kind.NETWORK)
+        yield b"x"
+
+    got = list[int]()
+
+    async def take() -> None:
+        async with contextlib.aclosing(in_slices(read, ByteRange(0, len(DATA)), HandClock())) as coming:
+            async for piece in coming:
+                got.append(len(piece))
+
+    with pytest.raises(CheloniaError):
+        await take()
+    assert sum(got) == 3 * SLICE - 1
