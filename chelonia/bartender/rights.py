@@ -88,7 +88,8 @@ def existing(ln: LogicalName, walked: Traversal) -> FoundEntry:
 def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
     """The collection in which `ln` can be made.
 
-    Raises: EXISTS; INVALID_TARGET when the name is a bare GUID; IN_MOUNTPOINT; NO_PARENT.
+    Raises: EXISTS; INVALID_TARGET when the name is a bare GUID; IN_MOUNTPOINT; NO_PARENT; NOT_A_COLLECTION when
+    something else is in the way.
     """
     last = walked.last
     if walked.complete and (ln.parts or is_visible(last)):
@@ -97,16 +98,12 @@ def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
         raise CheloniaError(Kind.INVALID_TARGET, subject=str(ln), cause="a new entry needs a name inside a collection")
     if last.value("entry", "type") == TYPE_MOUNTPOINT:
         raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause="nothing can be made behind a mount point")
-    if len(walked.rest) != 1 or last.value("entry", "type") != TYPE_COLLECTION:
-        raise CheloniaError(Kind.NO_PARENT, subject=str(ln), cause=_why_no_parent(ln, walked))
+    if is_visible(last) and (found := last.value("entry", "type")) != TYPE_COLLECTION:
+        cause = f"{LogicalName(ln.start, ln.parts[: -len(walked.rest)])} is a {found}, not a collection"
+        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ln), cause=cause)
+    if len(walked.rest) != 1 or not is_visible(last):
+        raise CheloniaError(Kind.NO_PARENT, subject=str(ln), cause=f"make the collection {ln.parent} first")
     return FoundEntry(ln.parent, last, ln)
-
-
-def _why_no_parent(ln: LogicalName, walked: Traversal) -> str:
-    """What is missing above a new name, or in its way."""
-    if is_visible(walked.last) and (found := walked.last.value("entry", "type")) != TYPE_COLLECTION:
-        return f"{LogicalName(ln.start, ln.parts[: -len(walked.rest)])} is a {found}, not a collection"
-    return f"make the collection {ln.parent} first"
 
 
 def listable(found: FoundEntry) -> None:

@@ -42,7 +42,9 @@ GIVE_UP_S: Final = 15.0
 AGAIN_S: Final = 3.0
 """Between two tries of what waits in the journal."""
 _LOG = logging.getLogger(__name__)
-_REFUSED: Final = (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.NO_PARENT, Kind.EXISTS, Kind.NOT_A_FILE)
+_REFUSED: Final = (
+    Kind.PRECONDITION, Kind.NOT_FOUND, Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.EXISTS, Kind.NOT_A_FILE,
+)  # fmt: skip
 
 
 class FileCommitter:

@@ -142,6 +142,8 @@ def test_implied_parents_are_made_only_when_asked_for(play: Play) -> None:
     async def scenario(world: World) -> None:
         assert await applied(world, Make(at("/a/b/c"), "collection")) is Kind.NO_PARENT
         assert await looked(world, "/a") is Kind.NOT_FOUND
+        await write(world, "/f")
+        assert await applied(world, Make(at("/f/b/c"), "collection")) is Kind.NOT_A_COLLECTION
         await done(world, Make(at("/a/b/c"), "collection", parents=True))
         assert await names(world, "/a/b") == ["c"]
         assert await write(world, "/x/y/file") is Kind.NO_PARENT

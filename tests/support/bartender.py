@@ -399,8 +399,10 @@ class FakeBartender:
         taken = self.entries.get(path)
         if taken is not None and not (replace and taken.type == "file"):
             raise CheloniaError(Kind.EXISTS, cause="there is already an entry of this name")
-        if path[:-1] not in self.entries or self.entries[path[:-1]].type != "collection":
+        if path[:-1] not in self.entries:
             raise CheloniaError(Kind.NO_PARENT, cause="its collection is not there")
+        if self.entries[path[:-1]].type != "collection":
+            raise CheloniaError(Kind.NOT_A_COLLECTION, cause="what is above it is a file")
         return path
 
     def _shown(self, path: Path) -> dict[str, dict[str, str]]:

@@ -764,8 +764,8 @@ def _parent(place: LogicalName, parent: Node, rest: tuple[str, ...]) -> None:
         raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(place))
     if not place.parts:
         raise CheloniaError(Kind.INVALID_TARGET, subject=str(place))
-    if len(rest) != 1 or parent.type != TYPE_COLLECTION:
-        raise CheloniaError(Kind.NO_PARENT, subject=str(place))
+    if (blocked := parent.type != TYPE_COLLECTION) or len(rest) != 1:
+        raise CheloniaError(Kind.NOT_A_COLLECTION if blocked else Kind.NO_PARENT, subject=str(place))
 
 
 def _settle(node: Node, setting: Setting) -> None:

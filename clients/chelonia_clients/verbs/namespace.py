@@ -20,7 +20,7 @@ async def make_collection(session: Session, arguments: Arguments) -> None:
         try:
             return await session.client().make_collection(ln)
         except CheloniaError as error:
-            if error.kind is not Kind.NO_PARENT or error.cause.endswith("not a collection"):
+            if error.kind is not Kind.NO_PARENT:
                 raise
             cause = f"{error.cause or 'its parent is missing'}; -p makes all that is missing"
             raise CheloniaError(error.kind, error.op, error.subject, cause) from error

@@ -39,6 +39,16 @@ def test_collections_speak_as_in_the_original(chelonia: Command) -> None:
     assert (gone.code, gone.lines) == (3, ["Removing collection '/c': no such LN"])
 
 
+def test_mkdir_names_its_option_where_something_is_missing_and_not_in_the_way(
+    chelonia: Command, fake: FakeBartender
+) -> None:
+    fake.add_file("/f", b"")
+    missing, blocked = chelonia("mkdir", "/no/c"), chelonia("mkdir", "/f/c")
+    assert (missing.code, "-p makes all that is missing" in missing.err) == (3, True)
+    assert (blocked.code, "-p" in blocked.err) == (5, False)
+    assert "(not-a-collection)" in chelonia("mkdir", "-p", "/f/c").err
+
+
 def test_mkdir_with_parents_makes_what_is_missing_and_minds_nothing(chelonia: Command, fake: FakeBartender) -> None:
     for _ in range(2):
         assert chelonia("mkdir", "-p", "/a/b/c").code == 0

@@ -72,8 +72,8 @@ SANDBOX: Final = (("Content-Security-Policy", "sandbox"), ("X-Content-Type-Optio
 _ALL: Final = Want.USER | Want.SOURCES | Want.BYTES
 NEW: Final = When(absent=True)
 """Of a version that waits for its key: what is late, when it has that, finds what had the key before in its place."""
-RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT)
-_BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_FILE, Kind.EXISTS)
+RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT, Kind.NOT_A_COLLECTION)
+_BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE, Kind.EXISTS)
 GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
 """What a removal fails with where there is nothing to remove."""
 

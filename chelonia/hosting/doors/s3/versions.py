@@ -109,7 +109,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, there: Looked | None,
             await _named(parts, ask, final, there)
             return ask
         except CheloniaError as error:
-            if error.kind not in (*_RACES, Kind.NO_PARENT) or not left:
+            if error.kind not in (*_RACES, Kind.NO_PARENT, Kind.NOT_A_COLLECTION) or not left:
                 await _dropped(parts, ask, error)
                 raise
         there, is_newest = await _there(parts, ask, final), await _is_first(parts, ask, ask.place)
