@@ -123,14 +123,9 @@ async def link(cluster: Cluster, name: str, *, upload: bool) -> str:
 
 
 def made(cluster: Cluster, method: str, path: str, body: bytes = b"") -> None:
-    """Make a file or collection at the door, again while it says so: a Shepherd may not know yet that it is known."""
-
-    def answered() -> str:
-        answer = cluster.request(method, f"{cluster.files_url}{path}", body=body)
-        return "" if answer.status == 503 else f"{answer.status} {answer.body!r}"
-
-    told = poll(answered, WAIT_S, what=f"{method} {path} is answered")
-    assert told.startswith("201 "), (method, path, told)
+    """Make a file or collection at the door."""
+    answer = cluster.request(method, f"{cluster.files_url}{path}", body=body)
+    assert answer.status == 201, (method, path, answer)
 
 
 def look(cluster: Cluster, scratch: Path) -> None:
