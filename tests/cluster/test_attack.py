@@ -139,6 +139,21 @@ def test_costly_messages_are_refused(cluster: Cluster, costly: bytes) -> None:
         assert cluster.soap(cluster.url("bartender"), body, who).kind == "too-large"
 
 
+@pytest.mark.parametrize(("door", "body"), [("bartender", STAT), ("librarian", ROOT_ENTRY)])
+def test_a_page_that_an_administrators_browser_shows_calls_nothing(cluster: Cluster, door: str, body: bytes) -> None:
+    page = {"Content-Type": "text/plain", "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    assert cluster.request("POST", cluster.url(door), "admin", body=body, headers=page).kind == "denied"
+    assert cluster.soap(cluster.url(door), body, "admin").status == 200
+
+
+def test_a_propfind_does_not_have_megabytes_said_of_each_entry(cluster: Cluster) -> None:
+    names = "".join(f"<x:a{n}/>" for n in range(4000))
+    for space, status in (("u" * 50_000, 413), ("u" * 1000, 413), ("u", 207)):
+        body = f'<D:propfind xmlns:D="DAV:" xmlns:x="{space}"><D:prop>{names}</D:prop></D:propfind>'.encode()
+        answer = cluster.request("PROPFIND", cluster.files_url, "user", body=body, headers={"Depth": "0"})
+        assert answer.status == status
+
+
 def test_a_coding_that_would_have_to_be_undone_is_refused(cluster: Cluster) -> None:
     url = cluster.url("bartender")
     head = f"POST {urlsplit(url).path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
