@@ -72,6 +72,8 @@ class ChunkDecoder:
         self._hash = hashlib.sha256()
         self.trailers: dict[str, str] = {}
         """Trailing fields, names in lower case; complete once `end` has been reached."""
+        self.announced = ""
+        """The trailing field that has to come, "": none."""
 
     def feed(self, data: bytes) -> bytes:
         """Take a piece of the body; return what is known of its content. Raises: S3Error."""
@@ -85,6 +87,8 @@ class ChunkDecoder:
         """The body has ended. Raises: S3Error when it was not whole."""
         if self._at is not _At.DONE:
             raise S3Error("IncompleteBody", "the body ended before its last chunk")
+        if self.announced and not self.trailers.get(self.announced):
+            raise S3Error("InvalidRequest", f"x-amz-trailer announces {self.announced}, and it did not come")
         if self._length not in (-1, self._got):
             raise S3Error("IncompleteBody", f"x-amz-decoded-content-length says {self._length} bytes, {self._got} came")
 

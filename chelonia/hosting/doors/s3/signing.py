@@ -87,6 +87,7 @@ def _measured(
     if payload in chunks.STREAMING:
         length = _decoded_length(field("x-amz-decoded-content-length", ""))
         decoder = ChunkDecoder(payload, length, signing)
+        decoder.announced = f"{checksums.PREFIX}{trailing}" if trailing else ""
     elif not digest and payload != sigv4.UNSIGNED:
         cause = f"x-amz-content-sha256 is a SHA-256 in hex, UNSIGNED-PAYLOAD or one of {', '.join(chunks.STREAMING)}"
         raise S3Error("InvalidArgument", cause)

@@ -179,3 +179,12 @@ def test_of_what_stands_twice_the_first_counts(door: Door) -> None:
     door.put("k", b"x")
     door.ask("POST", "/lab?delete", "<Delete><Object><Key>k</Key><Key>other</Key></Object></Delete>")
     assert door.ask("GET", "/lab/k").status == 404
+
+
+def test_a_body_whose_checksum_was_announced_and_did_not_come_is_not_stored(door: Door) -> None:
+    fields = {"x_amz_content_sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "x_amz_decoded_content_length": "1"}
+    for trailing, expected in ((b"", (400, "InvalidRequest")), (b"x-amz-checksum-crc32:jNwWgw==\r\n", (200, ""))):
+        body = b"1\r\nx\r\n0\r\n" + trailing + b"\r\n"
+        answer = door.ask("PUT", "/lab/k", body, x_amz_trailer="x-amz-checksum-crc32", **fields)
+        assert told(answer) == expected
+        assert (door.ask("GET", "/lab/k").status == 200) is (expected[0] == 200)

@@ -92,6 +92,16 @@ def test_what_is_no_chunk_is_refused(body: bytes) -> None:
         decoded(body, UNSIGNED_TRAILER)
 
 
+@pytest.mark.parametrize("trailing", [b"", b"x-amz-checksum-crc32c:AAAAAA==\r\n", b"x-amz-checksum-crc32:\r\n"])
+def test_a_checksum_that_was_announced_comes(trailing: bytes) -> None:
+    for announced in ("x-amz-checksum-crc32", ""):
+        decoder = ChunkDecoder(UNSIGNED_TRAILER, 1, None)
+        decoder.announced = announced
+        assert decoder.feed(b"1\r\nx\r\n0\r\n" + trailing + b"\r\n") == b"x"
+        with pytest.raises(S3Error, match="did not come") if announced else contextlib.nullcontext():
+            decoder.end()
+
+
 def test_chunks_are_not_all_tiny() -> None:
     few = b"1\r\nx\r\n" * 1000
     assert decoded(few + b"0\r\n\r\n", UNSIGNED_TRAILER)[0] == b"x" * 1000
