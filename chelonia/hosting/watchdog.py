@@ -1,7 +1,7 @@
 """Tells systemd that this process still turns, so that one that is frozen is killed and started again.
 
-`WatchdogSec=` of the unit says how soon. Until then a Shepherd's clients are cut off by its guard
-(`connection_guard.py`). Without a watchdog in the environment nothing is sent.
+`WatchdogSec=` of the unit says how soon, from the first sign on: a start may take longer. Until then a Shepherd's
+clients are cut off by its guard (`connection_guard.py`). Without `NOTIFY_SOCKET` in the environment nothing is sent.
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -17,6 +17,8 @@ from typing import Final
 
 SIGNS: Final = 3
 """Signs of life in the time after which systemd would act: one may come late."""
+UNWATCHED_S: Final = 10.0
+"""Between two signs where no watchdog waits: `Type=notify` waits for one that arrives."""
 
 
 def pause_s(environ: Mapping[str, str], pid: int) -> float:
@@ -31,11 +33,11 @@ def pause_s(environ: Mapping[str, str], pid: int) -> float:
 async def watched(environ: Mapping[str, str] | None = None) -> AsyncIterator[None]:
     """Give signs of life while the body runs."""
     around = os.environ if environ is None else environ
-    pause = pause_s(around, os.getpid())
-    if not pause:
+    address = around.get("NOTIFY_SOCKET", "")
+    if not address:
         yield
         return
-    address = around["NOTIFY_SOCKET"]
+    pause = pause_s(around, os.getpid()) or UNWATCHED_S
     task = asyncio.create_task(_give_signs("\0" + address[1:] if address.startswith("@") else address, pause))
     try:
         yield
@@ -48,5 +50,5 @@ async def _give_signs(address: str, pause: float) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
         while True:
             with contextlib.suppress(OSError):  # systemd is busy: the next sign will do
-                sender.sendto(b"WATCHDOG=1", address)
+                sender.sendto(b"READY=1\nWATCHDOG=1", address)
             await asyncio.sleep(pause)

@@ -47,6 +47,11 @@ def test_systemd_has_nothing_to_say_about_the_units(image: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_a_node_that_takes_long_to_start_is_not_taken_for_a_frozen_one() -> None:
+    unit = (ROOT / "systemd" / "chelonia@.service").read_text().splitlines()
+    assert "Type=notify" in unit, "the watchdog's time begins with the first sign of life"
+
+
 @pytest.mark.capability("command:systemctl")
 @pytest.mark.parametrize("unit", ["chelonia@core.service", "chelonia-mount@lab.service"])
 def test_what_is_enabled_starts_with_the_machine(image: Path, unit: str) -> None:

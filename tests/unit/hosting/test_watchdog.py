@@ -37,11 +37,20 @@ async def test_signs_come_while_the_loop_turns_and_then_no_more(tmp_path: Path, 
         loop = asyncio.get_running_loop()
         async with watched({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000"}):
             for _ in range(3):
-                assert await loop.sock_recv(receiver, 100) == b"WATCHDOG=1"
+                sign = await loop.sock_recv(receiver, 100)
+                assert sign.splitlines() == [b"READY=1", b"WATCHDOG=1"], "the time for a sign begins with the first"
         late = drained(receiver)
         await asyncio.sleep(0.05)
         assert late <= 3
         assert drained(receiver) == 0
+
+
+async def test_a_start_is_told_where_no_watchdog_waits(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.setblocking(False)
+        async with watched({"NOTIFY_SOCKET": str(tmp_path / "notify")}):
+            assert b"READY=1" in await asyncio.get_running_loop().sock_recv(receiver, 100)
 
 
 def drained(receiver: socket.socket) -> int:
