@@ -114,10 +114,11 @@ class Binding(pyfuse3.Operations):
         return str(self._system.inodes.place(inode)) if inode is not None else "?"
 
     def _at(self, at: object) -> Inode | None:
-        """The inode of a request by its first argument: an open file, or a number."""
+        """The inode of a request by its first argument: an open file or directory, or a number."""
         try:
-            handle = self._files.get(at) if isinstance(at, int) else None
-            return handle.inode if handle is not None else self._inode(int(at))  # type: ignore[call-overload]
+            number = int(at)  # type: ignore[call-overload]
+            opened = self._files.get(number) or self._directories.get(number)
+            return opened.inode if opened is not None else self._inode(number)
         except (KeyError, TypeError, ValueError):
             return None
 

@@ -472,6 +472,20 @@ async def test_what_a_last_close_could_not_commit_is_named_in_the_log(
     assert "release /f: quota" in caplog.text
 
 
+@pytest.mark.expect_log("readdir /d: network")
+async def test_a_directory_that_cannot_be_read_is_named_in_the_log(
+    mount: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel, pyfuse3 = pytest.importorskip("chelonia_fuse.kernel"), pytest.importorskip("pyfuse3")
+    binding = kernel.Binding(mount.system, Xattrs(mount.system._cluster, dict), Options())
+    made = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    opened = await binding.opendir(made.number, None)
+    mount.network.away = True
+    with pytest.raises(pyfuse3.FUSEError):
+        await binding.readdir(opened, 0, None)
+    assert "readdir /d: network" in caplog.text
+
+
 async def test_a_listing_tells_what_others_changed(mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     await mount.write("f", b"old")
     seen = await other.find("f")
