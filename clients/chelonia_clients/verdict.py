@@ -178,8 +178,9 @@ def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
             yield HealthPoint(Level.WARN, f"{node.shepherd} is offline", "docs/operate/when-a-shepherd-dies.md")
         elif node.trouble:
             yield HealthPoint(Level.WARN, f"{node.shepherd}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
-    alive = sum(node.state == "alive" for node in seen.nodes)
-    if alive < FEW:
+    alive = [node for node in seen.nodes if node.state == "alive"]
+    yield from _domains(alive)
+    if len(alive) < FEW:
         there = "no Shepherd is alive: nothing can be stored"
         if alive:
             there = "one Shepherd is alive: uploads that want more copies are refused (`durable_copies`)"
@@ -187,6 +188,16 @@ def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
     if seen.waiting:
         cure = "`chelonia admin service list`, then `approve`"
         yield HealthPoint(Level.WARN, f"{len(seen.waiting)} services wait to be approved", cure)
+
+
+def _domains(alive: Sequence[NodeView]) -> Iterator[HealthPoint]:
+    """Shepherds without a domain, or with a shorter one, beside others: copies are spread over what is named."""
+    parts = {node.domain.count("/") + bool(node.domain): node for node in alive}
+    if len(parts) > 1:
+        odd = parts[min(parts)]
+        there = f"{odd.shepherd} has the domain {odd.domain or '(none)'}, others longer ones: copies may share a site"
+        cure = "`chelonia admin node list` shows all; `domain` below [shepherd.tuning], and a restart"
+        yield HealthPoint(Level.WARN, there, cure)
 
 
 def _space(seen: Seen) -> Iterator[HealthPoint]:

@@ -239,7 +239,8 @@ class Mastership:
         self.recorded = stored is not None
         record = stored or members
         if found and self.own not in record.voters:
-            cause = f"its store belongs to no group, and only replica {record.voters} begins one: empty the directory"
+            first = ", ".join(map(str, record.voters))
+            cause = f"its store belongs to no group, and only replica {first} begins one: empty the directory"
             raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {self.own}", cause)
         now = self._clock.monotonic_ms()
         trusted = found or self._engine.trusted()

@@ -46,6 +46,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, healing=replace(WHOLE, exposed=(Exposed(4, 1),), stuck=1)), "WARN",
          "1 files want more copies than can be made now", "start or approve"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
+        (replace(WELL, nodes=(NODE, replace(OTHER, domain="oslo/room1"))), "WARN",
+         "https://s1/Shepherd has the domain (none), others longer ones", "`domain`"),
         (replace(WELL, nodes=(NODE,)), "WARN", "one Shepherd is alive: uploads that want more", "cheloniad join"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "no Shepherd is alive", "start a Shepherd"),
         (replace(WELL, nodes=(replace(NODE, free_bytes=10),)), "WARN", "10 % of the space is free", "add a Shepherd"),
