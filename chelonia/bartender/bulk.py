@@ -49,6 +49,10 @@ CALL_FAILED = frozenset(
 """Failures of the cluster, not of an element: raised when they are all there is to say."""
 _NEVER_APPLIED = frozenset({Kind.BAD_REQUEST, Kind.BAD_NAME, Kind.MISSING_METADATA, Kind.TOO_LARGE})
 
+_OF_AN_ENTRY = frozenset({"unlink", "delete", "unmake", "move", "changeEntry", "modifyMetadata", "setWanted"})
+"""What the Librarian does to an entry that its name was followed to just before: where it is not there, or has lost the
+name, that is followed anew. Another may have been moved over it, and the name was never free."""
+
 R = TypeVar("R")
 A = TypeVar("A")
 
@@ -370,7 +374,8 @@ async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCa
         try:
             return await operation.act(turn, request)
         except CheloniaError as error:
-            if error.kind is not Kind.CONFLICT:
+            has_moved = error.kind is Kind.NOT_FOUND and error.op in _OF_AN_ENTRY
+            if error.kind is not Kind.CONFLICT and not has_moved:
                 raise
         turn = replace(turn, walked={})
         await ports.clock.sleep(int(RETRY_MS * 2**attempt * (0.5 + ports.ids.uniform())))

@@ -114,7 +114,10 @@ async def lay(
 async def overtaken(
     ports: Ports, turn: ElementCall, change: Write | Splice | Clone, error: CheloniaError
 ) -> CheloniaError:
-    """What a failure to commit means. Where somebody made the file since it was looked for, all is decided anew."""
+    """What a failure to commit means. Where somebody made the file since it was looked for, or took it away, all is
+    decided anew."""
+    if error.kind is Kind.NOT_FOUND:
+        return CheloniaError(Kind.CONFLICT, subject=str(change.place), cause=error.cause)
     if error.kind is not Kind.EXISTS:
         return error
     (walked,) = await ports.librarian.traverse(turn.service, (change.place,), DESCRIBED)

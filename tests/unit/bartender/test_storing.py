@@ -18,12 +18,18 @@ from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId
 from chelonia.core.ports.files import (
     INLINED,
+    Change,
+    Clone,
     Content,
     Done,
     Failure,
     Inline,
     Look,
     Looked,
+    Move,
+    Over,
+    Remove,
+    Removing,
     Set,
     Splice,
     Want,
@@ -352,3 +358,56 @@ async def test_what_comes_together_goes_to_each_shepherd_in_one_call(stage: Stag
     found = await stage.bartender.files.look(JOE, tuple(Look(name, Want.BYTES) for name in names))
     assert [each.data for each in found if isinstance(each, Looked)] == [DATA + bytes([n]) for n in range(8)]
     assert all(len(each.callers) <= 2 for each in stage.shepherds.values())
+
+
+# --- names that lead elsewhere by now ---------------------------------------------------------------------------------
+
+SMALL = Inline(DATA, 1)
+PIECE = Content((Extent(0, len(DATA), INLINED),), inline=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [
+        ("unlink", Remove(at("/f"))),
+        ("delete", Remove(at("/f"), Removing.FILE)),
+        ("change_entry", Set(at("/f"), user={"a": "b"})),
+        ("move", Move(at("/f"), at("/g"))),
+        ("move", Move(at("/f"), at("/h"), Over.EXCHANGE)),
+        ("commit_file", Write(at("/f"), inline=SMALL)),
+        ("splice", Splice(at("/f"), PIECE)),
+        ("copy_file", Clone(at("/f"), at("/h"))),
+        ("copy_file", Clone(at("/g"), at("/f"))),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else each,
+)
+@scene
+async def test_what_meets_a_file_that_another_is_moved_over_is_done_to_that(
+    stage: Stage, method: str, change: Change
+) -> None:
+    """Its name leads to a file all the time: it was told that there is none. Found by `copies` seed 9802046."""
+    await stage.add_shepherds("s1")
+    made = tuple(Write(at(name), inline=SMALL) for name in ("/f", "/new", "/h"))
+    assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, made))
+
+    async def moved_over() -> None:
+        (done,) = await stage.bartender.files.apply(JOE, (Move(at("/new"), at("/f"), Over.REPLACE),))
+        assert isinstance(done, Done)
+
+    stage.between.before[method] = moved_over
+    (answer,) = await stage.bartender.files.apply(JOE, (change,))
+    assert isinstance(answer, Done), answer
+    assert method not in stage.between.before
+
+
+@scene
+async def test_what_is_gone_by_then_is_told_so(stage: Stage) -> None:
+    await stage.put_file("/f", needed=0)
+
+    async def gone() -> None:
+        assert await stage.name_op("delFile", "/f") == "deleted"
+
+    stage.between.before["move"] = gone
+    (answer,) = await stage.bartender.files.apply(JOE, (Move(at("/f"), at("/g")),))
+    assert isinstance(answer, Failure)
+    assert answer.kind is Kind.NOT_FOUND
