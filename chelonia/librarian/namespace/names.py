@@ -54,9 +54,10 @@ from chelonia.core.ports.librarian import (
     Unmake,
 )
 from chelonia.core.values import replace
+from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, want_copies
 from chelonia.librarian.metadata.contents import OPEN, content_of
 from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, unset, version
-from chelonia.librarian.metadata.records import PlannedTransact, Records
+from chelonia.librarian.metadata.records import Items, PlannedTransact, Records
 from chelonia.librarian.namespace import summaries, trash, tree, view
 from chelonia.librarian.namespace.parts.decide import Opened, give_up
 from chelonia.librarian.namespace.quotas.act import Quotas, ancestors
@@ -417,19 +418,28 @@ class Names:
         return left[0] if request.described and left else None
 
     async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
-        """Change how many replicas a file wants. Returns: the content whose blobs are still to be told."""
-        content = ContentId("")
+        """Change how many replicas a file wants, and its blobs: of a content as many as fit into one transact. Returns:
+        the content that has more, all of which are still to be told, "" for none."""
+        more = ContentId("")
 
         async def build() -> PlannedTransact:
-            nonlocal content
+            nonlocal more
             file = await self._records.one(call, entry_id(request.guid), SUMMARISED)
-            content = content_of(file)
-            return await self.draft(
-                call, tree.set_wanted(request, file, await self.blobs(call, file)), request.guid, file
-            )
+            elements, content = tree.set_wanted(request, file, await self.blobs(call, file)), content_of(file)
+            if content:
+                page = await self._records.scan(call, content_object(content), "named", "", bounds.PAGE_ENTRIES_MAX)
+                elements += await self.wanting(call, content, page.items, request.wanted)
+                more = content if page.more else ContentId("")
+            return await self.draft(call, elements, request.guid, file)
 
         await self._records.apply(call, build)
-        return content
+        return more
+
+    async def wanting(self, call: Call, content: ContentId, named: Items, wanted: int) -> list[Element]:
+        """What has blobs that a content names want as many copies."""
+        ids = [blob_object(BlobId(blob)) for blob, _ in named]
+        blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
+        return [each for blob in blobs for each in want_copies(blob, content, A_CONTENT, wanted)]
 
     async def modify(self, call: Call, request: ModifyEntry) -> ModifyOutcome:
         """Change one property of one entry."""

@@ -16,7 +16,7 @@ from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, blob_object, co
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import SetWanted
-from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, SUMS, NewBlob, blob_of, sums_of, want_copies
+from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, sums_of
 from chelonia.librarian.metadata.contents import content_etag, content_of, last_byte_key, parse_extent
 from chelonia.librarian.metadata.elements import check, is_
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
@@ -155,16 +155,14 @@ class Contents:
         return ExtentPage(content_etag(file), size, until, tuple(found), tuple(places))
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
-        """Change how many copies a file wants, and its blobs: those of a content page by page. What a crash leaves out
-        of them shows in fsck, which mends it."""
+        """Change how many copies a file wants, and its blobs: where they are more than fit into one transact, page by
+        page. What a crash leaves out of these shows in fsck, which mends it."""
         content, wanted = await self._names.set_wanted(call, request), str(request.wanted)
         still = check(entry_id(request.guid), is_("states", "neededReplicas", wanted), is_("content", "id", content))
         if not content:
             return
         async for items in self._records.pages(call, content_object(content), "named", bounds.PAGE_ENTRIES_MAX):
-            ids = [blob_object(BlobId(blob)) for blob, _ in items]
-            blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
-            elements = [e for blob in blobs for e in want_copies(blob, content, A_CONTENT, request.wanted)]
+            elements = await self._names.wanting(call, content, items, request.wanted)
             outcome = await self._records.attempt(self._world.step(call), PlannedTransact([still, *elements]))
             if not outcome.applied:  # spliced meanwhile: a blob of the page is gone
                 await self._one_by_one(call, still, elements)

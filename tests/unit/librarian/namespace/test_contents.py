@@ -32,12 +32,13 @@ from chelonia.core.ids import (
 )
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.ahash import AHash, ChangeType, Element
+from chelonia.core.ports.ahash import AHash, ChangeType, Element, TransactOutcome
 from chelonia.core.ports.librarian import Delete, SetWanted, Undelete
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob
 from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
 from chelonia.librarian.metadata.elements import drop
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import view
 from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent
@@ -248,6 +249,21 @@ async def test_all_blobs_of_a_file_want_what_it_wants() -> None:
         await spliced(b, "f", file, 30)
         seen = await sound(b)
         assert {blob.value("blob", "wanted") for blob in seen.blobs()} == {"3"}
+
+
+async def test_at_no_moment_a_file_wants_other_copies_than_its_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash in between left it so until fsck mended it. Found by `copies` seed 8."""
+    async with bench() as b:
+        file, attempt = await spliced(b, "f", Guid(""), 0, 7, 20), Records.attempt
+
+        async def looked_at(self: Records, call: Call, draft: PlannedTransact) -> TransactOutcome:
+            outcome = await attempt(self, call, draft)
+            await sound(b)
+            return outcome
+
+        monkeypatch.setattr(Records, "attempt", looked_at)
+        await b.service.set_wanted(BARTENDER, SetWanted(file, 3))
+        assert {blob.value("blob", "wanted") for blob in (await sound(b)).blobs()} == {"3"}
 
 
 async def test_a_deleted_file_of_several_blobs_comes_back_whole() -> None:
