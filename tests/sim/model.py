@@ -38,7 +38,8 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One thing a user asks for. `name`, `other`: indexes of names; `value`: of the change; `target`: another user."""
+    """One thing a user asks for. `name`, `other`: indexes of names; `value`: of the change; `target`: another user;
+    `after`: what it makes of the bytes that are there."""
 
     id: int
     user: int
@@ -49,11 +50,12 @@ class Op:
     wanted: int = 0
     value: str = ""
     target: int = -1
+    after: Callable[[int], int] | None = None
 
     def __str__(self) -> str:
         """One line."""
-        what = dict.fromkeys(("move", "link", "copy"), self.other)
-        what |= {"note": self.value, "wanted": self.wanted, "bar": self.target}
+        what = dict.fromkeys(("move", "link", "copy", "over", "exchange"), self.other)
+        what |= {"note": self.value, "lay": self.value, "cut": self.value, "wanted": self.wanted, "bar": self.target}
         detail = what.get(self.kind, self.content or "")
         return f"{self.kind} {self.name} {detail} by user {self.user}"
 
@@ -92,6 +94,11 @@ class Tree(Struct, frozen=True, cache_hash=True):
         """The tree with this file in this state."""
         files = sorted({**dict(self.files), fid: file}.items(), key=lambda item: item[0])
         return Tree(self.names, tuple(files), self.trash)
+
+    def exchanged(self, name: int, other: int) -> Tree:
+        """The tree in which each of two names leads to what the other led to."""
+        names = {name: self.names[other], other: self.names[name]}
+        return self._leading(tuple(names.get(index, old) for index, old in enumerate(self.names)))
 
     def without(self, fid: int) -> Tree:
         """The tree without a file and its names."""
@@ -272,16 +279,24 @@ def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
         return _upload(op, at, tree)
     if op.kind == "read":
         return At(result=f"read {file.content if file else NOTHING}"), tree
+    if op.after is not None:
+        return _lay(op, op.after, file, tree)
     if file is None:
         return At(result="refused not-found"), tree
     match op.kind:
+        case "over" if tree.names[op.other] == fid:
+            return At(result=DONE), tree
+        case "exchange" if not tree.names[op.other]:
+            return At(result="refused not-found"), tree
+        case "exchange":
+            return At(result=DONE), tree.exchanged(op.name, op.other)
         case "copy":
             return _copy(op, file, tree)
         case "stat":
             return At(result=f"stat {file.wanted} {file.note}"), tree
         case "move" | "link" if tree.names[op.other]:
             return At(result="refused exists"), tree
-        case "move":
+        case "move" | "over":
             return At(result=DONE), tree.named(op.other, fid).named(op.name, NOTHING)
         case "link":
             return At(result=DONE), tree.named(op.other, fid)
@@ -292,6 +307,16 @@ def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
         case "delete":
             return At(result=DONE), tree.without(fid)
     return At(result=DONE), tree.holding(fid, _changed(op, file))
+
+
+def _lay(op: Op, after: Callable[[int], int], there: File | None, tree: Tree) -> tuple[At, Tree]:
+    """Bytes are laid over those of the file, or make one."""
+    if there is None:
+        made = tree.holding(op.id, File(after(NOTHING), op.user, op.wanted))
+        return At(result=DONE), made.named(op.name, op.id)
+    if there.bars(op.user):
+        return At(result="refused denied"), tree
+    return At(result=DONE), tree.holding(tree.names[op.name], replace(there, content=after(there.content)))
 
 
 def _copy(op: Op, source: File, tree: Tree) -> tuple[At, Tree]:

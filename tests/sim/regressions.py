@@ -365,5 +365,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_730_242,
         "a copy was tried twice, and what was late of the try that had been refused made a second version of it",
     ),
+    ("copies", 8, "a file of several blobs wanted four copies, and its blobs still two"),
+    (
+        "copies",
+        9_802_046,
+        "an unlink was told that there is no such name, which was being exchanged with another: both were there",
+    ),
 )
 """(scenario, seed, what it found)."""

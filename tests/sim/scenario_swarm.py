@@ -19,12 +19,14 @@ from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_bad_disks, with_echo, with_group, with_loss, with_more
 from tests.sim.front_ends import front_ends
+from tests.sim.laying import Laying
 from tests.sim.model import Op, Story, Violation
 from tests.sim.objects import Objects
+from tests.sim.quotas import Quotas
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
 from tests.sim.rebuilt import story_of
 from tests.sim.scenario import Outcome
-from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues
+from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues, dn_of
 from tests.sim.versioned import Versioned
 from tests.sim.watch import Watch
 from tests.sim.world import (
@@ -50,6 +52,8 @@ BACKUP_LOOK = 4
 SITES = tuple(dict.fromkeys(domain.split("/")[0] for domain in DOMAINS))
 GROUPS = 0.34
 """The share of seeds whose A-Hash is a group of three replicas."""
+LAYS, QUOTAS = 0.7, 0.5
+"""Of the seeds with copies, the share in which users write in the middle of files, and in which there are quotas."""
 LARGE_FILES = 0.08
 """The share of seeds in which some files have more bytes than one chunk."""
 FAR = 0.5
@@ -102,7 +106,8 @@ SETTINGS = replace(LIBRARIAN_SETTINGS, root_policy={"ALL": EVERYTHING}, root_def
 
 
 async def copying_swarm(seed: int) -> Outcome:
-    """The same, with users who also copy files by reference. Raises: Violation."""
+    """The same, with users who also copy files by reference, write in the middle of some and move one over another,
+    beside quotas. Raises: Violation."""
     return await swarm(seed, copies=True)
 
 
@@ -117,13 +122,15 @@ async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> O
     run = Swarm(seed)
     run.users.joining = random.Random(f"together {seed}")
     run.users.copying = random.Random(f"copies {seed}") if copies else None
+    if copies:
+        run.beside(random.Random(f"beside {seed}"))
     if versions:
         run.buckets.append(Versioned(run.world, run.users, random.Random(f"versions {seed}")))
     if versions and not run.loses_all:  # what a rebuild makes of uploads that are open nobody judges
         run.buckets.append(Objects(run.world, run.users, random.Random(f"objects {seed}")))
     run.users.contents.large = None if versions else run.users.contents.large
     try:
-        with slower(), front_ends(random.Random(f"front ends {seed}")) if versions else nullcontext():
+        with slower(), front_ends(random.Random(f"front ends {seed}")) if versions or copies else nullcontext():
             await run.prepare()
             await run.trouble()
             return await run.recovery()
@@ -188,6 +195,7 @@ class Swarm:
         mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY)
         self.chaos = Chaos(self.world, breaking, mix)
         self.buckets: list[Versioned | Objects] = []
+        self.quotas: Quotas | None = None
         self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
         if self.rebuilds or self.loses_all:
             self.world.librarian_settings = replace(
@@ -206,6 +214,19 @@ class Swarm:
         self.users.kinds = KINDS | REGRET
         steady = {name: weight for name, weight in mix.misfortunes.items() if name != "clock_step"}
         return replace(mix, misfortunes=steady)
+
+    def beside(self, rng: random.Random) -> None:
+        """What goes on beside copies, in most seeds."""
+        if rng.random() < LAYS and not (
+            self.rebuilds or self.loses_all
+        ):  # what a rebuild makes of pieces is not judged
+            self.users.laying = Laying(self.world, self.users.contents, rng)
+            for group in self.groups:
+                group.beside = f"{group.path}-beside"
+        if rng.random() < QUOTAS:
+            users = [dn_of(number) for number in range(USERS)]
+            trees = [path.removeprefix("/") for group in self.groups for path in group.paths]
+            self.quotas = Quotas(self.world, random.Random(rng.random()), trees, users)
 
     async def prepare(self) -> None:
         """Start, and make what users need."""
@@ -326,10 +347,11 @@ class Swarm:
         ]
         for bucket in self.buckets:
             working += [asyncio.ensure_future(bucket.work(each, VERSION_ROUNDS)) for each in self.people]
+        quotas = self.quotas and asyncio.ensure_future(self.quotas.run(self.watch.known()))
         looks = 0
         while not all(task.done() for task in working):
             await asyncio.wait(working, timeout=LOOK_MS / 1000)
-            self.watch.check()
+            self._check()
             for task in working:
                 if task.done() and not task.cancelled():
                     task.result()
@@ -341,11 +363,17 @@ class Swarm:
         if self.loses_all:
             await self._lose_all_yet(working)
         breaking.cancel()
-        if self._acting is not None:
-            self._acting.cancel()
+        for admin in (self._acting, quotas):
+            if admin is not None:
+                admin.cancel()
         if self._backup is not None:
             self._unjudged()
             await self._restore(self._backup)
+
+    def _check(self) -> None:
+        self.watch.check()
+        if self.quotas is not None:
+            self.quotas.check(self.watch.known())
 
     def _unjudged(self) -> None:
         """Of versions nobody knows what older or rebuilt metadata say."""
@@ -416,6 +444,8 @@ class Swarm:
         if self.acts is not None:
             self.acts.forgotten()
         self.watch.restored(before)
+        if self.quotas is not None:
+            self.quotas.restored()
         for group, then in zip(self.groups, self._told_then, strict=True):
             group.story = then
             then.cut_off()
@@ -504,8 +534,9 @@ class Swarm:
     async def _until_whole(self, since_ms: int) -> None:
         while True:
             await self.world.clock.sleep(8_000)
-            self.watch.check()
+            self._check()
             left = await self._not_empty() or self.watch.named() or self.watch.left() or await self._unhealthy()
+            left = left or (self.quotas.left(self.watch.known()) if self.quotas is not None else "")
             if not left:
                 return
             if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
@@ -566,6 +597,8 @@ class Swarm:
             told = await self.users.act(group, user, Op(self.users.asked, user.number, "undelete", index))
             if told == "refused exists" and reserved:
                 await self._until_free(name)
+            elif told == "refused quota" and self.quotas is not None:
+                return
             elif told != "done":
                 raise Violation(f"{name} does not come back from the trash: {told}")
             await self._read_all(group)

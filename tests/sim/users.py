@@ -69,16 +69,23 @@ Send = Callable[[Any, Call], Awaitable[Any]]
 class Group:
     """Some users, the collection they share, what they were told about the names in it, and the newest position that
     any of them was told: whoever shows it sees what all of them know. `untold`: the last `put_file`, until an answer
-    tells where it stands: the Shepherd that commits it does not (its word would bind whoever believes it)."""
+    tells where it stands: the Shepherd that commits it does not (its word would bind whoever believes it). `beside`:
+    a collection where the last of the names is instead, "" for none."""
 
     path: str
     story: Story = field(default_factory=lambda: Story(NAMES_EACH))
     horizon: Horizon = field(default_factory=Horizon)
     untold: int | None = None
+    beside: str = ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The collections."""
+        return (self.path, self.beside) if self.beside else (self.path,)
 
     def ln(self, name: int) -> str:
         """The Logical Name of a name."""
-        return f"{self.path}/{NAMES[name]}"
+        return f"{self.paths[-1] if name == NAMES_EACH - 1 else self.path}/{NAMES[name]}"
 
 
 class Contents:
@@ -86,14 +93,24 @@ class Contents:
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
+        self.laid = False
+        """Whether pieces are laid over others."""
         self.large: random.Random | None = None
         """Where it is given, one in four has more bytes than one chunk."""
 
-    def new(self, rng: random.Random) -> int:
-        """Make new bytes."""
+    def after(self, before: int, *, piece: int, at: int, end: int) -> int:
+        """The number of the bytes that a piece laid at an offset makes of others; `end`: there they end, -1: they go
+        on behind it."""
+        old, new = self.bytes_of(before) if before else b"", self.bytes_of(piece)
+        new = new if end < 0 else new[: end - at]
+        data = old[:at].ljust(at, b"\0") + new + (old[at + len(new) :] if end < 0 else b"")
+        return self._numbers.setdefault(data, len(self._numbers) + 1)
+
+    def new(self, rng: random.Random, *, small: bool = False) -> int:
+        """Make new bytes; `small`: never many."""
         number = len(self._numbers) + 1
         data = f"content {number} ".encode() * rng.randint(2, 20)
-        if self.large is not None and self.large.random() < 0.25:
+        if self.large is not None and not small and self.large.random() < 0.25:
             data += bytes(self.large.randint(bounds.CHUNK_BYTES, 2 * bounds.CHUNK_BYTES))
         self._numbers[data] = number
         return number
@@ -110,7 +127,10 @@ class Contents:
         raise Violation(f"bytes with the checksum {sha256} are named, which nobody wrote")
 
     def number_of(self, data: bytes) -> int:
-        """The number of bytes read. Raises: Violation for bytes nobody wrote."""
+        """The number of bytes read. Raises: Violation for bytes nobody wrote, but where pieces are laid over others:
+        then no tree explains them."""
+        if self.laid:
+            return self._numbers.setdefault(data, len(self._numbers) + 1)
         if data not in self._numbers:
             raise Violation(f"{data[:40]!r} was read, which nobody wrote")
         return self._numbers[data]
@@ -131,6 +151,8 @@ class Users:
         self.strong = strong
         self.copying: random.Random | None = None
         """Where it is given, users copy files by reference: it draws when."""
+        self.laying: Any = None
+        """Where it is given (`laying.Laying`), users write in the middle of files and move one over another."""
         self.joining: random.Random | None = None
         """Where it is given, users remove several names in one call: it draws when, and which."""
         self.held: asyncio.Event | None = None
@@ -146,7 +168,8 @@ class Users:
         name, other = rng.sample(range(NAMES_EACH), 2)
         content = self.contents.new(rng) if kind in ("put", "put_file") else NOTHING
         self.asked += 1
-        return Op(self.asked, user, kind, name, other, content, rng.randint(2, 4), f"note {self.asked}", colleague)
+        op = Op(self.asked, user, kind, name, other, content, rng.randint(2, 4), f"note {self.asked}", colleague)
+        return op if self.laying is None else self.laying.drawn(op)
 
     async def work(self, group: Group, user: User, colleague: int, rounds: int) -> None:
         """One operation after the other."""
@@ -240,7 +263,7 @@ class Users:
 
     async def make_collections(self, groups: list[Group], user: User) -> None:
         """Make the groups' collections."""
-        requests = tuple(MakeRequest(group.path, group.path) for group in groups)
+        requests = tuple(MakeRequest(path, path) for group in groups for path in group.paths)
         port = self.world.bartender_port(user.node, user.dn_call)
         for outcome in await port.make_collection(user.call(0, "made"), requests):
             assert not outcome.kind, outcome
@@ -288,6 +311,10 @@ class _Asking:
                 return await self._put_file(op)
             case "copy":
                 change = Clone(parse_ln(self._group.ln(op.other)), parse_ln(self._group.ln(op.name)))
+                return await self._repeat(lambda port, call: port.apply(call, (change,)), "files")
+            case "lay" | "cut" | "over" | "exchange":
+                names = (parse_ln(self._group.ln(name)) for name in (op.name, op.other))
+                change = self._users.laying.change(op, *names)
                 return await self._repeat(lambda port, call: port.apply(call, (change,)), "files")
             case "read":
                 return await self._read(op)
@@ -399,6 +426,12 @@ class _Asking:
             [answer] = await self._port().get_file(self._call, request)
         except CheloniaError:
             return "refused gave-up"
+        if answer.kind == Kind.NOT_SUPPORTED.value and self._users.laying is not None:
+            try:
+                data = await self._users.laying.read(self._user, parse_ln(self._group.ln(op.name)), self._call)
+            except CheloniaError:
+                return "refused gave-up"
+            return f"read {self._users.contents.number_of(data)}"
         if answer.kind:
             return f"read {NOTHING}" if answer.kind == "not-found" else f"refused {answer.kind}"
         for turl in (answer.turl, *answer.turls):
