@@ -20,12 +20,11 @@ from unittest.mock import patch
 from chelonia.ahash.committer import _Batch
 from chelonia.ahash.group.mastership import TermDurability
 from chelonia.ahash.group.service import ReplicatedAHash
-from chelonia.bartender import bulk
 from chelonia.bartender.files import writing
 from chelonia.bartender.rights import Judge
 from chelonia.core.caller import Call
 from chelonia.core.cluster import placement
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, RequestKey, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.files import ANY, Move, Over
@@ -34,7 +33,6 @@ from chelonia.core.ports.shepherd import Authority
 from chelonia.core.values import replace
 from chelonia.hosting.doors.s3 import multipart, versions
 from chelonia.hosting.doors.s3.parts import kept
-from chelonia.librarian.leadership import counting
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import outbox_reference
@@ -102,31 +100,8 @@ def _lay_beneath() -> Patches:
     return (patch.object(contents, "laid", lambda there, new, size: laid(new, there, size)),)
 
 
-def _count_what_was_counted() -> Patches:
-    return (patch.object(counting.Total, "has", lambda self, file: False),)
-
-
-def _one_tree_alone() -> Patches:
-    def first(table: Any, side: Any, trees: Any) -> Any:
-        return accounts_of(
-            table, side, {each: trees.get(each, ()) for each in sorted(side.parents)[:1]} if side else {}
-        )
-
-    accounts_of = quotas.accounts_of
-    return (patch.object(quotas, "accounts_of", first),)
-
-
-def _gone_for_good() -> Patches:
-    async def once(ports: Any, operation: Any, turn: Any, request: Any) -> Any:
-        try:
-            return await operation.act(turn, request)
-        except CheloniaError as error:
-            if error.kind is not Kind.CONFLICT:
-                raise
-        return await attempt(ports, operation, replace(turn, walked={}), request)
-
-    attempt = bulk._attempt
-    return (patch.object(bulk, "_attempt", once),)
+def _count_nothing() -> Patches:
+    return (patch.object(quotas, "accounts_of", lambda table, side, trees: []),)
 
 
 def _over_the_version_before() -> Patches:
@@ -417,9 +392,7 @@ BUGS: dict[str, Bug] = {
     "obey-the-past": Bug("an order of an older generation is obeyed", _obey_the_past),
     "first-owner": Bug("a shared blob goes with the first file that has it", _first_owner_discards, copying_swarm),
     "lay-beneath": Bug("what is written in the middle is laid beneath what is there", _lay_beneath, copying_swarm),
-    "counts-twice": Bug("a file that changes while it is counted counts twice", _count_what_was_counted, copying_swarm),
-    "one-tree": Bug("a file counts for the collection of its first name alone", _one_tree_alone, copying_swarm),
-    "gone-for-good": Bug("what lost its name since it was looked at is gone", _gone_for_good, copying_swarm),
+    "uncounted": Bug("files count for no quota", _count_nothing, copying_swarm),
     "over-version": Bug("a new version goes over the one before", _over_the_version_before, versioned_swarm),
     "oldest-back": Bug("the oldest version follows the newest", _bring_back_the_oldest, versioned_swarm),
     "first-look": Bug("a condition is not held when its version is named", _condition_of_the_first_look, objects_storm),
