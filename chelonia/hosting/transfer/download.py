@@ -2,7 +2,7 @@
 
 A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. What arrives is written to a
 hidden file beside the target (`part_file`) and renamed when it is whole and right; a connection that breaks or stalls
-continues by Range on the next replica (`hedging`), a download that was broken off by the next one. Large ones come in
+continues by Range on the next replica (`hedging`), a download that was broken off by the next one. Large blobs come in
 slices, several at once (`slices`), until one fails. Wrong bytes start over on the next replica, and whoever gave them
 is not asked again; they are reported as CHECKSUM when nobody else is named for a while.
 
@@ -39,7 +39,7 @@ from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.part_file import KEPT_BYTES, PartFile
 from chelonia.hosting.transfer.requester import Progress, Requester
-from chelonia.hosting.transfer.slices import SLICE_BYTES, Reads, in_slices
+from chelonia.hosting.transfer.slices import SLICE_BYTES, in_slices
 from chelonia.wire.web.ranges import range_of
 
 if TYPE_CHECKING:
@@ -353,8 +353,8 @@ def _from(client: Requester, choice: _Choice, fetched: _Fetched) -> AsyncGenerat
         return _from_replica(client, choice, fetched.size, fetched.sliced_to)
     choice.turls.clear()
     span = ByteRange(fetched.size, choice.there.attributes.size - fetched.size)
-    read = cast(Reads, partial(choice.reader.get, choice.there))
-    return in_slices(read, span, client.clock) if fetched.sliced_to else read(span)
+    # not in slices: who reads a blob whole has its checksum compared, and of the file there may be none
+    return cast(AsyncGenerator[bytes, None], choice.reader.get(choice.there, span))
 
 
 async def _all(data: bytes) -> AsyncGenerator[bytes, None]:
