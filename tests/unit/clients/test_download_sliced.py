@@ -6,11 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from chelonia.core.contents.extents import ByteRange
+from chelonia.core.caller import Call
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid
+from chelonia.core.ports.bartender import TransferOutcome
+from chelonia.core.ports.files import Attributes, Look, Looked
 from chelonia.hosting.transfer import slices
 from chelonia.hosting.transfer.download import download
 from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, in_slices
@@ -70,6 +76,37 @@ async def test_wrong_bytes_in_slices_are_blamed_on_who_gave_them(fake: FakeBarte
     fake.store.rotten, fake.store.rotten_from = ["s1"], 3 * SLICE
     asked = await fetched(fake, tmp_path / "f")
     assert asked == [*(("s1", span) for span in CUT), ("s2", "")]
+
+
+async def test_a_file_of_several_blobs_is_read_blob_after_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads a blob whole has it compared with its checksum; of the whole file there may be none."""
+    half, asked = len(DATA) // 2, list[tuple[str, ByteRange]]()
+    known = Attributes(Guid("g"), "file", 1, Dn("/CN=a"), len(DATA), "etag", 10**18, created_ns=10**18)
+    extents = (Extent(0, half, BlobId("one")), Extent(half, len(DATA) - half, BlobId("two")))
+    blobs = {BlobId("one"): ("https://s1/one",), BlobId("two"): ("https://s2/two",)}
+    there = Looked(known, extents=extents, told=len(DATA), blobs=blobs)
+
+    class Bytes:
+        def __init__(self, *_: object) -> None: ...
+
+        async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
+            asked.append((sources[0], span))
+            first = 0 if sources == blobs[BlobId("one")] else half
+            yield DATA[first + span.offset : first + span.offset + span.length]
+
+    async def look(call: Call, looks: tuple[Look, ...]) -> tuple[Looked, ...]:
+        return (there,)
+
+    async def settled(attempt: object) -> TransferOutcome:
+        return TransferOutcome("0", "", kind=Kind.NOT_SUPPORTED.value)
+
+    monkeypatch.setattr("chelonia.hosting.transfer.front.HttpBytes", Bytes)
+    requester: Any = SimpleNamespace(
+        files=SimpleNamespace(look=look), http=None, clock=HandClock(), looks=None, settled=settled, new_call=Call
+    )
+    await download(requester, "/f", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == DATA
+    assert asked == [("https://s1/one", ByteRange(0, half)), ("https://s2/two", ByteRange(0, len(DATA) - half))]
 
 
 class Bodies:
