@@ -69,6 +69,7 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
         try:
             if change:
                 await apply(parts.plain, call, Set(place, policy=change))
+                call = keyed(call)  # what changes it after this is another change
                 if not ask.target.key:
                     await _as_the_bucket(parts, ask, change)
             return

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Change, Done, Failure, Set
@@ -134,3 +135,23 @@ def test_a_marker_goes_though_another_one_that_the_caller_may_not_see_is_newer(k
     assert kept.ask("DELETE", f"/lab/k?versionId={marker}").status == 204
     assert kept.ask("GET", "/lab/k").status == 404
     assert [version for _, version, _ in kept.history()] == [first]
+
+
+def test_a_list_that_another_changes_before_all_of_a_bucket_has_it_is_set_anew(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second try is another change than the first, which was done: under its key nothing would be."""
+    apply, keys = door.files.apply, list[str]()
+
+    async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if len(changes) == 1:
+            keys.append(call.request_key)
+        elif len(keys) == 1:
+            await apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={"ALL": None}),))
+            return tuple(Failure(Kind.CONFLICT, "/lab") for _ in changes)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", cross)
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read").status == 200
+    assert "READ" in door.ask("GET", "/lab?acl").texts("Permission")
+    assert len(set(keys)) == 2
