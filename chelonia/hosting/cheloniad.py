@@ -53,7 +53,10 @@ _CLOSED: Final = (
     ". A node has to own what is in its data directories, `chown -R` gives it: `ls -l` shows who does now, as after a "
     "copy by root. Other commands: run them as root"
 )
-CURES: Final = {errno.EADDRINUSE: _TAKEN, errno.EACCES: _CLOSED, errno.EPERM: _CLOSED}
+_LOW: Final = (
+    ". Ports below 1024 are root's: take another, or let all accounts have it with net.ipv4.ip_unprivileged_port_start "
+    "(`sysctl`, and a file in /etc/sysctl.d)"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,11 +69,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE if error.kind in (Kind.BAD_CONFIG, Kind.BAD_REQUEST) else FAILED
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        print(f"cheloniad: {what}{CURES.get(error.errno or 0, '')}", file=sys.stderr)
+        print(f"cheloniad: {what}{_cure(error)}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return FAILED
     return code
+
+
+def _cure(error: OSError) -> str:
+    """What to do about an error of the system, to be put behind what it says; one without a file is of a socket."""
+    if error.errno == errno.EADDRINUSE:
+        return _TAKEN
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return _CLOSED if error.filename else _LOW
+    return ""
 
 
 def parser_of() -> argparse.ArgumentParser:

@@ -24,6 +24,7 @@ from chelonia.core.rights.policy import Action, decide
 from chelonia.core.values import replace
 from chelonia.hosting.cheloniad import main, note_trouble, spare_the_collector
 from chelonia.hosting.config import load_config, trusted
+from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.net.identity import identity_of_chain
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
 from chelonia.hosting.setup.dev import DevCluster, DevOptions, dn_of, load_issued
@@ -134,6 +135,25 @@ def test_what_root_has_left_in_a_data_directory_is_said_with_its_cure(
     said = capsys.readouterr().err
     assert "/var/lib/chelonia/core/ahash/lock: Permission denied" in said
     assert "chown" in said
+
+
+def test_a_port_that_is_roots_is_said_with_its_cure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    async def listen(config: object) -> int:
+        await ListeningSockets(asyncio.Protocol, None, 1000).start("127.0.0.1", 443)
+        raise AssertionError("it listens")
+
+    monkeypatch.setattr("chelonia.hosting.cheloniad._run", lambda options: asyncio.run(listen(options)))
+    monkeypatch.setattr("chelonia.hosting.doors.listening.socket.socket.bind", refuse)
+    assert main(["run", "--config", "core.toml"]) == 1
+    said = capsys.readouterr().err
+    assert "('127.0.0.1', 443): permission denied" in said
+    assert "ip_unprivileged_port_start" in said
+    assert "chown" not in said
 
 
 def test_a_key_of_another_certificate_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
