@@ -41,6 +41,12 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PAUSE_S", 0.0)
 
 
+def bound(mount: Trial) -> Any:
+    """A mount as the kernel's requests reach it."""
+    kernel = pytest.importorskip("chelonia_fuse.kernel")
+    return kernel.Binding(mount.system, Xattrs(mount.system._cluster, dict), Options())
+
+
 async def test_what_is_closed_here_is_read_there(mount: Trial, other: Trial) -> None:
     await mount.write("f", b"hello")
     assert await other.read("f") == b"hello"
@@ -441,13 +447,13 @@ async def test_what_is_gone_is_looked_up_anew_although_a_listing_told_of_it(
     monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 1)
     monkeypatch.setattr(listings, "SERVES", 10**9)
     await mount.write("g", b"")
-    pyfuse3, kernel = pytest.importorskip("pyfuse3"), pytest.importorskip("chelonia_fuse.kernel")
+    pyfuse3 = pytest.importorskip("pyfuse3")
     await mount.write("f", b"old")
     await names(other)
     old = await other.find("f")
     await mount.system.remove(mount.root, "f", directory=False)
     await mount.write("f", b"new")
-    binding = kernel.Binding(other.system, Xattrs(other.system._cluster, dict), Options())
+    binding = bound(other)
     with pytest.raises(pyfuse3.FUSEError) as caught:
         await binding.open(old.number, os.O_RDONLY, None)
     assert caught.value.errno == errno.ESTALE
@@ -458,8 +464,8 @@ async def test_what_is_gone_is_looked_up_anew_although_a_listing_told_of_it(
 async def test_what_a_last_close_could_not_commit_is_named_in_the_log(
     mount: Trial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kernel, pyfuse3 = pytest.importorskip("chelonia_fuse.kernel"), pytest.importorskip("pyfuse3")
-    binding = kernel.Binding(mount.system, Xattrs(mount.system._cluster, dict), Options())
+    pyfuse3 = pytest.importorskip("pyfuse3")
+    binding = bound(mount)
     opened = binding._opened(await mount.open("f", os.O_RDWR | os.O_CREAT))
     await binding.write(opened.fh, 0, b"x")
 
@@ -476,8 +482,8 @@ async def test_what_a_last_close_could_not_commit_is_named_in_the_log(
 async def test_a_directory_that_cannot_be_read_is_named_in_the_log(
     mount: Trial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kernel, pyfuse3 = pytest.importorskip("chelonia_fuse.kernel"), pytest.importorskip("pyfuse3")
-    binding = kernel.Binding(mount.system, Xattrs(mount.system._cluster, dict), Options())
+    pyfuse3 = pytest.importorskip("pyfuse3")
+    binding = bound(mount)
     made = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
     opened = await binding.opendir(made.number, None)
     mount.network.away = True

@@ -73,6 +73,16 @@ def parted(door: Door, key: str = "k", data: bytes = b"part") -> tuple[str, str]
     return f"/lab/{key}?uploadId={upload}", door.part(key, upload, data)
 
 
+def write(door: Door, change: type[Change], target: str, whole: str) -> None:
+    """Have the key `k` written by a change of that kind: a copy is of `z`, an upload in parts is completed."""
+    if change is Write:
+        door.put("k", b"new")
+    elif change is Clone:
+        assert door.ask("PUT", "/lab/k", x_amz_copy_source="lab/z").status == 200
+    else:
+        assert door.ask("POST", target, whole).status == 200
+
+
 @pytest.mark.parametrize("change", [Write, Seal])
 def test_what_overwrites_something_that_is_removed_meanwhile_is_done(
     door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
@@ -169,13 +179,7 @@ def test_a_try_that_is_refused_and_comes_late_is_the_one_that_was_done(
         return (Failure(Kind.CONFLICT, "/lab/k"),) if len(tried) == 1 else await apply(call, changes)
 
     monkeypatch.setattr(door.files, "apply", refused)
-    match change:
-        case _ if change is Write:
-            door.put("k", b"part")
-        case _ if change is Clone:
-            assert door.ask("PUT", "/lab/k", x_amz_copy_source="lab/z").status == 200
-        case _:
-            assert door.ask("POST", target, whole).status == 200
+    write(door, change, target, whole)
     key = tried[0][0]
     assert tried == [(key, True), (key, False)]
     assert key != ""
@@ -264,13 +268,7 @@ def test_what_becomes_the_null_version_overwrites_no_other(
     target, whole = parted(suspended)
     suspended.put("z", b"copied")
     meanwhile(change, ("DELETE", "/lab/k?versionId=null"))
-    match change:
-        case _ if change is Write:
-            suspended.put("k", b"new")
-        case _ if change is Clone:
-            assert suspended.ask("PUT", "/lab/k", x_amz_copy_source="lab/z").status == 200
-        case _:
-            assert suspended.ask("POST", target, whole).status == 200
+    write(suspended, change, target, whole)
     assert suspended.history()[:2] == [("k", "null", "*"), ("k", before, "")]
     assert suspended.ask("GET", f"/lab/k?versionId={before}").body == b"kept"
 
