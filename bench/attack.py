@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import cluster
@@ -129,8 +129,7 @@ async def _sink(cert: str, key: str, port: str) -> None:
 
     class Refusing(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            self.transport = transport
+            self.transport = cast("asyncio.Transport", transport)  # uvloop's over TLS is none by its class
             asyncio.get_running_loop().call_later(HttpLimits().linger_ms / 1000, transport.abort)
 
         def data_received(self, data: bytes) -> None:

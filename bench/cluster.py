@@ -121,8 +121,8 @@ def _in_two(core: NodeConfig) -> tuple[NodeConfig, NodeConfig]:
     section, librarian = core.ahash, core.librarian
     assert section is not None
     assert librarian is not None
-    service, users = core.listen
-    port = users.port + 1
+    service, *doors = core.listen
+    port = 1 + max(listener.port for listener in core.listen)
     url = f"https://localhost:{port}/AHash"
     trusted = tuple(_moved(entry, url) for entry in core.trust.services)
     core = replace(core, trust=replace(core.trust, services=trusted))
@@ -137,7 +137,7 @@ def _in_two(core: NodeConfig) -> tuple[NodeConfig, NodeConfig]:
     front = replace(
         core,
         node=replace(core.node, name="front"),
-        listen=(replace(service, serves=("librarian", "metrics")), users),
+        listen=(replace(service, serves=("librarian", "metrics")), *doors),
         ahash=None,
         librarian=replace(librarian, ahash=(url,)),
     )

@@ -26,7 +26,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
 SHOWN = {"per_s": "rate", "p50_ms": "p50", "server_cpu": "CPU of servers", "client_cpu": "CPU of client"}
 Figures = dict[str, float]
 """Of one slice, by the names of `slices.Sample`."""
@@ -54,8 +53,8 @@ class State:
 @contextmanager
 def state(tree: Path) -> Iterator[State]:
     """A cluster and a client of one checkout, gone at the end."""
-    paths = os.pathsep.join(map(str, (tree, tree / "clients", HERE)))
-    command = (str(tree / ".venv/bin/python"), "-P", __file__, "--serve")
+    paths = os.pathsep.join(map(str, (tree, tree / "clients", tree / "bench")))
+    command = (str(tree / ".venv/bin/python"), "-P", str(tree / "bench" / "turn.py"), "--serve")
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}  # servers too: not the code of this folder
     (tree / "build").mkdir(exist_ok=True)
     with (
