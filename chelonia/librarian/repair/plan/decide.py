@@ -15,6 +15,8 @@ import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
 from chelonia.core.cluster.replicas import PROVEN, Location, Readable, ReplicaState, may_become, readable
@@ -32,8 +34,7 @@ SURPLUS = "surplus"
 """Why a good copy goes: there are more than wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaOnRecord:
+class ReplicaOnRecord(msgspec.Struct, frozen=True):
     """One replica as stored. `claimed_until_ms`: when the claim of `creating` expires; `since_ms`: since when it is
     `thirdwheel` or `invalid`; 0 where it has no meaning."""
 
@@ -43,8 +44,7 @@ class ReplicaOnRecord:
     since_ms: Ms = Ms(0)
 
 
-@dataclass(frozen=True, slots=True)
-class BlobView:
+class BlobView(msgspec.Struct, frozen=True):
     """A blob as read, with the version that every change of it is conditional on."""
 
     blob: BlobId
@@ -115,8 +115,7 @@ class RepairPolicy:
         return not -self.trim_grace_ms <= now - since < self.trim_grace_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """Make a copy on `target` from any of `sources` (verified and reachable, best first)."""
 
     sources: tuple[Location, ...]
@@ -128,24 +127,21 @@ class Copy:
         assert all(source.shepherd != self.target for source in self.sources), "no copy where there is one"
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """Take a location away and order its bytes erased. `reason`: `invalid`, `stalled`, `expired`, `surplus`."""
 
     location: Location
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetState:
+class SetState(msgspec.Struct, frozen=True):
     """Give a replica another stored state."""
 
     location: Location
     state: ReplicaState
 
 
-@dataclass(frozen=True, slots=True)
-class BlobPlan:
+class BlobPlan(msgspec.Struct, frozen=True):
     """What to do about one blob, all in one transact on `version`.
 
     `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
