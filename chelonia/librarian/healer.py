@@ -251,7 +251,7 @@ class Healer:
         yield self._leaders("balance", self._balance, tick, ended=self._balancing.leave, pauses=True)
         yield self._leaders("drill", self.drilling.step, tick, ended=self.drilling.leave)
         yield self._leaders("sweep", self._expiring.sweep, seldom)
-        yield self._leaders("summarise", self._summarising.step, seldom, ended=self._summarising.leave)
+        yield self._leaders("summarise", self._summarising.step, seldom)
         yield self._leaders("count quotas", self._counting.step, tick)
         yield Job("ask to compare", every(seldom, self._questions.step), Wait(seldom), held=self._in_rebuild)
         if self._snapshotting is not None:

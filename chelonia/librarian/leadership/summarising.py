@@ -1,7 +1,8 @@
 """Summaries that nobody has written yet: those of files of an older store, and those that a repair has dropped.
 
-The repair leader goes through all collections once a term, and writes what is missing, on the version of each file that
-it read. A store in which nothing was missing is not written to; in another the cursor is kept, and its end for ever.
+The repair leader goes through all collections once, and writes what is missing, on the version of each file that it
+read. How far it is stands in the repair object, and the end too: an older store pays for this once, not in each term,
+and a new one never. A repair that drops a summary forgets that (`missed`), and so does a rebuild: then it begins anew.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from chelonia.core.metadata import TYPE_COLLECTION, Needed
 from chelonia.core.ports.ahash import Element
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
-from chelonia.librarian.metadata.elements import check, is_, put, version
+from chelonia.librarian.metadata.elements import as_read, check, is_, put, version
+from chelonia.librarian.namespace.summaries import END, WRITTEN_TO
 from chelonia.librarian.namespace.tree import type_of
 
-END: Final = "~"
-"""Stands for the end of all ids: every collection was gone through."""
 TOGETHER: Final = 100
 """Summaries written in one transact."""
 
@@ -32,23 +32,17 @@ class Summarising:
     def __init__(self, context: LibrarianContext, leading: Leading) -> None:
         self._on = context
         self._leading = leading
-        self._after = ""
-        self._written = False
-
-    def leave(self) -> None:
-        """Another one leads."""
-        self._after = ""
 
     async def step(self) -> None:
-        """Go on from where this term, or an earlier one, is; at the end there is nothing to do."""
-        after = max(self._after, self._leading.record.value(SECTION, "after"))
+        """Go on from where an earlier step, perhaps another's, has come to; at the end there is nothing to do."""
+        after = self._leading.record.value(SECTION, WRITTEN_TO)
         while after != END and self._leading.now:
             page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
             for collection in await self._collections(page.ids):
                 await self._fill(collection)
-            after = self._after = page.after or END
-            if self._written:
-                await self._leading.apply([put(REPAIR_OBJECT, SECTION, "after", after)])
+            here, after = as_read(SECTION, WRITTEN_TO, after), page.after or END
+            if not await self._leading.apply([put(REPAIR_OBJECT, SECTION, WRITTEN_TO, after, here)]):
+                return  # one was dropped meanwhile, perhaps behind this page
             if page.more:
                 await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
 
@@ -70,7 +64,6 @@ class Summarising:
 
     async def _write(self, some: Sequence[list[Element]]) -> None:
         """Write together, and one by one where one of them has changed meanwhile: its own change has written it."""
-        self._written = True
         if not await self._leading.apply([element for elements in some for element in elements]):
             for elements in some:
                 await self._leading.apply(elements)

@@ -171,7 +171,9 @@ class Names:
             slot = await self.slot(call, request.parent, request.name, presumed=first) if request.parent else None
             if slot is None:
                 await self._absent(call, ROOT)
-            return await self.draft(call, tree.make_entry(request, guid, slot, self._now()), guid, fresh(guid))
+            elements = tree.make_entry(request, guid, slot, self._now())
+            born = [] if request.parent else [summaries.none_missing()]
+            return await self.draft(call, [*elements, *born], guid, fresh(guid))
 
         outcome, left = await self._records.carry_out(call, build)
         return left[0] if request.described and left else Guid(outcome.memo)

@@ -8,16 +8,21 @@ the version that was read. So a summary is never of another state than its file,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from chelonia.core.contents.summaries import NAMES_MAX, SECTION, SECTIONS, summary_of
-from chelonia.core.ids import ObjectId
+from chelonia.core.ids import REPAIR_OBJECT, ObjectId
 from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.librarian.metadata.elements import check, drop, put, version
 from chelonia.librarian.namespace.tree import names_of, type_of
 
+WRITTEN_TO: Final = "after"
+"""The property of the repair object that tells how far `leadership.summarising` is."""
+END: Final = "~"
+"""Stands for the end of all ids: every collection was gone through."""
 Changed = tuple[StoredObject, StoredObject]
 """An entry that a transact changes: as read (version 0: it is made), and as the transact leaves it."""
 
@@ -43,6 +48,16 @@ def kept(elements: Sequence[Element], files: Sequence[Changed] = ()) -> list[Ele
 def dropped(file: StoredObject) -> list[Element]:
     """Do without the summaries of a file: its readers read the file."""
     return [drop(ObjectId(parent), SECTION, name) for parent, name in names_of(file)]
+
+
+def none_missing() -> Element:
+    """The namespace begins: nothing is there of which a summary could be missing."""
+    return put(REPAIR_OBJECT, SECTION, WRITTEN_TO, END)
+
+
+def missed() -> Element:
+    """Some may be missing from here on: the repair leader goes through all collections once more."""
+    return drop(REPAIR_OBJECT, SECTION, WRITTEN_TO)
 
 
 def touched(elements: Sequence[Element], file: ObjectId) -> bool:

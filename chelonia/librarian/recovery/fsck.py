@@ -41,7 +41,7 @@ from chelonia.librarian.metadata.contents import content_of, last_byte_key
 from chelonia.librarian.metadata.elements import check, outbox_reference, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import entry_id
-from chelonia.librarian.namespace.summaries import dropped, touched
+from chelonia.librarian.namespace.summaries import dropped, missed, touched
 from chelonia.librarian.namespace.tree import blobs_of, type_of
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import Item
@@ -416,7 +416,8 @@ class Fsck:
         ids = [e for e in dict.fromkeys(e.object for e in found.elements) if is_guid(e) and touched(found.elements, e)]
         entries = await self._records.get(call, ids, SUMMARISED)
         files = [entry for entry in entries if type_of(entry) == TYPE_FILE]
-        return [element for file in files for element in (check(file.id, version(file.version)), *dropped(file))]
+        lets_go = [element for file in files for element in (check(file.id, version(file.version)), *dropped(file))]
+        return [*lets_go, missed()] if lets_go else []
 
     async def _again(self, call: Call, finding: Finding) -> list[Finding]:
         """The finding itself, if one more look still finds it."""

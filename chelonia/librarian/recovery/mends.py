@@ -69,6 +69,7 @@ from chelonia.librarian.metadata.elements import (
     version,
 )
 from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.summaries import missed
 from chelonia.librarian.namespace.tree import key_for, sweep_reservations
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import RuleContext
@@ -232,10 +233,10 @@ def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _summary_wrong(finding: Finding, bench: Bench) -> Mend | None:
-    """Without a summary listings read the file; its next change writes a new one."""
+    """Without a summary listings read the file, until the repair leader or the next change writes a new one."""
     told = bench.look.value(finding.object, SECTION, finding.subject)
     dropped = drop(finding.object, SECTION, finding.subject, is_(SECTION, finding.subject, told))
-    return Mend((dropped,), "listings read the file itself again") if told else None
+    return Mend((dropped, missed()), "listings read the file itself again") if told else None
 
 
 def _reservation_dangling(finding: Finding, bench: Bench) -> Mend | None:

@@ -48,6 +48,7 @@ from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
+from chelonia.librarian.namespace.summaries import missed
 from chelonia.librarian.namespace.tree import type_of
 from chelonia.librarian.presence.identity import BURNT
 from chelonia.librarian.presence.reports import reached
@@ -221,6 +222,7 @@ class Rebuilding:
             put(REBUILD_OBJECT, "rebuild", "begun_ms", str(self._on.wall)),
             put(REBUILD_OBJECT, "rebuild", rebuild_record.KEPT, "1"),
             drop(REBUILD_OBJECT, "rebuild", "cause"),
+            missed(),
         ]
         await records.attempt(self._on.call, PlannedTransact([*elements, *noted]))
 
@@ -271,8 +273,8 @@ class Rebuilding:
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()
             await self._tools.names.quotas.recount(self._on.call)
-            told = put(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd, rebuild_record.TOLD)
-            await self._on.records.attempt(self._on.call, PlannedTransact([told, *await self._reported([shepherd])]))
+            told = put(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd, rebuild_record.TOLD), missed()
+            await self._on.records.attempt(self._on.call, PlannedTransact([*told, *await self._reported([shepherd])]))
             self._progress.stage = rebuild_record.DONE
         except CheloniaError as error:
             _LOG.info("what only %s knows is not all brought in: %s", shepherd, error)

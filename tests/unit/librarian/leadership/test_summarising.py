@@ -1,16 +1,18 @@
-"""The repair leader writes the summaries that are missing, and nothing where none is."""
+"""The repair leader writes the summaries that are missing, once."""
 
 import asyncio
 
-from chelonia.core.ids import REPAIR_OBJECT, ROOT, ObjectId, RequestKey
+from chelonia.core.ids import REPAIR_OBJECT, ROOT, Dn, ObjectId, RequestKey
 from chelonia.core.ports.ahash import Element
-from chelonia.librarian.leadership.summarising import END
 from chelonia.librarian.metadata.elements import drop
+from chelonia.librarian.namespace.summaries import END, missed
+from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 from tests.support.paper import Paper, paper
 
+SWEEP_S = LibrarianSettings.dev(Dn("/CN=x")).sweep_interval_ms / 1000
 NAMES = [f"f{number}" for number in range(5)]
 
 
@@ -19,9 +21,9 @@ async def summaries(p: Paper) -> dict[str, str]:
 
 
 async def again(p: Paper) -> None:
-    """Have the pass begin anew, as another leader would."""
-    p.b.service._parts.healer._summarising.leave()
-    await asyncio.sleep(p.b.service._parts.healer._on.settings.sweep_interval_ms * 3 / 1000)
+    """Have the pass begin anew, as after a repair."""
+    assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (missed(),))).applied
+    await asyncio.sleep(3 * SWEEP_S)
 
 
 def test_what_is_missing_is_written_and_what_is_there_is_left() -> None:
@@ -32,9 +34,11 @@ def test_what_is_missing_is_written_and_what_is_there_is_left() -> None:
             before = await summaries(p)
             assert sorted(before) == NAMES
             await again(p)
-            assert "summaries" not in (await p.b.stored(REPAIR_OBJECT)).sections, "nothing was missing"
+            assert await summaries(p) == before, "nothing was missing"
             gone: tuple[Element, ...] = tuple(drop(ObjectId(ROOT), "summaries", name) for name in NAMES[1:4])
             assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), gone)).applied
+            await asyncio.sleep(3 * SWEEP_S)
+            assert len(await summaries(p)) == 2, "nobody goes through all that is there again and again"
             await again(p)
             assert await summaries(p) == before
             assert (await p.b.stored(REPAIR_OBJECT)).value("summaries", "after") == END
