@@ -60,6 +60,8 @@ class PortMethod(msgspec.Struct, frozen=True, eq=False):
         """All arguments in order, as a call by position and by name gives them. Raises: TypeError, as a call would."""
         count = len(self.arguments)
         first = count - len(self.defaults)
+        if not named and first <= len(args) <= count:
+            return args + self.defaults[len(args) - first :]
         known = {**dict(zip(self.arguments[first:], self.defaults, strict=True)), **named}
         left = self.arguments[len(args) :]
         if len(args) > count or not (set(named) <= set(left) <= set(known)):

@@ -123,6 +123,17 @@ def _is_answer(error: BaseException | None) -> bool:
     return not (isinstance(error, CheloniaError) and (error.kind in AGAIN or error.kind is Kind.UNTRUSTED))
 
 
+class ChannelMethod(msgspec.Struct, frozen=True, eq=False):
+    """One method as a channel asks it, made for its first call. `form`: how it is written in the compact encoding
+    (None: only in SOAP); `read_ms`, `hedge_ms`: as of `RetryLimits`, 0: the client's default, and nobody beside it."""
+
+    name: str
+    row: PortMethod
+    form: compact.Method | None
+    read_ms: int
+    hedge_ms: int
+
+
 class Channel:
     """Carries calls to one service, over one or several URLs of it."""
 
@@ -140,14 +151,15 @@ class Channel:
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
         self._heard: dict[str, int] = {}
-        self._methods: dict[str, compact.Method] = {}
+        self._methods: dict[str, ChannelMethod] = {}
 
     async def call(self, call: Call, method: str, *args: Any) -> Any:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
         assert not call.scopes, "no encoding tells how a call is narrowed: its door stands beside the service"
         if self._link.strong:
             call = call.strongly()
-        row = self.table.by_method[method]
+        asked = self._methods.get(method) or self._method(method)
+        row = asked.row
         if row.retry is Retry.KEYED and not call.request_key:
             call = call.keyed(RequestKey(self._link.ids.uuid()))
         elif row.retry is Retry.KEY_ARGUMENT and not args[0]:
@@ -157,7 +169,7 @@ class Channel:
         while True:
             current = self._current
             try:
-                return await self._ask(current, call, method, args)
+                return await self._ask(current, call, asked, args)
             except CheloniaError as error:
                 tried += 1
                 hopeless += isinstance(error, Unreachable)
@@ -177,19 +189,15 @@ class Channel:
             return not _is_answer(error)
         return error.kind in AGAIN and self._link.clock.monotonic_ms() + self._patience.pause_ms < give_up
 
-    async def _ask(self, first: int, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+    async def _ask(self, first: int, call: Call, method: ChannelMethod, args: tuple[Any, ...]) -> Any:
         """Ask one instance, and the next beside it for as long as the last one asked is silent; the first to answer
         is the one to stay with."""
-        url, client = self._urls[first], self._link.compact
-        hedge_ms = 0
-        row = self.table.by_method[method]
-        if len(self._urls) > 1 and row.retry is not Retry.ONCE:
-            hedge_ms = (self._patience.hedge_read_ms if row.brief else 0) or self._patience.hedge_ms
+        url, client, hedge_ms = self._urls[first], self._link.compact, method.hedge_ms
 
         def trying(number: int) -> Coroutine[Any, Any, Any]:
             return self._once(self._urls[number], call, method, args)
 
-        if hedge_ms and row.retry is Retry.KEYED and self._name == "files":
+        if hedge_ms and method.row.retry is Retry.KEYED and self._name == "files":
             async with beside(self._ask_after(url, call, hedge_ms // 2)):
                 return await self._race(first, trying, trying(first), (hedge_ms, hedge_ms))
         standing = client.standing(url) if client is not None and self._packs(url, method) else None
@@ -210,10 +218,11 @@ class Channel:
 
     async def _ask_after(self, url: str, call: Call, pause_ms: int) -> None:
         """Ask for nothing, again and again: one that is busy answers, so that no other one stores the bytes too."""
+        look = self._method("look")
         while True:
             await self._link.clock.sleep(pause_ms)
             with suppress(CheloniaError):
-                await self._once(url, call, "look", ((),))
+                await self._once(url, call, look, ((),))
 
     async def _race(
         self, first: int, trying: Callable[[int], Coroutine[Any, Any, Any]], begun: Coroutine[Any, Any, Any],
@@ -246,39 +255,41 @@ class Channel:
         if len(self._urls) > 1 and (error is None or error.kind not in _UNHEARD):
             self._heard[url] = self._link.clock.monotonic_ms()
 
-    async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+    async def _once(self, url: str, call: Call, method: ChannelMethod, args: tuple[Any, ...]) -> Any:
         """Ask one instance."""
         client = self._link.compact
         if client is None or not self._packs(url, method):
             return await self._by_soap(url, call, method, args)
         return await self._packed(client.ask(url, self._asking(call, method, args)), url, call, method, args)
 
-    def _packs(self, url: str, method: str) -> bool:
+    def _packs(self, url: str, method: ChannelMethod) -> bool:
         """Whether to ask in the compact encoding; what has no SOAP form is worth it wherever it was refused before."""
-        if self._link.compact is None or method in compact.SOAP_ALONE:
+        if self._link.compact is None or method.form is None:
             return False
-        return self._link.compact.speaks(url, self._name) or method not in self._soap.by_method
+        return self._link.compact.speaks(url, self._name) or method.name not in self._soap.by_method
 
-    def _asking(self, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> PendingCall:
+    def _asking(self, call: Call, method: ChannelMethod, args: tuple[Any, ...], silent_ms: int = 0) -> PendingCall:
+        assert method.form is not None, "`_packs` has seen it"
         after = later(call.read_after, self._link.horizon.newest)
         words = compact.OutgoingCall(
-            0, self._name, method, call.request_id, call.request_key, self._link.service_id, after,
-            call.strong, self._method(method).packed(args),
+            0, self._name, method.name, call.request_id, call.request_key, self._link.service_id, after,
+            call.strong, method.form.packed(args),
         )  # fmt: skip
-        return PendingCall(words, self._read_ms(method) or COMPACT_MS, silent_ms)
+        return PendingCall(words, method.read_ms or COMPACT_MS, silent_ms)
 
-    def _method(self, name: str) -> compact.Method:
-        found = self._methods.get(name)
-        if found is None:
-            found = self._methods[name] = compact.method_of(self.table.by_method[name])
-        return found
-
-    def _read_ms(self, method: str) -> int:
-        return self.table.by_method[method].answer_ms or self._patience.read_ms
+    def _method(self, name: str) -> ChannelMethod:
+        row, patience = self.table.by_method[name], self._patience
+        form = None if name in compact.SOAP_ALONE else compact.method_of(row)
+        hedge_ms = 0
+        if len(self._urls) > 1 and row.retry is not Retry.ONCE:
+            hedge_ms = (patience.hedge_read_ms if row.brief else 0) or patience.hedge_ms
+        made = ChannelMethod(name, row, form, row.answer_ms or patience.read_ms, hedge_ms)
+        return self._methods.setdefault(name, made)
 
     async def _packed(
-        self, answer: Awaitable[compact.IncomingAnswer], url: str, call: Call, method: str, args: tuple[Any, ...]
-    ) -> Any:
+        self, answer: Awaitable[compact.IncomingAnswer], url: str, call: Call, method: ChannelMethod,
+        args: tuple[Any, ...],
+    ) -> Any:  # fmt: skip
         """What came of asking in the compact encoding; by SOAP where it is not spoken. Raises: as `Connection.ask`."""
         try:
             return self._unpacked(await answer, url, method)
@@ -287,10 +298,11 @@ class Channel:
                 raise
             return await self._by_soap(url, call, method, args)
 
-    def _unpacked(self, answered: compact.IncomingAnswer, url: str, method: str) -> Any:
+    def _unpacked(self, answered: compact.IncomingAnswer, url: str, method: ChannelMethod) -> Any:
         if answered.position is not None:
             self._saw(answered.position)
-        result = compact.decode_result(self._method(method), answered)
+        assert method.form is not None, "`_packs` has seen it"
+        result = compact.decode_result(method.form, answered)
         self._heard_from(url)
         return result
 
@@ -312,9 +324,10 @@ class Channel:
             self._form = soap_form(self.table)
         return self._form
 
-    async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+    async def _by_soap(self, url: str, call: Call, asked: ChannelMethod, args: tuple[Any, ...]) -> Any:
         from chelonia.wire import soap
 
+        method = asked.name
         if method not in self._soap.by_method:
             cause = f"{target_of(url)} or this client does not speak the compact encoding, and it has no SOAP form"
             raise CheloniaError(Kind.NOT_SUPPORTED, method, cause=cause)
@@ -324,7 +337,7 @@ class Channel:
             url,
             self._headers(call) | {"Content-Type": soap.CONTENT_TYPE},
             body,
-            read_idle_ms=self._read_ms(method),
+            read_idle_ms=asked.read_ms,
         )
         try:
             received = await self._link.client.request(sending)
