@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Final
 
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.port import Reader
@@ -103,10 +104,14 @@ def change(overlay: Overlay, elements: tuple[Element, ...]) -> tuple[ChangeOutco
     return tuple(_change_one(overlay, element) for element in elements)
 
 
+FEW: Final = 8
+"""So many elements are sooner looked at one by one than all at once (CPU of 1: 0.6 and 1.9 us, of 20: 9.7 and 7.1)."""
+
+
 def check_transact(elements: tuple[Element, ...]) -> None:
     """Refuse elements that no store state could make right. Raises: BAD_REQUEST, TOO_LARGE."""
     _check_count(elements, bounds.TRANSACT_ELEMENTS_MAX, "transact")
-    plain = _are_plain(elements)
+    plain = len(elements) > FEW and _are_plain(elements)
     for element in elements:
         if not plain:
             _check_element(element, "transact")

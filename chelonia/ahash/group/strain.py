@@ -47,6 +47,8 @@ class ReplicaStrain:
     def _lasts_ms(self, now_ms: int) -> int:
         """How long a lease has to last now: as usual, or longer by as many steps as are enough."""
         usual_ms = self.pace.lease_ms
+        if len(self._late) < STRAIN_TIMES:  # asked with every message
+            return usual_ms
         late = tuple(self._late)  # at once: who asks may be in another thread than who adds
         borne = sorted(late_ms for at_ms, late_ms in late if now_ms - at_ms < STRAIN_KEPT_MS)
         if len(borne) < STRAIN_TIMES:
