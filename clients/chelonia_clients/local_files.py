@@ -31,6 +31,7 @@ _KINDS = {
     errno.EDQUOT: Kind.QUOTA,
     errno.EROFS: Kind.DENIED,
     errno.ENAMETOOLONG: Kind.BAD_NAME,
+    errno.ELOOP: Kind.BAD_NAME,
 }
 
 

@@ -163,6 +163,11 @@ def human_size(size: int) -> str:
     return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something, in words: 1 file, 2 files."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
 def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
     """Lines of aligned columns, two blanks apart; columns in `right` are set to the right."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]

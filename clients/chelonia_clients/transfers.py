@@ -381,8 +381,12 @@ async def _ensure_collection(client: Client, ln: str) -> None:
     try:
         await client.make_collection(ln)
     except CheloniaError as error:
-        if error.kind not in (Kind.EXISTS, Kind.INVALID_TARGET) or await client.exists(ln) != "collection":
+        there = await client.exists(ln) if error.kind in (Kind.EXISTS, Kind.INVALID_TARGET) else ""
+        if not there:
             raise
+        if there != "collection":
+            cause = f"it is a {there}, and a tree goes below a collection: name another one, or remove it first"
+            raise CheloniaError(Kind.NOT_A_COLLECTION, error.op, ln, cause) from error
 
 
 async def _copied_collection(client: Client, source: str, target: str) -> TransferResult:

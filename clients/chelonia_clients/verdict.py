@@ -14,6 +14,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, NodeJobs
+from chelonia_clients.output import counted
 
 DAYS_WARN: Final = 14
 """Days before a certificate ends when it is time to renew it."""
@@ -111,10 +112,11 @@ def judge(seen: Seen) -> list[HealthPoint]:
 def _files(seen: Seen) -> Iterator[HealthPoint]:
     healing = seen.healing
     if healing.lost:
-        yield HealthPoint(Level.BAD, f"{healing.lost} files have no good copy", "docs/operate/what-was-lost.md")
+        lost = f"no good copy of {counted(healing.lost, 'file')}"
+        yield HealthPoint(Level.BAD, lost, "docs/operate/what-was-lost.md")
     if healing.unreachable:
         cure = "bring their Shepherds back: `admin node list`"
-        yield HealthPoint(Level.BAD, f"{healing.unreachable} files cannot be read now", cure)
+        yield HealthPoint(Level.BAD, f"{counted(healing.unreachable, 'file')} cannot be read now", cure)
     exposed = sum(found.blobs for found in healing.exposed)
     if healing.control.paused_by:
         yield HealthPoint(Level.WARN, "healing is paused", "`chelonia admin heal resume`")
@@ -128,10 +130,11 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
         )
     elif healing.at_rest and healing.stuck:
         cure = "start or approve Shepherds, or ask for fewer copies: `chelonia admin fsck -v` names the files"
-        yield HealthPoint(Level.WARN, f"{healing.stuck} files want more copies than can be made now", cure)
+        stuck = f"more copies of {counted(healing.stuck, 'file')} are wanted than can be made now"
+        yield HealthPoint(Level.WARN, stuck, cure)
     elif exposed:
         cure = "`chelonia admin heal status --watch`"
-        yield HealthPoint(Level.WARN, f"{exposed} files have too few copies; they are being healed", cure)
+        yield HealthPoint(Level.WARN, f"too few copies of {counted(exposed, 'file')}: being healed", cure)
     if seen.health.held_back:
         cure = "docs/operate/when-a-shepherd-dies.md"
         yield HealthPoint(Level.WARN, "erasures are held back: too many at once that nobody asked for", cure)

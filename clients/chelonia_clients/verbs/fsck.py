@@ -17,7 +17,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.librarian import Finding, Severity
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import new_call
-from chelonia_clients.output import record_facts, table
+from chelonia_clients.output import counted, record_facts, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import tell_parted
@@ -132,6 +132,6 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
         out.say(f"{work} in hand: repair works on them as far as it can ({how_far})")
     out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
     if away:
-        out.say(f"{len(away)} files cannot be read now, and are not lost: start their Shepherds, or wait for them")
+        out.say(f"{counted(len(away), 'file')} cannot be read now, and not lost: start the Shepherds, or wait for them")
     if faults or away:
         out.exit_code = out.exit_code or (FINDINGS_LEFT if faults else int(ExitCode.NETWORK))

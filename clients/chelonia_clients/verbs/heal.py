@@ -13,7 +13,7 @@ from chelonia.core.cluster.healing_words import doubt, forecast, is_whole, nothi
 from chelonia.core.timing.clock import stamp
 from chelonia.wire.snapshots import parse_snapshot_name
 from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_rate
-from chelonia_clients.output import human_size, record_facts, table
+from chelonia_clients.output import counted, human_size, record_facts, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 
@@ -158,7 +158,7 @@ def held_drain(drain: HeldDrain) -> str:
     names = [f"{found.name or found.blob} (wants {found.wanted})" for found in drain.examples if found.live]
     lost = [str(found.name or found.blob) for found in drain.examples if not found.live]
     such = ": " if drain.blobs == len(drain.examples) else ", such as "
-    text = f"{drain.blobs} {'file' if drain.blobs == 1 else 'files'} cannot leave it"
+    text = f"{counted(drain.blobs, 'file')} cannot leave it"
     if names or not lost:
         text += f", for more copies are wanted than other Shepherds with room can take{such if names else ''}"
         text += f"{', '.join(names)}; add a Shepherd, or ask for fewer copies: "

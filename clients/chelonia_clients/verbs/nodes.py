@@ -12,7 +12,7 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
-from chelonia_clients.output import human_size, record_facts, table
+from chelonia_clients.output import counted, human_size, record_facts, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import removing
 from chelonia_clients.verbs.heal import held_drain, held_facts
@@ -190,6 +190,6 @@ def _refusal(losses: int) -> str:
     if not losses:
         return "it has got new replicas meanwhile; try again"
     return (
-        f"{losses} files have no other verified copy within reach; bring it, or the others, back - "
+        f"no other verified copy of {counted(losses, 'file')} is within reach; bring it, or the others, back - "
         "or give them up for lost with --accept-loss"
     )

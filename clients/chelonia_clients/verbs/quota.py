@@ -9,7 +9,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.values import replace
 from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_size
-from chelonia_clients.output import human_size, table
+from chelonia_clients.output import counted, human_size, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.fsck import guid_of
 
@@ -19,6 +19,7 @@ async def quota(session: Session, arguments: Arguments) -> None:
     for operand in arguments.operands or ("/",):
         ln = session.ln(operand)
         try:
+            await session.client().stat(ln)  # the space below a name that is not there is that of what is above it
             space = await session.client().space(ln)
         except CheloniaError as error:
             session.out.failure(error, ln=ln)
@@ -88,7 +89,7 @@ def _bounded(known: Quota, arguments: Arguments) -> Quota:
 
 def _told(quota: Quota) -> str:
     size = f"{human_size(quota.bytes)}" if quota.bytes >= 0 else ""
-    files = f"{quota.files} files" if quota.files >= 0 else ""
+    files = counted(quota.files, "file") if quota.files >= 0 else ""
     return " and ".join(part for part in (size, files) if part) or "no quota"
 
 

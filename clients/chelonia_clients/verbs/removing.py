@@ -12,7 +12,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Client, Metadata
-from chelonia_clients.output import human_size, original_status
+from chelonia_clients.output import counted, human_size, original_status
 from chelonia_clients.removal import REMOVALS, RemovalPlan, foresee, other_names, remove_tree
 from chelonia_clients.session import Session, parallel_of
 from chelonia_clients.verbs.namespace import each_name
@@ -140,14 +140,10 @@ def _elsewhere(doomed: RemovalPlan) -> list[str]:
 
 
 def _counts(doomed: RemovalPlan) -> str:
-    parts = [f"{_plural(len(doomed.names), 'file')} ({human_size(doomed.size)})"]
+    parts = [f"{counted(len(doomed.names), 'file')} ({human_size(doomed.size)})"]
     for names, what in ((doomed.collections, "collection"), (doomed.elsewhere, "other name")):
-        parts += [_plural(len(names), what)] if names else []
+        parts += [counted(len(names), what)] if names else []
     return ", ".join(parts)
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 async def agreed(question: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import human_size, original_status, record_facts, table
+from chelonia_clients.output import counted, human_size, original_status, record_facts, table
 from chelonia_clients.restoring import former_names, undelete_tree
 from chelonia_clients.session import Session
 
@@ -53,7 +53,7 @@ async def _bring_tree_back(session: Session, text: str) -> None:
         files, collections = files + (done.type == "file"), collections + (done.type == "collection")
         out.say(f"{done.target}: restored.")
         out.result(**facts, status="restored")
-    out.say(f"{files} files and {collections} collections restored")
+    out.say(f"{counted(files, 'file')} and {counted(collections, 'collection')} restored")
 
 
 async def _list(session: Session, text: str) -> None:

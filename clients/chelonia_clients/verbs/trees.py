@@ -12,7 +12,7 @@ from chelonia.core.metadata import Needed
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration, parse_size
 from chelonia_clients.choosing import name_fits
 from chelonia_clients.client import SHORT, DirectoryEntry
-from chelonia_clients.output import human_size
+from chelonia_clients.output import counted, human_size
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.listing import facts_of, path_of, shower
 
@@ -100,7 +100,7 @@ async def tree(session: Session, arguments: Arguments) -> None:
             session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
         session.out.say(text)
         _draw(session, below, "", "", human=arguments.has("--human"))
-    session.out.say("", f"{collections} collections, {files} files")
+    session.out.say("", f"{counted(collections, 'collection')}, {counted(files, 'file')}")
 
 
 def _draw(session: Session, below: dict[str, list[DirectoryEntry]], top: str, indent: str, *, human: bool) -> None:

@@ -174,7 +174,7 @@ def test_admin_top_looks_again_until_its_time_is_over(
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, hurt))
     ran = chelonia("admin", "top", "--for", "5s")
     assert (ran.code, hurt.looks) == (0, 4), "every two seconds"
-    assert "BAD: 2 files have no good copy" in ran.out
+    assert "BAD: no good copy of 2 files" in ran.out
     assert sum("https://s2/Shepherd is offline" in line for line in ran.lines) == 4 + 3
     bars = [line for line in ran.lines if line.endswith("7 replicas  https://s1/Shepherd")]
     assert bars == ["###############       75%  alive               7 replicas  https://s1/Shepherd"] * 4

@@ -130,13 +130,13 @@ def test_a_whole_tree_comes_back_under_its_names(chelonia: Command, linked: Fake
 def test_into_a_collection_that_was_made_in_its_place(chelonia: Command, linked: FakeBartender) -> None:
     chelonia("rm", "-r", "/t")
     chelonia("mkdir", "/t")
-    assert chelonia("undelete", "-r", "/t").lines[-1] == "2 files and 1 collections restored"
+    assert chelonia("undelete", "-r", "/t").lines[-1] == "2 files and 1 collection restored"
     assert {"/t/f", "/t/c/g"} <= set(linked.names())
 
 
 def test_a_part_of_a_tree_brings_what_is_above_it_along(chelonia: Command, linked: FakeBartender) -> None:
     chelonia("rm", "-r", "/t")
     assert chelonia("undelete", "-r", "/t/c").lines == [
-        "/t: restored.", "/t/c: restored.", "/t/c/g: restored.", "1 files and 2 collections restored",
+        "/t: restored.", "/t/c: restored.", "/t/c/g: restored.", "1 file and 2 collections restored",
     ]  # fmt: skip
     assert "/t/f" not in linked.names()

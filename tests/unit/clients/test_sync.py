@@ -188,6 +188,22 @@ def test_a_directory_that_was_removed_around_us_is_not_an_empty_one(
     assert "/d/f" in fake.names()
 
 
+@pytest.mark.parametrize("words", [("sync", "d", "chelonia:/file"), ("put", "-r", "d", "/file")])
+def test_a_tree_does_not_go_below_a_file(
+    chelonia: Command, fake: FakeBartender, tree: Path, words: tuple[str, ...]
+) -> None:
+    (tree / "one").write_bytes(b"1")
+    chelonia("put", "d/one", "/file")
+    ran = chelonia(*words)
+    assert (ran.code, fake.names()) == (5, ["/file"])
+    assert "it is a file, and a tree goes below a collection: name another one, or remove it first" in ran.err
+
+
+def test_the_space_below_a_name_that_is_not_there_is_none(chelonia: Command) -> None:
+    ran = chelonia("quota", "/nix")
+    assert (ran.code, ran.lines) == (3, [])
+
+
 @pytest.mark.parametrize(
     ("words", "cure"),
     [

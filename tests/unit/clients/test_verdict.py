@@ -39,12 +39,12 @@ def test_nothing_to_say_is_ok() -> None:
 @pytest.mark.parametrize(
     ("seen", "level", "said", "cure"),
     [
-        (replace(WELL, healing=replace(WHOLE, lost=2)), "BAD", "2 files have no good copy", "what-was-lost.md"),
+        (replace(WELL, healing=replace(WHOLE, lost=2)), "BAD", "no good copy of 2 files", "what-was-lost.md"),
         (replace(WELL, healing=replace(WHOLE, unreachable=1)), "BAD", "cannot be read now", "admin node list"),
-        (replace(WELL, healing=HURT), "WARN", "42 files have too few copies", "heal status --watch"),
+        (replace(WELL, healing=HURT), "WARN", "too few copies of 42 files", "heal status --watch"),
         (replace(WELL, healing=replace(WHOLE, control=PAUSED)), "WARN", "healing is paused", "heal resume"),
         (replace(WELL, healing=replace(WHOLE, exposed=(Exposed(4, 1),), stuck=1)), "WARN",
-         "1 files want more copies than can be made now", "start or approve"),
+         "more copies of 1 file are wanted than can be made now", "start or approve"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
         (replace(WELL, nodes=(NODE, replace(OTHER, domain="oslo/room1"))), "WARN",
          "https://s1/Shepherd has the domain (none), others longer ones", "`domain`"),
@@ -90,7 +90,7 @@ def test_a_host_that_does_not_answer_is_named_once() -> None:
 
 def test_the_worst_stands_first() -> None:
     seen = replace(WELL, healing=replace(WHOLE, lost=1), waiting=("a",), days={"u": 2.0})
-    assert verdict_lines(seen)[0] == "BAD: 1 files have no good copy, and 2 more"
+    assert verdict_lines(seen)[0] == "BAD: no good copy of 1 file, and 2 more"
 
 
 async def test_when_space_is_full_is_told_from_what_has_come_since_the_nodes_started() -> None:
