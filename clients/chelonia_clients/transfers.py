@@ -74,6 +74,7 @@ Place = Callable[[int], contextlib.AbstractAsyncContextManager[object]]
 """Where a file of so many bytes waits for its turn."""
 PLAIN: Final = TreeOptions()
 """Everything of a tree, with the defaults."""
+_CURE: Final = "a tree goes below a collection: name another one, or remove it first"
 
 
 async def put_file(
@@ -252,6 +253,8 @@ async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, Director
     try:
         return {entry.name: entry async for entry in client.list(ln, needed=SHORT)}
     except CheloniaError as error:
+        if error.kind is Kind.NOT_A_COLLECTION:
+            raise CheloniaError(error.kind, "put", ln, f"{error.cause}; {_CURE}") from error
         if error.kind not in (Kind.NOT_FOUND, Kind.DENIED):
             raise
         if make:  # of one that may not be looked into, the files say what may be done with them
@@ -385,8 +388,7 @@ async def _ensure_collection(client: Client, ln: str) -> None:
         if not there:
             raise
         if there != "collection":
-            cause = f"it is a {there}, and a tree goes below a collection: name another one, or remove it first"
-            raise CheloniaError(Kind.NOT_A_COLLECTION, error.op, ln, cause) from error
+            raise CheloniaError(Kind.NOT_A_COLLECTION, error.op, ln, f"it is a {there}; {_CURE}") from error
 
 
 async def _copied_collection(client: Client, source: str, target: str) -> TransferResult:

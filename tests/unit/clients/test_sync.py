@@ -196,7 +196,7 @@ def test_a_tree_does_not_go_below_a_file(
     chelonia("put", "d/one", "/file")
     ran = chelonia(*words)
     assert (ran.code, fake.names()) == (5, ["/file"])
-    assert "it is a file, and a tree goes below a collection: name another one, or remove it first" in ran.err
+    assert "it is a file; a tree goes below a collection: name another one, or remove it first" in ran.err
 
 
 def test_the_space_below_a_name_that_is_not_there_is_none(chelonia: Command) -> None:
