@@ -1,8 +1,14 @@
-"""Which blobs have to be planned after a transact: those it changed, but for what it made with all its copies. Pure."""
+"""Which blobs have to be planned after a transact: those it changed, but for what it made with all its copies. Pure.
+
+A part of an upload is content with the copies that were durable when it was taken, if these are two or more: further
+ones would take disks and network from the parts that are still to come, and of an upload that is given up they are in
+vain. They are made when the parts are laid as a file; a Librarian that ends before leaves them to the survey.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from chelonia.core.cluster.replicas import ReplicaState, parse_location
 from chelonia.core.ids import BLOB_PREFIX, BlobId, ObjectId, ServiceId
@@ -11,6 +17,8 @@ from chelonia.librarian.metadata.elements import version
 from chelonia.librarian.repair.plan.decide import NodeHealth
 
 _NEW = version(0)
+PART_COPIES: Final = 2
+"""So many good copies of a part are enough until it is part of a file."""
 
 
 def to_plan(elements: Sequence[Element], health: Mapping[ServiceId, NodeHealth]) -> list[BlobId]:
@@ -24,16 +32,27 @@ def to_plan(elements: Sequence[Element], health: Mapping[ServiceId, NodeHealth])
                 made.add(element.object)
         elif element.change is not ChangeType.DELETE:
             changed.setdefault(element.object, []).append(element)
-    return [
+    part = any(element.section == "parts" for element in elements)
+    plain = [
         BlobId(blob.removeprefix(BLOB_PREFIX))
         for blob, own in changed.items()
-        if blob not in made or not _has_all(own, health)
+        if blob not in made or not _has_enough(own, health, part=part)
     ]
+    return plain + _laid(elements)
 
 
-def _has_all(own: Sequence[Element], health: Mapping[ServiceId, NodeHealth]) -> bool:
+def _has_enough(own: Sequence[Element], health: Mapping[ServiceId, NodeHealth], *, part: bool) -> bool:
     wanted = next((int(e.value) for e in own if (e.section, e.property) == ("blob", "wanted")), -1)
     places = [e for e in own if e.section == "locations"]
     nodes = [health.get(shepherd) for shepherd in {parse_location(e.property).shepherd for e in places}]
     well = all(n is not None and n.present and n.steady and n.proven and not n.draining for n in nodes)
-    return well and len(nodes) == len(places) == wanted and all(e.value == ReplicaState.ALIVE.value for e in places)
+    apart = well and len(nodes) == len(places) and all(e.value == ReplicaState.ALIVE.value for e in places)
+    return apart and (len(nodes) == wanted or (part and PART_COPIES <= len(nodes) < wanted))
+
+
+def _laid(elements: Sequence[Element]) -> list[BlobId]:
+    """The parts whose bytes a file has from now on (`parts.decide.lay_page`)."""
+    checks = [each for each in elements if each.change is ChangeType.CHECK]
+    if not any(condition.property == "order" for each in checks for condition in each.conditions):
+        return []
+    return [BlobId(each.property) for each in elements if each.section == "named" and each.value not in ("", "0")]

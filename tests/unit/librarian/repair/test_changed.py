@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from chelonia.core.cluster.replicas import Checksums, Location, ReplicaFacts
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId, blob_object
+from chelonia.core.ids import BlobId, ContentId, Dn, Guid, Ms, ReferenceId, ServiceId, blob_object, content_object
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob, make_blob
-from chelonia.librarian.metadata.elements import drop, erase, put
+from chelonia.librarian.metadata.elements import check, drop, erase, is_, put
 from chelonia.librarian.repair.plan.changed import to_plan
 from chelonia.librarian.repair.plan.decide import NodeHealth
 
@@ -46,3 +46,16 @@ def test_one_that_was_there_is_planned_whatever_is_changed_of_it_but_for_one_tha
     assert to_plan([drop(blob, "locations", "s1 r0")], HEALTH) == [BLOB]
     assert to_plan([*made("s1", "s2"), put(blob, "locations", "s3 r9", "creating")], HEALTH) == [BLOB]
     assert to_plan([erase(blob)], HEALTH) == []
+
+
+def test_a_part_with_two_good_copies_is_planned_when_it_is_laid_as_a_file() -> None:
+    content = content_object(ContentId("c0"))
+    part = put(content, "parts", "00001", "of this blob")
+    assert to_plan([*made("s1", "s2", wanted=3), part], HEALTH) == []
+    assert to_plan([*made("s1", "s2", wanted=3)], HEALTH) == [BLOB]
+    for shepherds in (("s1",), ("s1", "s1"), ("s1", "unknown")):
+        assert to_plan([*made(*shepherds, wanted=3), part], HEALTH) == [BLOB]
+    laid = [check(content, is_("content", "order", "o")), put(content, "named", BLOB, "5")]
+    assert to_plan(laid, HEALTH) == [BLOB]
+    assert to_plan([laid[0], put(content, "named", BLOB, "0")], HEALTH) == [], "it was not chosen"
+    assert to_plan(laid[1:], HEALTH) == [], "what is named in writing is planned as what is made"
