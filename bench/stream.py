@@ -30,7 +30,7 @@ from scp import Sshd, sshd
 GIB = 1024**3
 MIB = 1024**2
 SHEPHERDS = 3
-BARS = {"up, 1 copy": ("scp up", 1.5), "down": ("scp down", 1.5), "up, 3 copies": ("scp up", 0.6)}
+BARS = {"up, 1 copy": ("scp up", 1.2), "down": ("scp down", 1.3), "up, 3 copies": ("scp up", 0.7)}
 DELETED_S = 30.0
 
 

@@ -124,7 +124,7 @@ class Copy(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Whoever copies goes by it, whatever it was made for."""
         assert self.sources, "a copy is made of a verified one"
-        assert all(source.shepherd != self.target for source in self.sources), "no copy where there is one"
+        assert self.target not in [source.shepherd for source in self.sources], "no copy where there is one"
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -270,18 +270,20 @@ def plan_blob(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, no
 
 def _check_plan(planned: BlobPlan, blob: BlobView) -> None:
     """What a plan never does, however it came about."""
-    held = {replica.location.shepherd for replica in blob.replicas if replica.state in PROVEN}
-    targets = [copy.target for copy in planned.copies]
-    leaving = {removal.location for removal in planned.removals}
-    assert len({*targets}) == len(targets), "one copy on a Shepherd"
-    assert held.isdisjoint(targets), "no copy where there is one"
     assert planned.short >= 0, "no more copies are made than lack"
-    assert not leaving or planned.witnesses, "what is removed rests on a verified copy"
-    assert leaving.isdisjoint(planned.witnesses), "what a removal rests on stays"
+    leaving = {removal.location for removal in planned.removals}
+    if planned.copies:
+        targets = [copy.target for copy in planned.copies]
+        held = {replica.location.shepherd for replica in blob.replicas if replica.state in PROVEN}
+        assert len({*targets}) == len(targets), "one copy on a Shepherd"
+        assert held.isdisjoint(targets), "no copy where there is one"
+    if leaving:
+        assert planned.witnesses, "what is removed rests on a verified copy"
+        assert leaving.isdisjoint(planned.witnesses), "what a removal rests on stays"
     if leaving - {removal.location for removal in planned.removals if removal.reason == EXPIRED}:
         assert len(nodes_of(planned.witnesses)) >= max(planned.wanted, 1), "what has come goes only while enough stay"
-    assert sum(mark.state is _S.THIRDWHEEL for mark in planned.marks) <= 1, "one surplus copy at a time"
     if planned.marks:
+        assert sum(mark.state is _S.THIRDWHEEL for mark in planned.marks) <= 1, "one surplus copy at a time"
         states = {replica.location: replica.state for replica in blob.replicas}
         assert all(may_become(states[mark.location], mark.state) for mark in planned.marks), "along the one table"
         assert leaving.isdisjoint(mark.location for mark in planned.marks), "what is marked stays for now"
