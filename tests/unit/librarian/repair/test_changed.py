@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from chelonia.core.cluster.replicas import Checksums, Location, ReplicaFacts
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.parts import UploadedPart
 from chelonia.core.ids import BlobId, ContentId, Dn, Guid, Ms, ReferenceId, ServiceId, blob_object, content_object
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import NewBlob, make_blob
-from chelonia.librarian.metadata.elements import check, drop, erase, is_, put
+from chelonia.librarian.metadata.elements import drop, erase, put
+from chelonia.librarian.namespace.parts.decide import Stored, lay_page
 from chelonia.librarian.repair.plan.changed import to_plan
 from chelonia.librarian.repair.plan.decide import NodeHealth
 
@@ -55,7 +58,7 @@ def test_a_part_with_two_good_copies_is_planned_when_it_is_laid_as_a_file() -> N
     assert to_plan([*made("s1", "s2", wanted=3)], HEALTH) == [BLOB]
     for shepherds in (("s1",), ("s1", "s1"), ("s1", "unknown")):
         assert to_plan([*made(*shepherds, wanted=3), part], HEALTH) == [BLOB]
-    laid = [check(content, is_("content", "order", "o")), put(content, "named", BLOB, "5")]
-    assert to_plan(laid, HEALTH) == [BLOB]
-    assert to_plan([laid[0], put(content, "named", BLOB, "0")], HEALTH) == [], "it was not chosen"
-    assert to_plan(laid[1:], HEALTH) == [], "what is named in writing is planned as what is made"
+    stored = [Stored(UploadedPart(1, 5, "e", Ms(1)), BLOB)]
+    assert to_plan(lay_page(content, "o", {BLOB: Extent(0, 5, BLOB)}, stored), HEALTH) == [BLOB]
+    assert to_plan(lay_page(content, "o", {}, stored), HEALTH) == [], "it was not chosen"
+    assert to_plan([put(content, "named", BLOB, "5")], HEALTH) == [], "what is written is planned as it is made"
