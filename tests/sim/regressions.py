@@ -371,5 +371,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_802_046,
         "an unlink was told that there is no such name, which was being exchanged with another: both were there",
     ),
+    (
+        "objects",
+        9_811_456,
+        "who erased the null version took the one that was about to replace it, and the one before kept the key",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -285,8 +285,12 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
         await _brought_back(parts, ask, known[1], known[0])
     await _gone(parts, ask, known[at])
-    if known[at].removed or (there is None and at == 0):  # of older markers the newer ones may have gone meanwhile
-        await _given_on(parts, ask)
+    if not known[at].removed and (there is not None or at):
+        return KeyRemoved(ask.target.key, version)
+    # Of older markers the newer ones may have gone meanwhile; or another null version has come to the key, and what was
+    # to take its place was the one that went.
+    if await _given_on(parts, ask) == version == NULL:
+        raise _busy(ask)
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
 
 
