@@ -158,7 +158,7 @@ class Channel:
         assert not call.scopes, "no encoding tells how a call is narrowed: its door stands beside the service"
         if self._link.strong:
             call = call.strongly()
-        asked = self._methods.get(method) or self._method(method)
+        asked = self._method(method)
         row = asked.row
         if row.retry is Retry.KEYED and not call.request_key:
             call = call.keyed(RequestKey(self._link.ids.uuid()))
@@ -278,13 +278,16 @@ class Channel:
         return PendingCall(words, method.read_ms or COMPACT_MS, silent_ms)
 
     def _method(self, name: str) -> ChannelMethod:
+        known = self._methods.get(name)
+        if known is not None:
+            return known
         row, patience = self.table.by_method[name], self._patience
         form = None if name in compact.SOAP_ALONE else compact.method_of(row)
         hedge_ms = 0
         if len(self._urls) > 1 and row.retry is not Retry.ONCE:
             hedge_ms = (patience.hedge_read_ms if row.brief else 0) or patience.hedge_ms
-        made = ChannelMethod(name, row, form, row.answer_ms or patience.read_ms, hedge_ms)
-        return self._methods.setdefault(name, made)
+        made = self._methods[name] = ChannelMethod(name, row, form, row.answer_ms or patience.read_ms, hedge_ms)
+        return made
 
     async def _packed(
         self, answer: Awaitable[compact.IncomingAnswer], url: str, call: Call, method: ChannelMethod,
