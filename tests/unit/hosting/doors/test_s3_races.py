@@ -16,6 +16,8 @@ from chelonia.core.ports.files import (
     Clone,
     Done,
     Failure,
+    Listed,
+    Listing,
     Look,
     Looked,
     Make,
@@ -606,3 +608,40 @@ def test_who_is_refused_a_key_that_his_version_got_meanwhile_is_told_of_the_conf
     answer = kept.ask("PUT", "/lab/k", b"two", If_Match=etag)
     assert (answer.status, answer.texts("Code")) == (409, ["ConditionalRequestConflict"])
     assert kept.ask("GET", "/lab/k").body == b"two"
+
+
+def test_who_erases_the_null_version_erases_the_one_that_has_come_to_the_key(
+    suspended: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing had the key when it looked; when it listed, another one was waiting to take that one's place."""
+    apply, listed = suspended.files.apply, suspended.files.list
+    writers: list[asyncio.Task[Heard]] = []
+    begun, waits, erased = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def put(body: bytes) -> Heard:
+        return await suspended._ask("PUT", "/lab/j", body, JOE, {})
+
+    async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if writers and isinstance(changes[0], Move) and not erased.is_set():
+            waits.set()
+            await erased.wait()
+        return await apply(call, changes)
+
+    async def meanwhile(call: Call, listing: Listing) -> Listed:
+        if not begun.is_set():
+            begun.set()
+            assert (await put(b"first")).status == 200
+            writers.append(asyncio.ensure_future(put(b"second")))
+            await waits.wait()
+        return await listed(call, listing)
+
+    async def scenario() -> list[int]:
+        async with asyncio.timeout(60):
+            gone = await suspended._ask("DELETE", "/lab/j?versionId=null", b"", JOE, {})
+            erased.set()
+            return [gone.status, (await writers[0]).status]
+
+    monkeypatch.setattr(suspended.files, "apply", cross)
+    monkeypatch.setattr(suspended.files, "list", meanwhile)
+    assert asyncio.run(scenario()) == [204, 200]
+    assert suspended.ask("GET", "/lab/j").status == 404
