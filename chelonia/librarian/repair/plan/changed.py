@@ -53,6 +53,7 @@ def _has_enough(own: Sequence[Element], health: Mapping[ServiceId, NodeHealth], 
 def _laid(elements: Sequence[Element]) -> list[BlobId]:
     """The parts whose bytes a file has from now on (`parts.decide.lay_page`)."""
     checks = [each for each in elements if each.change is ChangeType.CHECK]
-    if not any(condition.property == "order" for each in checks for condition in each.conditions):
+    asked = {(condition.section, condition.property) for each in checks for condition in each.conditions}
+    if ("content", "order") not in asked:
         return []
     return [BlobId(each.property) for each in elements if each.section == "named" and each.value not in ("", "0")]
