@@ -274,7 +274,7 @@ def all_tell_that_it_is_out_of_reach(cluster: Cluster, ln: str) -> bool:
     assert "blob-lost" not in fsck
     assert "LOST" not in status
     return (
-        (code, "1 file cannot be read now, and not lost" in fsck) == (7, True)
+        (code, "not lost, but not to be read now: 1 file;" in fsck) == (7, True)
         and "unreachable now    1, not lost" in status
         and "0/1 unreachable" in run(cluster, "ls", "-l", ln)[1]
         and "it is not lost" in run(cluster, "stat", ln)[2]

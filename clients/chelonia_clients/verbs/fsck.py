@@ -132,6 +132,8 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
         out.say(f"{work} in hand: repair works on them as far as it can ({how_far})")
     out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
     if away:
-        out.say(f"{counted(len(away), 'file')} cannot be read now, and not lost: start the Shepherds, or wait for them")
+        out.say(
+            f"not lost, but not to be read now: {counted(len(away), 'file')}; start the Shepherds, or wait for them"
+        )
     if faults or away:
         out.exit_code = out.exit_code or (FINDINGS_LEFT if faults else int(ExitCode.NETWORK))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chelonia.core.cluster.quotas import UNBOUNDED, Quota, QuotaUse
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.values import replace
 from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_size
@@ -19,7 +19,7 @@ async def quota(session: Session, arguments: Arguments) -> None:
     for operand in arguments.operands or ("/",):
         ln = session.ln(operand)
         try:
-            await session.client().stat(ln)  # the space below a name that is not there is that of what is above it
+            await _require_there(session, ln)
             space = await session.client().space(ln)
         except CheloniaError as error:
             session.out.failure(error, ln=ln)
@@ -31,6 +31,18 @@ async def quota(session: Session, arguments: Arguments) -> None:
             session.out.say(f"no quota binds you below {ln}; {human_size(free)} of {human_size(total)} are free")
             session.out.tell("that is for all copies of all files, on all Shepherds")
             session.out.result(ln=ln, total=total, free=free)
+
+
+async def _require_there(session: Session, ln: str) -> None:
+    """Below a name that is not there one would be told his own quota, as below one that he may not read.
+
+    Raises: NOT_FOUND.
+    """
+    try:
+        await session.client().stat(ln)
+    except CheloniaError as error:
+        if error.kind is not Kind.DENIED:
+            raise
 
 
 async def admin_quota(session: Session, arguments: Arguments, words: Sequence[str]) -> None:
