@@ -311,8 +311,7 @@ async def _served_together(
     try:
         async with ports.places.one(turn.user, ports.limits, ports.clock):
             turn.walked.update(await operation.walk(turn.service, requests))
-            if turn.walked:
-                outcomes = await operation.together(replace(turn, service=turn.service.keyed(key)), requests)
+            outcomes = await operation.together(replace(turn, service=turn.service.keyed(key)), requests)
     except CheloniaError as error:
         outcomes = dict.fromkeys(range(len(requests)), error.with_traceback(None))
     return JointStep(first, key, outcomes)

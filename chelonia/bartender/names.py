@@ -127,13 +127,22 @@ async def together(ports: Ports, turn: ElementCall, decisions: Iterable[Awaitabl
                 outcomes[number] = error.with_traceback(None)
     if len(outcomes) < len(orders):  # also where none of these can go now: some may have gone at a first try
         try:
-            gone = await ports.librarian.unlink_all(turn.service, tuple(orders))
+            outcomes |= dict.fromkeys(await _gone_together(ports, turn, orders))
         except CheloniaError as error:
             failed = error.with_traceback(None)
-            asked = [number for number, order in enumerate(orders) if order is not None]
-            return outcomes | dict.fromkeys(asked if error.kind in CALL_FAILED else (), failed)
-        outcomes |= dict.fromkeys(gone)
+            for number in range(len(orders)) if error.kind in CALL_FAILED else ():
+                outcomes.setdefault(number, failed)
     return outcomes
+
+
+async def _gone_together(ports: Ports, turn: ElementCall, orders: Sequence[Unlink | None]) -> tuple[int, ...]:
+    """The places of what went. Whatever did not is asked for by itself after this, and never together again."""
+    try:
+        return await ports.librarian.unlink_all(turn.service, tuple(orders))
+    except CheloniaError as error:
+        if error.kind in CALL_FAILED or error.kind is Kind.NOT_SUPPORTED:
+            raise
+        return await ports.librarian.unlink_all(turn.service, (None,) * len(orders))
 
 
 def _of_only_name(found: FoundEntry, expect: Expect) -> Unlink | None:

@@ -192,7 +192,7 @@ async def remove_together(
     outcomes = await together(ports, turn, (decide(change) for change in changes))
     keys = [changes[n] for n, error in outcomes.items() if error is None and changes[n].what is Removing.KEY]
     for place in dict.fromkeys([change.place.parent for change in keys]):
-        await _let_go(ports, turn, place, seen(place, turn.walked[place]))
+        await _let_go(ports, turn, place, seen(place, turn.walked[place]) if place in turn.walked else None)
     return outcomes
 
 

@@ -226,11 +226,13 @@ class Names:
         children = await self._records.get(call, [entry_id(request.child) for request in asked.values()])
         doomed = [await self._doomed(call, child, presumed=True) for child in children]
         parts = tree.unlink_together(asked, doomed, self._now(), self._keep_ms)
-        if not parts:
-            outcome = await self._records.recall(call)
-        else:
+        outcome = None
+        if parts:
             draft = await self._joined(call, [*parts.values()], " ".join(map(str, parts)))
             outcome = await self._records.attempt(call, replace(draft, elements=tree.checked_once(draft.elements)))
+        if call.request_key and not (outcome and outcome.applied):
+            # Each is asked for by itself now; a second try must not find that they can go together.
+            outcome = await self._records.attempt(call, PlannedTransact(()))
         return tuple(map(int, outcome.memo.split())) if outcome is not None and outcome.applied else ()
 
     async def delete(self, call: Call, request: Delete) -> None:

@@ -190,6 +190,31 @@ async def test_removals_whose_answer_was_lost_are_answered_as_done_and_never_don
 
 
 @scene
+async def test_what_went_by_itself_does_not_go_again_with_others(stage: Stage) -> None:
+    for name in ("/a", "/b"):
+        await stage.put_file(name, needed=0)
+        await stage.move(name, f"{name}2", link=True)  # what has two names cannot go with others
+    call, requests = keyed(JOE, "k"), (NameRequest("1", "/a"), NameRequest("2", "/b"))
+    assert [outcome.kind for outcome in await stage.bartender.unlink(call, requests)] == ["", ""]
+    await stage.move("/a2", "/a")
+    assert [outcome.kind for outcome in await stage.bartender.unlink(call, requests)] == ["", ""]
+    assert await stage.exists("/a")
+
+
+@scene
+async def test_where_nobody_knows_what_went_together_nothing_goes_by_itself(stage: Stage) -> None:
+    for name in ("/a", "/b"):
+        await stage.put_file(name, needed=0)
+    await stage.move("/a", "/a2", link=True)
+    stage.between.after["unlink_all"] = LOST
+    call, requests = keyed(JOE, "k"), (NameRequest("1", "/a"), NameRequest("2", "/b"))
+    assert [outcome.kind for outcome in await stage.bartender.unlink(call, requests)] == ["outcome-unknown", ""]
+    assert not stage.between.named("unlink")
+    assert [outcome.kind for outcome in await stage.bartender.unlink(call, requests)] == ["", ""]
+    assert (await stage.list("/"))[1] == ["a2"]
+
+
+@scene
 async def test_removals_of_which_nobody_can_say_whether_they_applied_are_told_so_until_somebody_can(
     stage: Stage,
 ) -> None:
