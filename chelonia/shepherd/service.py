@@ -19,7 +19,7 @@ from chelonia.core.cluster.drills import ShepherdDrill
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId
+from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId, ReferenceId
 from chelonia.core.operations.shepherd import SHEPHERD
 from chelonia.core.ports.shepherd import (
     Authority,
@@ -365,8 +365,11 @@ class ShepherdService:
     async def _readmit_one(self, stored: StoredReplica) -> bool:
         """Nothing is offered or reported of it before its bytes have been checked."""
         node = self._node
-        whole = stored.facts is not None and stored.size == stored.facts.size
-        if not (stored.committed and whole) or stored.reference in node.index:
+        facts = stored.facts
+        whole = facts is not None and stored.size == facts.size
+        # That a snapshot is named its Shepherds hear after it is: it may be all that is left of a namespace.
+        named = stored.committed or (facts is not None and ObjectId(facts.guid) == SNAPSHOTS_OBJECT)
+        if not (named and whole) or stored.reference in node.index:
             return False
         brought = await node.ports.blobs.reinstate(stored.reference)
         if brought is None:

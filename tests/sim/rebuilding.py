@@ -12,7 +12,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import SNAPSHOTS_OBJECT, ContentId, ObjectId, ServiceId, blob_object, content_object
+from chelonia.core.ids import (
+    REBUILD_OBJECT,
+    SNAPSHOTS_OBJECT,
+    ContentId,
+    ObjectId,
+    ServiceId,
+    blob_object,
+    content_object,
+)
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import RebuildStatus, ServiceRecord
 from chelonia.core.values import replace
@@ -70,13 +78,15 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
         stored = {blob_object(facts.blob) for facts in facts_held(world) if facts.guid == SNAPSHOTS_OBJECT}
         under_way = stored - {blob.id for blob in before.blobs()}  # bytes of a snapshot that nothing names yet
         await _run(world, host)
-    _compare(_kept(before, world), _kept(watch.known(), world), {*told, *under_way})
+    kept = _kept(before, world)
+    back = set() if watch.steady_clocks else _dated_since(watch.known()) - {*kept}
+    _compare(kept, _kept(watch.known(), world), {*told, *under_way, *back})
     await world.open_doors()
     if away is not None:
         await world.restart(away)
         with watch.nobody_uploading():
             await _late(world, host, away)
-        new = {obj.id for obj in watch.known().entries()} - {obj.id for obj in before.entries()} - {*told}
+        new = {obj.id for obj in watch.known().entries()} - {obj.id for obj in before.entries()} - {*told} - back
         after = _kept(watch.known(), world)
         if strange := [obj for obj in sorted(new) if obj in after and not _found(obj, after)]:
             raise Violation(f"{strange} came with {away.service_id}, which was away in the rebuild")
@@ -155,6 +165,14 @@ def _less(after: Mapping[str, Mapping[str, str]] | None, before: object) -> obje
     if not after or not isinstance(before, Mapping) or "adler32" not in blob or "adler32" in before.get("blob", {}):
         return after
     return {**after, "blob": {name: value for name, value in blob.items() if name != "adler32"}}
+
+
+def _dated_since(after: NamespaceSnapshot) -> set[ObjectId]:
+    """What was made after the snapshot was begun, as dates say: where that clock was behind, it may be deleted."""
+    begun_ms = int(after.value(REBUILD_OBJECT, "rebuild", "snapshot_ms") or 0)
+    blobs = [facts_of(blob) for blob in after.blobs()]
+    dated = [facts for facts in blobs if facts.created_ms >= begun_ms]
+    return {each for facts in dated for each in (blob_object(facts.blob), ObjectId(facts.guid))}
 
 
 def _compare(before: Kept, after: Kept, told: Collection[ObjectId]) -> None:

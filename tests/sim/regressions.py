@@ -376,5 +376,23 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_811_456,
         "who erased the null version took the one that was about to replace it, and the one before kept the key",
     ),
+    (
+        "swarm",
+        9_811_736,
+        "of names removed in one call and one by one, a repeat found that they could go together, and took what stood "
+        "under one of them since",
+    ),
+    (
+        "swarm",
+        9_811_454,
+        "a snapshot was not found after the loss of all metadata: the one Shepherd with its manifest had not heard "
+        "that it is named, and kept it aside",
+    ),
+    (
+        "swarm",
+        9_811_391,
+        "the simulator's own: of a snapshot begun by a clock that was behind, what was deleted before comes back",
+    ),
+    ("swarm", 9_811_916, "the simulator's own: a drill began before a Librarian had heard of all Shepherds"),
 )
 """(scenario, seed, what it found)."""

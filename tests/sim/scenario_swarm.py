@@ -312,6 +312,7 @@ class Swarm:
     async def _drill(self) -> None:
         """While all is well no site has two copies: not of a new file, and not when a lost copy has been replaced."""
         user, drill = self.people[0], Group("/drill")
+        await self._until_all_accept()
         await self.users.make_collections([drill], user)
         self.users.asked += 1
         content = self.users.contents.new(self.world.rng)
@@ -325,6 +326,16 @@ class Swarm:
         await self.world.restart(lost)
         await self._until_whole(self.world.clock.monotonic_ms())
         await self._spread(drill.ln(0), "after its return")
+
+    async def _until_all_accept(self) -> None:
+        """Each Librarian knows of every Shepherd that it has started."""
+        clock, since_ms = self.world.clock, self.world.clock.monotonic_ms()
+        for host in [host for host in self.world.hosts if "l" in host.services]:
+            while host.librarian is None or not all(node.accepting for node in await host.librarian.nodes(ADMIN)):
+                if clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
+                    raise Violation(f"{host.node.name} does not hear of all Shepherds that have started")
+                await clock.sleep(500)
+        await clock.sleep(SETTINGS.tick_ms)  # so old what planning goes by may be
 
     async def _spread(self, name: str, when: str) -> None:
         since_ms = self.world.clock.monotonic_ms()

@@ -56,7 +56,7 @@ class Watch:
 
     def __init__(self, world: World, *, steady_clocks: bool = False) -> None:
         self._world = world
-        self._steady_clocks = steady_clocks
+        self.steady_clocks = steady_clocks
         self._dump = Dump()
         self._located: dict[ObjectId, tuple[StoredObject, Located]] = {}
         self._found: list[str] = []
@@ -128,6 +128,7 @@ class Watch:
         `before` knew must not be erased."""
         gone = {blob_of(blob) for blob in self._without_copy(self._seen())}
         self._gone_before |= gone - {blob_of(blob) for blob in before.blobs()}
+        self.loses(before)
         self._came_back(before)
 
     def loses(self, last: NamespaceSnapshot) -> None:
@@ -351,7 +352,7 @@ class Watch:
 
     def _both_run(self, claims: Mapping[str, str], old: Location, new: Location, state: ReplicaState) -> bool:
         """Whether a claim is made beside one that has not expired. Only clocks that agree can tell."""
-        if not self._steady_clocks or state is not _S.CREATING:
+        if not self.steady_clocks or state is not _S.CREATING:
             return False
         return (
             0

@@ -6,11 +6,12 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ReferenceId
+from chelonia.core.ids import SNAPSHOTS_OBJECT, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import ScrubOrder, ScrubPage, StoredReplica
 from chelonia.core.values import replace
 from chelonia.shepherd import service
 from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, virtual
+from tests.support.turls import parse_turl
 
 DATA = b"x" * 100_000
 
@@ -169,6 +170,23 @@ async def test_a_large_quarantine_is_read_twice_at_most_however_often_it_is_aske
     world.blobs.flip(references[0])
     await world.blobs.quarantine(references[0])
     assert await world.service.readmit(ADMINISTRATOR) == 1, "it is begun anew"
+    await world.stop()
+
+
+@virtual
+async def test_of_what_nobody_is_known_to_have_named_bytes_of_snapshots_alone_come_back() -> None:
+    world = await World().start()
+    references = []
+    for number, guid in ((1, Guid(SNAPSHOTS_OBJECT)), (2, Guid(numbered("f", 2)))):
+        wanted = request(DATA, number)
+        outcome = await world.put(replace(wanted, facts=replace(wanted.facts, guid=guid)))
+        await world.send(parse_turl(outcome.turl), DATA)
+        references.append(outcome.reference)
+        await world.blobs.quarantine(outcome.reference)
+    await world.restart()
+    assert [stored.committed for stored in await world.blobs.quarantined()] == [False, False]
+    assert await world.service.readmit(ADMINISTRATOR) == 1
+    assert [await world.state_of(reference) for reference in references] == ["alive", "none"]
     await world.stop()
 
 
