@@ -1,14 +1,11 @@
-"""Small files on their way up or down, and other changes, in as few calls as they come together.
+"""Small files on their way up or down, and other changes, in as few calls as they come together (`Gathering`).
 
-The first goes at once. What comes while its call is on its way goes in the next one, for a call of many costs little
-more than one of one. Another is begun beside it when it would be full, and when something has waited for `WAIT_MS`, so
-that a slow call holds nothing up. Each has an answer of its own. A call of which some answers are of a passing trouble
-is made again under its key, so that what has applied is not done twice.
+Each has an answer of its own. A call of which some answers are of a passing trouble is made again under its key, so
+that what has applied is not done twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -16,7 +13,8 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import RequestKey
-from chelonia.core.timing.clock import Clock, Timer
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending, still_wanted
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.rpc_client import AGAIN
 
@@ -36,7 +34,7 @@ _PASSING: Final = frozenset({*AGAIN, *(kind.value for kind in AGAIN)})
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-_Batch = list[tuple[Q, "asyncio.Future[A]"]]
+_Batch = list[Pending[tuple[Call, Q], A]]
 
 
 class CallBatches(Generic[Q, A]):
@@ -55,88 +53,37 @@ class CallBatches(Generic[Q, A]):
         self._ask = ask
         self._clock = clock
         self._again_ms = again_ms
-        self._most = most
-        self._waiting: _Batch[Q, A] = []
-        self._sending = 0
-        self._overdue: Timer | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._calls = 0
+        limits: BatchLimits[tuple[Call, Q]] = BatchLimits(most, _inline_bytes, CALL_BYTES_MAX, CALLS_AT_ONCE, WAIT_MS)
+        self._gathering: Gathering[tuple[Call, Q], A] = Gathering(self._settle, clock, limits)
 
     async def send(self, call: Call, element: Q) -> A:
         """Send an element with what else waits; `call`: its context, if it is the first. Raises: as the operation."""
-        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._waiting.append((element, answer))
-        if not self._sending or len(self._waiting) >= self._most:
-            self._begin(call)
-        elif self._overdue is None:
-            self._overdue = self._clock.call_later(WAIT_MS, lambda: self._late(call))
-        return await answer
+        return await self._gathering.ask((call, element))
 
-    def _late(self, call: Call) -> None:
-        self._overdue = None
-        self._begin(call)
-
-    def _begin(self, call: Call) -> None:
-        """Begin a call beside those on their way, unless they are as many as may be."""
-        if self._sending < CALLS_AT_ONCE:
-            self._sending += 1
-            task = asyncio.create_task(self._send_waiting(call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _send_waiting(self, call: Call) -> None:
-        """Call by call until nothing waits."""
-        number = 0
-        try:
-            while batch := self._next():
-                number += 1
-                await self._send(call.keyed(RequestKey(f"{call.request_key}/{number}")), batch)
-        finally:
-            self._sending -= 1  # in the step that saw that nothing waits: who comes after it is sent by another
-
-    async def _send(self, call: Call, batch: _Batch[Q, A]) -> None:
-        try:
-            await self._settle(call, batch)
-        except BaseException:
-            for _, answer in (*batch, *self._waiting):
-                answer.cancel()
-            raise
-
-    def _next(self) -> _Batch[Q, A]:
-        """As many of those that wait as one call takes, in their order; who has gone away sends nothing."""
-        self._waiting = _open(self._waiting)
-        count = size = 0
-        for element, _ in self._waiting[: self._most]:
-            size += inline_bytes(element)
-            if count and size > CALL_BYTES_MAX:
-                break
-            count += 1
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
-        if self._overdue is not None and not self._waiting:
-            self._overdue.cancel()
-            self._overdue = None
-        return batch
-
-    async def _settle(self, call: Call, batch: _Batch[Q, A]) -> None:
+    async def _settle(self, batch: _Batch[Q, A]) -> None:
         """Give each that went well its answer when it comes; ask again while some have none; a call that fails later
         fails only those. What was refused is tried anew with them, so it is answered when nothing is asked again: else
         its owner could have made what the next try removes."""
-        elements = tuple(element for element, _ in batch)
+        call, _ = batch[0].asked
+        self._calls += 1
+        call, elements = call.keyed(RequestKey(f"{call.request_key}/{self._calls}")), tuple(e.asked[1] for e in batch)
         give_up_ms, backoff = self._clock.monotonic_ms() + self._again_ms, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while True:
             try:
                 answers = await self._ask(call, elements)
             except CheloniaError as error:
-                for _, waiting in _open(batch):
-                    waiting.set_exception(error)
+                for each in still_wanted(batch):
+                    each.answer.set_exception(error)
                 return
             pause_ms = backoff.failed()
             kinds = [getattr(told, "kind", None) for told in answers]
             passing = [each for each, kind in zip(batch, kinds, strict=True) if kind in _PASSING]
-            over = self._clock.monotonic_ms() + pause_ms > give_up_ms or not _open(passing)
-            for (_, waiting), told, refused in zip(batch, answers, kinds, strict=True):
-                if not waiting.done() and (over or not refused):
-                    waiting.set_result(told)
-            if not _open(batch):
+            over = self._clock.monotonic_ms() + pause_ms > give_up_ms or not still_wanted(passing)
+            for each, told, refused in zip(batch, answers, kinds, strict=True):
+                if not each.answer.done() and (over or not refused):
+                    each.answer.set_result(told)
+            if not still_wanted(batch):
                 return
             await self._clock.sleep(pause_ms)
 
@@ -148,6 +95,5 @@ def inline_bytes(element: Any) -> int:
     return len(inline.data) if inline is not None else 0
 
 
-def _open(batch: _Batch[Q, A]) -> _Batch[Q, A]:
-    """Those that somebody still waits for."""
-    return [each for each in batch if not each[1].done()]
+def _inline_bytes(asked: tuple[Call, Any]) -> int:
+    return inline_bytes(asked[1])
