@@ -9,11 +9,15 @@ Elements that touch related names run in order, unrelated ones side by side; wha
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
@@ -27,6 +31,7 @@ from chelonia.core.metadata import Filter, StoredObject, Triple
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.librarian import Traversal
 from chelonia.core.timing.eager import side_by_side
+from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending
 from chelonia.core.values import replace
 
 _LOG = logging.getLogger(__name__)
@@ -35,6 +40,9 @@ ATTEMPTS_MAX = 6
 """Tries of one element whose entries keep changing under it; then the caller hears CONFLICT."""
 SIDE_BY_SIDE_MAX = 16
 """Elements of one call in work at once: fills a commit batch without letting one call crowd out others."""
+CALLS_TOGETHER, CALLS_TOGETHER_MAX, CALL_WAITS_MS = 16, 1000, 10
+"""So many calls that each ask little are served as one, so many of those beside each other, and for so long (ms) one
+waits for those at work: less than a disk takes to sync, as slow ones would hold it up."""
 RETRY_MS = 5
 """First pause before another try; doubled each time, jittered."""
 
@@ -132,7 +140,7 @@ class ElementCall:
     walked: dict[LogicalName, Traversal] = field(default_factory=dict)
 
 
-Outcomes = Mapping[int, CheloniaError | None]
+Outcomes = dict[int, CheloniaError | None]
 """What became of elements that were tried together, by their places among them: None of what applied. Those of which
 nothing is said are served by themselves."""
 
@@ -166,7 +174,7 @@ class BulkOperation(Generic[R, A]):
     side_by_side: int = SIDE_BY_SIDE_MAX
     walk: Callable[[Call, Sequence[R]], Awaitable[dict[LogicalName, Traversal]]] | None = None
     keyed: bool = True
-    together: Callable[[ElementCall, Sequence[R]], Awaitable[Outcomes]] | None = None
+    together: Callable[[Sequence[ElementCall], Sequence[R]], Awaitable[Outcomes]] | None = None
     joins: Callable[[R], bool] = bool
 
     def chunks(self, requests: Sequence[R]) -> Iterator[tuple[range, bool]]:
@@ -183,6 +191,51 @@ class BulkOperation(Generic[R, A]):
                 start = end
 
 
+class AskedElement(Struct, Generic[R], frozen=True):
+    """One element: of whose call (with the Bartender's own for its sake, which has no request key), in which place
+    there, and the room of that call's answer."""
+
+    call: Call
+    service: Call
+    index: int
+    request: R
+    room: AnswerRoom
+
+
+class CallAnswers(Generic[A]):
+    """What becomes of the elements of one call."""
+
+    def __init__(self, ports: Ports, call: Call, count: int) -> None:
+        self.call = call
+        self.service = ports.own(call).keyed(RequestKey(""))
+        self.room = AnswerRoom()
+        self.left = count
+        self._ports = ports
+        self._answers: list[Any] = [None] * count
+        self._hopeless: list[CheloniaError] = []
+
+    def asked(self, requests: Sequence[R]) -> list[AskedElement[R]]:
+        """The elements, with these requests."""
+        return [AskedElement(self.call, self.service, n, each, self.room) for n, each in enumerate(requests)]
+
+    def put(self, index: int, answer: A, error: CheloniaError | None) -> None:
+        """An element is answered."""
+        self.left -= 1
+        self._answers[index] = answer
+        if error is not None and error.kind in CALL_FAILED:
+            self._hopeless.append(error)
+
+    def whole(self, op: str) -> tuple[A, ...]:
+        """The answers. Raises: the first error, when every element failed for the cluster's sake."""
+        if self.room.unread < 0:
+            self._ports.limits.hit("read_bytes")
+            who, request = self.call.dn, self.call.request_id
+            _LOG.info("listing ended for what it reads who=%r op=%s request=%s", who, op, request)
+        if self._hopeless and len(self._hopeless) == len(self._answers):
+            raise self._hopeless[0]
+        return tuple(self._answers)
+
+
 async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
     """Serve every element.
 
@@ -192,27 +245,68 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
     if len(requests) > bounds.BULK_ELEMENTS_MAX:
         cause = f"at most {bounds.BULK_ELEMENTS_MAX} elements in one call"
         raise CheloniaError(Kind.TOO_LARGE, operation.name, "", cause)
-    answers: list[A] = []
-    errors: list[CheloniaError | None] = []
-    room, service = AnswerRoom(), ports.own(call).keyed(RequestKey(""))
-    for indexes, joined in operation.chunks(requests):
-        some, joint, turn = requests[indexes.start : indexes.stop], JointStep(), ElementCall(call, service, room)
+    answers: CallAnswers[A] = CallAnswers(ports, call, len(requests))
+    await _answer_each(ports, operation, answers.asked(requests), answers.put)
+    return answers.whole(operation.name)
+
+
+AskedCall = tuple[Call, tuple[R, ...]]
+"""A call, and what it asks."""
+
+
+def gathered(ports: Ports, operation: BulkOperation[R, A]) -> Gathering[AskedCall[R], tuple[A, ...]]:
+    """Has calls of one operation served together, by `answer_calls`."""
+    limits: BatchLimits[AskedCall[R]] = BatchLimits(CALLS_TOGETHER, lambda _: 0, 0, CALLS_TOGETHER_MAX, CALL_WAITS_MS)
+    return Gathering(partial(answer_calls, ports, operation), ports.clock, limits)
+
+
+async def answer_calls(
+    ports: Ports, operation: BulkOperation[R, A], calls: Sequence[Pending[AskedCall[R], tuple[A, ...]]]
+) -> None:
+    """Serve several calls as one, each in its caller's name; each is answered, as by `answer_all`, when all of its own
+    is done. All want what they read to be equally new."""
+    asked: list[AskedElement[R]] = []
+    owners: list[tuple[CallAnswers[A], asyncio.Future[tuple[A, ...]]]] = []
+    for each in calls:
+        call, requests = each.asked
+        answers: CallAnswers[A] = CallAnswers(ports, call, len(requests))
+        asked += answers.asked(requests)
+        owners += [(answers, each.answer)] * len(requests)
+
+    def tell(number: int, answer: A, error: CheloniaError | None) -> None:
+        answers, waiting = owners[number]
+        answers.put(asked[number].index, answer, error)
+        if answers.left or waiting.done():
+            return
+        try:
+            waiting.set_result(answers.whole(operation.name))
+        except CheloniaError as failed:
+            waiting.set_exception(failed)
+
+    await _answer_each(ports, operation, asked, tell)
+
+
+async def _answer_each(
+    ports: Ports,
+    operation: BulkOperation[R, A],
+    asked: Sequence[AskedElement[R]],
+    tell: Callable[[int, A, CheloniaError | None], None],
+) -> None:
+    """Serve elements; `tell` hears of each, by its place in `asked`, when it is answered."""
+
+    async def told(number: int, joint: JointStep, walked: dict[LogicalName, Traversal]) -> None:
+        tell(number, *await _serve(ports, operation, asked[number], joint, number - joint.first, walked))
+
+    for indexes, joined in operation.chunks([each.request for each in asked]):
+        some, walked = asked[indexes.start : indexes.stop], dict[LogicalName, Traversal]()
+        joint = JointStep(indexes.start)
         if joined:
-            joint = await _served_together(ports, turn, operation, indexes.start, some)
-        elif operation.walk is not None and len(indexes) > 1:
-            turn.walked.update(await operation.walk(service, some))
-        alone = [_serve(ports, turn, operation, i, requests[i], joint) for i in indexes]
+            joint = await _served_together(ports, operation, indexes.start, some, walked)
+        elif operation.walk is not None and len(some) > 1:
+            walked.update(await operation.walk(some[0].service, [each.request for each in some]))
+        alone = [told(number, joint, walked) for number in indexes]
         for first in range(0, len(alone), operation.side_by_side):
-            for answer, error in await side_by_side(alone[first : first + operation.side_by_side]):
-                answers.append(answer)
-                errors.append(error)
-    if room.unread < 0:
-        ports.limits.hit("read_bytes")
-        _LOG.info("listing ended for what it reads who=%r op=%s request=%s", call.dn, operation.name, call.request_id)
-    hopeless = [error for error in errors if error is not None and error.kind in CALL_FAILED]
-    if hopeless and len(hopeless) == len(requests):
-        raise hopeless[0]
-    return tuple(answers)
+            await side_by_side(alone[first : first + operation.side_by_side])
 
 
 async def together(
@@ -301,40 +395,59 @@ def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
 
 
 async def _served_together(
-    ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], first: int, requests: Sequence[R]
+    ports: Ports,
+    operation: BulkOperation[R, A],
+    first: int,
+    asked: Sequence[AskedElement[R]],
+    walked: dict[LogicalName, Traversal],
 ) -> JointStep:
     """Try elements together; they take one place, and are walked when they have it."""
     assert operation.together is not None, "only of an operation that can"
     assert operation.walk is not None, "what goes together is decided on one walk"
-    key = element_key(turn.user, f"{operation.name} together", first, "\0".join(map(operation.subject, requests)))
-    outcomes: Outcomes = {}
+    key, service = _joint_key(operation, first, asked), asked[0].service
+    requests, outcomes = [each.request for each in asked], Outcomes()
     try:
-        async with ports.places.one(turn.user, ports.limits, ports.clock):
-            turn.walked.update(await operation.walk(turn.service, requests))
-            outcomes = await operation.together(replace(turn, service=turn.service.keyed(key)), requests)
+        async with ports.places.one(asked[0].call, ports.limits, ports.clock):
+            walked.update(await operation.walk(service, requests))
+            keyed = service.keyed(key)
+            turns = [ElementCall(each.call, keyed, each.room, walked=walked) for each in asked]
+            outcomes = await operation.together(turns, requests)
     except CheloniaError as error:
-        outcomes = dict.fromkeys(range(len(requests)), error.with_traceback(None))
+        outcomes = dict.fromkeys(range(len(asked)), error.with_traceback(None))
     return JointStep(first, key, outcomes)
 
 
+def _joint_key(operation: BulkOperation[R, A], first: int, asked: Sequence[AskedElement[R]]) -> RequestKey:
+    """The request key of elements that are tried together: bound to all of them, and their callers."""
+    call, whose = asked[0].call, [operation.subject(each.request) for each in asked]
+    whose += [f"{each.call.dn}\0{each.call.request_key}" for each in asked if each.call is not call]
+    return element_key(call, f"{operation.name} together", first, "\0".join(whose))
+
+
 async def _serve(
-    ports: Ports, turn: ElementCall, operation: BulkOperation[R, A], index: int, request: R, joint: JointStep
+    ports: Ports,
+    operation: BulkOperation[R, A],
+    asked: AskedElement[R],
+    joint: JointStep,
+    place: int,
+    walked: dict[LogicalName, Traversal],
 ) -> tuple[A, CheloniaError | None]:
-    met = joint.outcomes.get(index - joint.first)
-    if met is None and index - joint.first in joint.outcomes and operation.recalled is not None:
+    """Serve one element, which has this place in the joint step."""
+    met, request = joint.outcomes.get(place), asked.request
+    if met is None and place in joint.outcomes and operation.recalled is not None:
         return operation.recalled(request), None
-    call, service, key = turn.user, turn.service, RequestKey("")
+    call, service, key = asked.call, asked.service, RequestKey("")
     if call.request_key and operation.keyed:
-        key = element_key(call, operation.name, index, operation.subject(request))
+        key = element_key(call, operation.name, asked.index, operation.subject(request))
         service = service.keyed(key)
-    turn = ElementCall(call, service, turn.room, walked=turn.walked)
+    turn = ElementCall(call, service, asked.room, walked=walked)
     try:
         turn.room.check()
         if met is not None:
             raise met
         async with ports.places.one(call, ports.limits, ports.clock) as waited:
             if waited:
-                turn.walked.clear()  # that is how things were then
+                turn = replace(turn, walked={})  # that is how things were then
             return await _attempt(ports, operation, turn, request), None
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it
@@ -342,19 +455,19 @@ async def _serve(
     repeated = error.kind in CALL_FAILED if call.is_first else error.kind not in _NEVER_APPLIED
     if operation.recalled and key and repeated:
         try:
-            if await _has_applied(ports, service, joint, index):
+            if await _has_applied(ports, service, joint, place):
                 return operation.recalled(request), None
         except CheloniaError as unknown:  # a first try may have applied: what this one met is not the answer yet
             error = error if error.meaning.retryable else unknown
     return _failed(operation, turn, request, _as_seen(error, turn.user))
 
 
-async def _has_applied(ports: Ports, service: Call, joint: JointStep, index: int) -> bool:
+async def _has_applied(ports: Ports, service: Call, joint: JointStep, place: int) -> bool:
     """Whether a first try of an element had applied, by itself or with others."""
     if await ports.librarian.recall(service) is not None:
         return True
     memo = await ports.librarian.recall(service.keyed(joint.key)) if joint.key else None
-    return memo is not None and str(index - joint.first) in memo.split()
+    return memo is not None and str(place) in memo.split()
 
 
 def _failed(

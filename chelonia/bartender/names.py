@@ -14,7 +14,7 @@ from chelonia.bartender.client_metadata import accepted, merged, new_policies
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.core import bounds
-from chelonia.core.caller import Role
+from chelonia.core.caller import Call, Role
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
@@ -106,17 +106,18 @@ async def doomed_name(ports: Ports, turn: ElementCall, request: NameRequest) -> 
 async def each_together(
     decide: Callable[[Ports, ElementCall, NameRequest], Awaitable[DoomedEntry]],
     ports: Ports,
-    turn: ElementCall,
+    turns: Sequence[ElementCall],
     requests: Sequence[NameRequest],
 ) -> Outcomes:
     """Remove what has one name in one transact, each as `decide` allows."""
-    return await together(ports, turn, (decide(ports, turn, request) for request in requests))
+    decisions = (decide(ports, *each) for each in zip(turns, requests, strict=True))
+    return await together(ports, turns[0].service, decisions)
 
 
-async def together(ports: Ports, turn: ElementCall, decisions: Iterable[Awaitable[DoomedEntry]]) -> Outcomes:
+async def together(ports: Ports, service: Call, decisions: Iterable[Awaitable[DoomedEntry]]) -> Outcomes:
     """Remove what has one name in one transact."""
     orders: list[Unlink | None] = []
-    outcomes: dict[int, CheloniaError | None] = {}
+    outcomes = Outcomes()
     for number, decision in enumerate(decisions):
         try:
             found, _, expect = await decision
@@ -127,7 +128,7 @@ async def together(ports: Ports, turn: ElementCall, decisions: Iterable[Awaitabl
                 outcomes[number] = error.with_traceback(None)
     if len(outcomes) < len(orders):  # also where none of these can go now: some may have gone at a first try
         try:
-            outcomes |= dict.fromkeys(await _gone_together(ports, turn, orders))
+            outcomes |= dict.fromkeys(await _gone_together(ports, service, orders))
         except CheloniaError as error:
             failed = error.with_traceback(None)
             for number in range(len(orders)) if error.kind in CALL_FAILED else ():
@@ -135,14 +136,14 @@ async def together(ports: Ports, turn: ElementCall, decisions: Iterable[Awaitabl
     return outcomes
 
 
-async def _gone_together(ports: Ports, turn: ElementCall, orders: Sequence[Unlink | None]) -> tuple[int, ...]:
+async def _gone_together(ports: Ports, service: Call, orders: Sequence[Unlink | None]) -> tuple[int, ...]:
     """The places of what went. Whatever did not is asked for by itself after this, and never together again."""
     try:
-        return await ports.librarian.unlink_all(turn.service, tuple(orders))
+        return await ports.librarian.unlink_all(service, tuple(orders))
     except CheloniaError as error:
         if error.kind in CALL_FAILED or error.kind is Kind.NOT_SUPPORTED:
             raise
-        return await ports.librarian.unlink_all(turn.service, (None,) * len(orders))
+        return await ports.librarian.unlink_all(service, (None,) * len(orders))
 
 
 def _of_only_name(found: FoundEntry, expect: Expect) -> Unlink | None:

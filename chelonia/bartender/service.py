@@ -56,7 +56,7 @@ Method = Callable[["BartenderService", Call, tuple[R, ...]], Coroutine[Any, Any,
 """An operation of the port."""
 Walk = Callable[[Ports, Call, Sequence[Any]], Awaitable[dict[LogicalName, Traversal]]]
 """Follows the names of elements together."""
-Together = Callable[[Ports, ElementCall, Sequence[Any]], Awaitable[Outcomes]]
+Together = Callable[[Ports, Sequence[ElementCall], Sequence[Any]], Awaitable[Outcomes]]
 """Serves several elements in one step."""
 
 

@@ -186,10 +186,14 @@ async def doomed(ports: Ports, turn: ElementCall, change: Remove) -> DoomedEntry
 
 
 async def remove_together(
-    ports: Ports, turn: ElementCall, changes: Sequence[Remove], decide: Callable[[Remove], Awaitable[DoomedEntry]]
+    ports: Ports,
+    turns: Sequence[ElementCall],
+    changes: Sequence[Remove],
+    decide: Callable[[ElementCall, Remove], Awaitable[DoomedEntry]],
 ) -> Outcomes:
     """Take names and files away in one transact, each as `decide` allows."""
-    outcomes = await together(ports, turn, (decide(change) for change in changes))
+    turn = turns[0]
+    outcomes = await together(ports, turn.service, (decide(*each) for each in zip(turns, changes, strict=True)))
     keys = [changes[n] for n, error in outcomes.items() if error is None and changes[n].what is Removing.KEY]
     for place in dict.fromkeys([change.place.parent for change in keys]):
         await _let_go(ports, turn, place, seen(place, turn.walked[place]) if place in turn.walked else None)

@@ -97,12 +97,11 @@ async def _looked(ports: Ports, turn: ElementCall, ask: Look, walked: Traversal 
 
 
 async def walked(ports: Ports, service: Call, asks: Sequence[Look]) -> dict[LogicalName, Traversal]:
-    """Where the names lead, if all want to know the same."""
-    want = asks[0].want
-    if any(ask.want is not want for ask in asks):
-        return {}
-    plan = _asked(want)
-    return await together(ports, _reading(service, plan), [ask.place for ask in asks], plan.needed)
+    """Where the names lead; what is read of them is all that any wants to know."""
+    plans = [_asked(want) for want in dict.fromkeys([ask.want for ask in asks])]
+    needed = tuple(dict.fromkeys([each for plan in plans for each in plan.needed]))
+    service = next((call for plan in plans if (call := _reading(service, plan)).strong), service)
+    return await together(ports, service, [ask.place for ask in asks], needed)
 
 
 def _reading(service: Call, want: _LookPlan) -> Call:

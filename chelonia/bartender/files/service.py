@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from chelonia.bartender.bulk import BulkOperation, ElementCall, Outcomes, answer_all, together
+from chelonia.bartender.bulk import BulkOperation, ElementCall, Outcomes, answer_all, gathered, together
 from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
@@ -44,6 +44,7 @@ from chelonia.core.ports.files import (
     Splice,
     UploadParts,
     Uploads,
+    Want,
     Write,
 )
 from chelonia.core.ports.librarian import Traversal
@@ -53,6 +54,11 @@ from chelonia.core.values import replace
 
 R = TypeVar("R")
 A = TypeVar("A")
+
+FEW: Final = 2
+"""Calls of so many elements go with others: those of more have company enough."""
+_SLOW: Final = Want.MEASURED
+"""What reads all bytes of a file holds nobody else up."""
 
 
 @guarded(FILES)
@@ -65,18 +71,7 @@ class FilesService:
         self._look: BulkOperation[Look, Looked | Failure] = replace(
             _asking("look", partial(reading.look, ports)), walk=partial(reading.walked, ports)
         )
-
-    async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
-        return await answer_all(self._ports, call, self._look, asks)
-
-    async def list(self, call: Call, ask: Listing) -> Listed:
-        return await self._one(call, "list", partial(reading.listed, self._ports, self._rights), ask)
-
-    async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
-        return await self._answered(call, "place", partial(writing.place, self._ports), asks)
-
-    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        operation: BulkOperation[Change, Done | Failure] = BulkOperation(
+        self._change: BulkOperation[Change, Done | Failure] = BulkOperation(
             "apply",
             _checked(self._apply),
             _failure,
@@ -87,7 +82,27 @@ class FilesService:
             together=self._removed,
             joins=_joins,
         )
-        answers = await answer_all(self._ports, call, operation, changes)
+        self._looks = {strong: gathered(ports, self._look) for strong in (False, True)}
+        kinds = [(strong, kind) for strong in (False, True) for kind in (Write, Remove)]
+        self._changes = {each: gathered(ports, self._change) for each in kinds}
+
+    async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        if len(asks) <= FEW and call.read_after is None and all(_SLOW not in ask.want for ask in asks):
+            return await self._looks[call.strong].ask((call, asks))
+        return await answer_all(self._ports, call, self._look, asks)
+
+    async def list(self, call: Call, ask: Listing) -> Listed:
+        return await self._one(call, "list", partial(reading.listed, self._ports, self._rights), ask)
+
+    async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
+        return await self._answered(call, "place", partial(writing.place, self._ports), asks)
+
+    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        # Nobody asks again under the key of a call that is the first under it: no later try finds it in other company.
+        if call.is_first and call.read_after is None and (kind := _brief(changes)) is not None:
+            answers = await self._changes[call.strong, kind].ask((call, changes))
+        else:
+            answers = await answer_all(self._ports, call, self._change, changes)
         return await self._described(call, changes, answers)
 
     async def share(self, call: Call, ask: Share) -> Shared:
@@ -139,12 +154,12 @@ class FilesService:
             case Remove():
                 return await changing.remove(self._ports, turn, change)
 
-    async def _removed(self, turn: ElementCall, changes: Sequence[Change]) -> Outcomes:
+    async def _removed(self, turns: Sequence[ElementCall], changes: Sequence[Change]) -> Outcomes:
         """Remove names and files together."""
         removals = [change for change in changes if isinstance(change, Remove)]
         assert len(removals) == len(changes), "nothing else joins"
         decide = _checked(partial(changing.doomed, self._ports))
-        return await changing.remove_together(self._ports, turn, removals, partial(decide, turn))
+        return await changing.remove_together(self._ports, turns, removals, decide)
 
     async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
         """Where the names of changes lead, and what is above those that go. What is decided on it the transact rests
@@ -231,6 +246,15 @@ def _subject(change: Change) -> str:
     if isinstance(change, Write) and change.inline is not None:
         return f"{replace(change, inline=None)!r} {len(change.inline.data)}"
     return repr(change)
+
+
+def _brief(changes: Sequence[Change]) -> type[Write] | type[Remove] | None:
+    """Of what kind changes are that are carried out at once, with others that have come; None: they are not."""
+    if not 0 < len(changes) <= FEW:
+        return None
+    if all(isinstance(change, Remove) for change in changes):
+        return Remove
+    return Write if all(isinstance(change, Write) and change.inline is not None for change in changes) else None
 
 
 def _joins(change: Change) -> bool:

@@ -53,9 +53,9 @@ class Gathering(Generic[Q, A]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, asked: Q) -> A:
-        """Have it done, with what else waits. Raises: what it failed with."""
-        self._waiting.append(Pending(asked, asyncio.get_running_loop().create_future()))
-        answer = self._waiting[-1].answer
+        """Have it done, with what else comes in this turn of the event loop or waits. Raises: what it failed with."""
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Pending(asked, answer))
         if not self._at_work or len(self._waiting) >= self._limits.most:
             self._begin()
         elif self._overdue is None:
@@ -75,19 +75,16 @@ class Gathering(Generic[Q, A]):
             task.add_done_callback(self._tasks.discard)
 
     async def _until_none_waits(self) -> None:
+        batch: list[Pending[Q, A]] = []
         try:
             while batch := self._next():
-                await self._done(batch)
-        finally:
-            self._at_work -= 1  # in the step that saw that nothing waits: who comes after it begins another
-
-    async def _done(self, batch: list[Pending[Q, A]]) -> None:
-        try:
-            await self._work(batch)
+                await self._work(batch)
         except BaseException:
             for each in (*batch, *self._waiting):
                 each.answer.cancel()
             raise
+        finally:
+            self._at_work -= 1  # in the step that saw that nothing waits: who comes after it begins another
 
     def _next(self) -> list[Pending[Q, A]]:
         """As many of those that wait as go together, in their order; what nobody waits for any more is not done."""
