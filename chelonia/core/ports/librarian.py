@@ -581,7 +581,7 @@ class Librarian(Protocol):
         """Drop names together, in one transact: those that are the only ones of what is no collection.
 
         Returns: the places in `requests` of those that went, also when a first try had them go; the others are as they
-        were, each to be asked for by itself. The memo of the call's key is these places.
+        were, each to be asked for by itself. The memo of the call's key is these places, also where they are none.
         """
         ...
 
