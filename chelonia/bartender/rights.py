@@ -14,7 +14,6 @@ a hard link: also `read` on the entry, to a collection only administrators; modi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -120,8 +119,7 @@ def versions(*found: FoundEntry) -> Expect:
     return tuple((each.guid, each.object.version) for each in found)
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
+class Judge(msgspec.Struct, frozen=True):
     """Decides for one caller in one operation."""
 
     call: Call

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
@@ -51,8 +53,7 @@ def _never(key: Hashable, told: Callable[[], None]) -> None:
     """What does not go over a connection closes none."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(Struct, frozen=True):
     """One request. `path` is decoded; `headers` is case-insensitive, its items are in order, each field by itself;
     `length` is -1 when not declared; `target`: path and query as they were sent, what signatures are of."""
 
@@ -69,8 +70,7 @@ class HttpRequest:
     target: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(Struct, frozen=True):
     """One answer. A streamed `body` with `length` -1 is sent chunked; `close` ends the connection after it."""
 
     status: int

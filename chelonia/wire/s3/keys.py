@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
 
 from chelonia.core import bounds
 from chelonia.core.names import LogicalName
@@ -23,8 +24,7 @@ KEY_BYTES_MAX: Final = 1024
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Bucket and key of a request; both empty: the service itself, an empty key: the bucket itself."""
 
     bucket: str = ""

@@ -19,6 +19,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
+from msgspec import Struct
+
 from chelonia.wire.s3.errors import S3Error
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -66,8 +68,7 @@ class Signable:
         return self.named.get(name, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """What a request says of its own signature.
 
     Args:

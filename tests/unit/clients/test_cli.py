@@ -305,7 +305,7 @@ def test_what_the_shell_has_closed_is_no_place_for_other_files(
     script = f'exec "$@" {closed}'
     words = ("-b", "https://localhost:1/Bartender", "--anonymous", "whoami")
     command = ["sh", "-c", script, "sh", sys.executable, "-P", "-m", "chelonia_clients.cli", *words]
-    environ = {**os.environ, "HOME": str(tmp_path)}
+    environ = {**os.environ, "HOME": str(tmp_path), "X509_CERT_DIR": str(tmp_path)}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert (ended.returncode, ended.stderr) == (code, said)
 
@@ -357,7 +357,7 @@ def test_who_interrupts_a_tree_is_told_how_to_go_on(
 def test_twice_v_shows_where_the_local_disk_refused_and_keeps_the_document(tmp_path: Path) -> None:
     words = ("--json", "-v", "-v", "-b", "https://localhost:1/Bartender", "get", "/f", "x" * 300)
     command = [sys.executable, "-P", "-m", "chelonia_clients.cli", *words]
-    environ = {**os.environ, "HOME": str(tmp_path)}
+    environ = {**os.environ, "HOME": str(tmp_path), "X509_CERT_DIR": str(tmp_path)}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert json.loads(ended.stdout)["error"]["kind"] == "bad-name"
     assert "Traceback" in ended.stderr

@@ -104,8 +104,7 @@ class DoorParts:
     room: KeptRoom = field(default_factory=KeptRoom)
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     """One request: as it came, who calls, the entry that its path names, and the lock tokens that it shows."""
 
     request: HttpRequest

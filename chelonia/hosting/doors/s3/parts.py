@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
@@ -100,8 +100,7 @@ class S3Parts:
         return known[scope]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """One request, verified as far as it can be before its body has come.
 
     `exchange`: its body is decoded and measured as it is read; its place is the bucket's until `seen` has found where

@@ -7,8 +7,9 @@ of a body is held back until all that was said of it has been found true, so not
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -25,8 +26,7 @@ OBJECT_BYTES_MAX: Final = 5 * 1024**4
 """One upload may announce no more: Amazon's largest object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """A request whose signature holds: as whom it calls, and itself, with the body that is measured as it is read."""
 
     call: Call
