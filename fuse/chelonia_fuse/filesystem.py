@@ -104,8 +104,9 @@ class FileSystem:
         """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change, also of what
         is in a directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND,
         DENIED."""
-        age_s = (time.monotonic_ns() - max(inode.learned_ns, inode.heard_ns)) / 1e9
-        if inode.gone or age_s < VALID_S:
+        told_ns = max(inode.learned_ns, inode.heard_ns)  # 0: never
+        age_s = (time.monotonic_ns() - told_ns) / 1e9
+        if inode.gone or (told_ns and age_s < VALID_S):
             return 0.0 if inode.gone else age_s
         try:
             inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=True)).attributes)
