@@ -248,22 +248,26 @@ class Quotas:
             raise CheloniaError(Kind.NOT_A_COLLECTION, "quota", guid, cause)
         return [check(entry.id, is_("entry", "type", TYPE_COLLECTION))]
 
-    async def recount(self, call: Call) -> None:
-        """Have everything counted anew, also what is being counted; until that is done, what is known counts."""
+    async def recount(self, call: Call, *, forget: bool = False) -> None:
+        """Have everything counted anew, also what is being counted; until that is done, what is known counts, or
+        (`forget`) nothing."""
         keys = sorted((await self.table(call)).accounts)
         for start in range(0, len(keys), bounds.QUOTAS_RECOUNTED):
-            await self._recount(call.keyed(RequestKey("")), keys[start : start + bounds.QUOTAS_RECOUNTED])
+            some = keys[start : start + bounds.QUOTAS_RECOUNTED]
+            await self._recount(call.keyed(RequestKey("")), some, forget=forget)
 
-    async def _recount(self, call: Call, keys: Sequence[str]) -> None:
+    async def _recount(self, call: Call, keys: Sequence[str], *, forget: bool) -> None:
         given_up: list[str] = []
 
         async def build() -> PlannedTransact:
             table = await self.table(call)
             again = [table.accounts[key] for key in keys if key in table.accounts]
             given_up[:] = [account.counting for account in again if account.counting]
-            elements = [erase(decide.counter_object(counter)) for counter in given_up]
+            gone = [*given_up, *(account.counter for account in again if forget and account.counter)]
+            elements = [erase(decide.counter_object(counter)) for counter in gone]
             for account in again:
-                fresh = replace(account, counting=self._world.ids.uuid())
+                known = "" if forget else account.counter
+                fresh = replace(account, counter=known, counting=self._world.ids.uuid())
                 elements.append(put(QUOTAS_OBJECT, "tally", fresh.key, fresh.record))
             return PlannedTransact([*changed(table), *elements] if again else ())
 

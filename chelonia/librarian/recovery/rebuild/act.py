@@ -319,6 +319,7 @@ class Rebuilding:
             await self._read_records(replace(basis, late=late))
         await self._have_compared()
         await self._check()
+        await self._tools.names.quotas.recount(self._on.call, forget=True)  # those of an empty namespace, if any
         return basis
 
     # --- the snapshot -----------------------------------------------------------------------------------------------
