@@ -322,13 +322,13 @@ def _lay(op: Op, after: Callable[[int], int], there: File | None, tree: Tree) ->
 def _copy(op: Op, source: File, tree: Tree) -> tuple[At, Tree]:
     """The other name has the bytes of the file, what is said of it, and as many copies."""
     there, target = tree.file(tree.names[op.other]), tree.names[op.other]
+    if there is not None and there.bars(op.user):
+        return At(result="refused denied"), tree
     if target == tree.names[op.name]:
         return At(result="refused"), tree
     if there is None:
         made = tree.holding(op.id, File(source.content, op.user, source.wanted, source.note))
         return At(result=DONE), made.named(op.other, op.id)
-    if there.bars(op.user):
-        return At(result="refused denied"), tree
     kept = replace(there, content=source.content, wanted=source.wanted, note=source.note)
     return At(result=DONE), tree.holding(target, kept)
 
