@@ -404,16 +404,18 @@ async def _served_together(
     """Try elements together; they take one place, and are walked when they have it."""
     assert operation.together is not None, "only of an operation that can"
     assert operation.walk is not None, "what goes together is decided on one walk"
-    key, service = _joint_key(operation, first, asked), asked[0].service
-    requests, outcomes = [each.request for each in asked], Outcomes()
+    key, caller, service = _joint_key(operation, first, asked), asked[0].call, asked[0].service
+    requests, outcomes, begun = [each.request for each in asked], Outcomes(), False
     try:
-        async with ports.places.one(asked[0].call, ports.limits, ports.clock):
+        async with ports.places.one(caller, ports.limits, ports.clock):
+            begun = True
             walked.update(await operation.walk(service, requests))
             keyed = service.keyed(key)
             turns = [ElementCall(each.call, keyed, each.room, walked=walked) for each in asked]
             outcomes = await operation.together(turns, requests)
     except CheloniaError as error:
-        outcomes = dict.fromkeys(range(len(asked)), error.with_traceback(None))
+        failed = error.with_traceback(None)  # who has to wait too long for his turn does so alone
+        outcomes = {n: failed for n, each in enumerate(asked) if begun or each.call is caller}
     return JointStep(first, key, outcomes)
 
 

@@ -11,11 +11,13 @@ import pytest
 from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_calls
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.limits import LimitCounts
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Change, Done, Failure, Inline, Look, Remove, Removing, Write
 from chelonia.core.timing.gathering import Pending
+from chelonia.core.timing.turns import Turns
 from chelonia.core.values import replace
-from tests.unit.bartender.stage import EVE, JOE, Stage, keyed, scene
+from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, keyed, scene
 
 LOST = CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", "", "the answer was lost")
 
@@ -62,6 +64,27 @@ async def test_removals_of_several_callers_go_in_one_transact_each_with_its_call
     assert (await stage.list("/"))[1] == ["c"]
     lines = [record.getMessage() for record in caplog.records if 'op="remove"' in record.getMessage()]
     assert [line.partition(" op=")[0] for line in lines] == [f'who="{who.dn}"' for who in (JOE, EVE, EVE)]
+
+
+@scene
+async def test_who_is_refused_a_turn_is_refused_it_alone(stage: Stage) -> None:
+    for name in ("/a", "/b"):
+        await stage.put_file(name, needed=0)
+        await stage.modify(name, "set", "policy", "ALL", "+delete")
+    places = stage.bartender._ports.places
+    places._turns = Turns(1, 1)
+    taken, waits = (places.one(call, LimitCounts(), stage.clock) for call in (ADMIN, JOE))
+    await taken.__aenter__()
+    waiting = asyncio.create_task(waits.__aenter__())
+    await asyncio.sleep(0)
+    gone = [Remove(parse_ln(name), Removing.FILE) for name in ("/a", "/b")]
+    asked = asyncio.create_task(changed(stage, (JOE, gone[0]), (EVE, gone[1])))
+    while EVE.waits_as not in places._turns._waiting:
+        await asyncio.sleep(0)
+    await taken.__aexit__(None, None, None)
+    await waiting
+    await waits.__aexit__(None, None, None)
+    assert await asked == ["busy", ""]
 
 
 @scene
