@@ -538,7 +538,7 @@ class Swarm:
         name, content = self._losing.randrange(NAMES_EACH), self.users.contents.new(self._losing)
         op = Op(self.users.asked, user.number, "put", name, 0, content, 2)
         told = await self.users.act(self.groups[user.number // 2], user, op)
-        if told not in ("done", "refused denied"):
+        if told not in ("done", "refused denied", "refused quota" if self.quotas else ""):
             raise Violation(f"an upload while all is well: {told}")
         await self.world.clock.sleep(5_000)
 
