@@ -43,7 +43,7 @@ class Gathering(Generic[Q, A]):
     def __init__(
         self, work: Callable[[list[Pending[Q, A]]], Coroutine[Any, Any, None]], clock: Clock, limits: BatchLimits[Q]
     ) -> None:
-        """`work` gives each of a batch its answer, or its failure; what it raises itself ends all that wait."""
+        """`work` gives each of a batch its answer, or its failure; with what it raises itself the whole batch fails."""
         self._work = work
         self._clock = clock
         self._limits = limits
@@ -78,13 +78,20 @@ class Gathering(Generic[Q, A]):
         batch: list[Pending[Q, A]] = []
         try:
             while batch := self._next():
-                await self._work(batch)
-        except BaseException:
+                await self._done(batch)
+        except BaseException:  # the end of the process
             for each in (*batch, *self._waiting):
                 each.answer.cancel()
             raise
         finally:
             self._at_work -= 1  # in the step that saw that nothing waits: who comes after it begins another
+
+    async def _done(self, batch: list[Pending[Q, A]]) -> None:
+        try:
+            await self._work(batch)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours: whoever asked meets it, and others are served
+            for each in still_wanted(batch):
+                each.answer.set_exception(error)
 
     def _next(self) -> list[Pending[Q, A]]:
         """As many of those that wait as go together, in their order; what nobody waits for any more is not done."""
