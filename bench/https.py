@@ -76,7 +76,7 @@ async def run(setup: Setup) -> Outcome:
         return Outcome({}, skipped=[f"https: not installed: {absent} (nginx-light, dav-ext, apache2-bin)"])
     entries = 1_000 if setup.quick else 10_000
     size = int(os.environ.get("CHELONIA_BENCH_STREAM_MIB", "64" if setup.quick else "1024")) * MIB
-    async with cluster.dev(setup.scratch, 3, steady=True) as running:
+    async with cluster.dev(setup.scratch, 3, steady=True) as running, running.administrator() as asking:
         certs = running.description.parent / "certs"
         own = json.loads(running.description.read_text())
         port, pid = urlsplit(own["files"][0]).port, own["bartender"][0]["pid"]
@@ -99,7 +99,12 @@ async def run(setup: Setup) -> Outcome:
                 servers[name] = _Server(peer.port, peer.pids)
             told = await asyncio.to_thread(_blocks, setup, servers, entries)
             many = await asyncio.to_thread(_many, servers, link)
-            streams = await asyncio.to_thread(_streams, setup, running, Path(near), size)
+            loop = asyncio.get_running_loop()
+
+            def settled() -> None:
+                asyncio.run_coroutine_threadsafe(cluster.all_copied(asking), loop).result()
+
+            streams = await asyncio.to_thread(_streams, setup, running, Path(near), size, settled)
     return _outcome(setup, told, many, streams, {"entries": entries, "stream_bytes": size})
 
 
@@ -166,8 +171,11 @@ def _many(servers: Mapping[str, _Server], link: str) -> dict[str, _Told]:
     return told  # Apache keeps a thread for each that has not asked yet
 
 
-def _streams(setup: Setup, running: cluster.Running, near: Path, size: int) -> dict[str, list[float]]:
-    """Seconds of whole processes: curl by the door, which sends it on, and the SDK."""
+def _streams(
+    setup: Setup, running: cluster.Running, near: Path, size: int, settled: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Seconds of whole processes: curl by the door, which sends it on, and the SDK. The third copy of what was put is
+    waited for before the next begins, and is nobody's time."""
     own = json.loads(running.description.read_text())
     source, fetched, url = near / "source", near / "fetched", own["files"][0].rstrip("/")
     with source.open("wb") as file:
@@ -185,6 +193,7 @@ def _streams(setup: Setup, running: cluster.Running, near: Path, size: int) -> d
             "get sdk": [*chelonia, "get", "-f", f"/sdk{block}", str(fetched)],
         }
         for name, command in steps.items():
+            settled()
             os.sync()
             began, used = time.perf_counter(), cpu_s(running.pids())
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
