@@ -87,7 +87,7 @@ class FilesService:
         self._changes = {each: gathered(ports, self._change) for each in kinds}
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
-        if len(asks) <= FEW and call.read_after is None and all(_SLOW not in ask.want for ask in asks):
+        if 0 < len(asks) <= FEW and call.read_after is None and all(_SLOW not in ask.want for ask in asks):
             return await self._looks[call.strong].ask((call, asks))
         return await answer_all(self._ports, call, self._look, asks)
 
@@ -98,7 +98,8 @@ class FilesService:
         return await self._answered(call, "place", partial(writing.place, self._ports), asks)
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        # Nobody asks again under the key of a call that is the first under it: no later try finds it in other company.
+        # Asked for again, in other company, a write has the key that it had; a removal would have another. The doors, who
+        # alone make calls that are the first under a key, ask for no removal again under it.
         if call.is_first and call.read_after is None and (kind := _brief(changes)) is not None:
             answers = await self._changes[call.strong, kind].ask((call, changes))
         else:

@@ -51,6 +51,12 @@ async def test_looks_of_several_callers_share_a_walk_and_are_judged_each_in_its_
 
 
 @scene
+async def test_who_asks_nothing_is_answered_nothing(stage: Stage) -> None:
+    assert await stage.bartender.files.look(JOE, ()) == ()
+    assert await stage.bartender.files.apply(first(JOE, "k"), ()) == ()
+
+
+@scene
 async def test_removals_of_several_callers_go_in_one_transact_each_with_its_callers_right(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
