@@ -221,8 +221,8 @@ class Watch:
                     yield f"{place} of {blob.id} is {state.value}, though its Shepherd has told that it is {told.value}"
 
     def _unasked(self, place: Location, shepherd: SimShepherd) -> bool:
-        """Whether its Shepherd had lost a copy, or set it aside as nobody's, before a receipt of it was committed, and
-        cannot know of that yet."""
+        """Whether its Shepherd had lost a copy, or set it aside as nobody's or damaged, before a receipt of it was
+        committed, and cannot know of that yet."""
         lost_ms, now_ms = self._lost_before.get(place, -ASKED_WITHIN_MS), self._world.clock.monotonic_ms()
         return place.reference not in shepherd.relied_on and now_ms - lost_ms < ASKED_WITHIN_MS
 
@@ -288,7 +288,8 @@ class Watch:
         homes = {place.shepherd for place, _ in locations_of(blob)}
         held = {s.service_id: s.disk.platter.references() for s in self._world.shepherds if s.service_id in homes}
         for place, _ in locations_of(blob):
-            if place.reference not in held.get(place.shepherd, ()):
+            there = place.reference in held.get(place.shepherd, ())
+            if not there or self._bytes_of(place) != facts_of(blob).checksums.sha256:
                 self._lost_before[place] = self._world.clock.monotonic_ms()
         least = 1 if facts_of(blob).guid == SNAPSHOTS_OBJECT else min(2, facts_of(blob).wanted)
         if len(homes) < least and self._uploading:

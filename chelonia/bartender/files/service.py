@@ -98,8 +98,8 @@ class FilesService:
         return await self._answered(call, "place", partial(writing.place, self._ports), asks)
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        # Asked for again, in other company, a write has the key that it had; a removal would have another. The doors, who
-        # alone make calls that are the first under a key, ask for no removal again under it.
+        # Asked for again, in other company, a write has the key that it had; a removal would have another. The doors,
+        # who alone make calls that are the first under a key, ask for no removal again under it.
         if call.is_first and call.read_after is None and (kind := _brief(changes)) is not None:
             answers = await self._changes[call.strong, kind].ask((call, changes))
         else:
