@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chelonia.core.caller import Call, Role
-from chelonia.core.cluster.quotas import Quota
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -65,16 +64,10 @@ MADE_UP = ("entries", "summaries", "tally")
 
 
 @asynccontextmanager
-async def rebuilt(
-    k: Keepers, settings: object = None, *, quota: Quota | None = None
-) -> AsyncIterator[tuple[Keepers, RebuildStatus]]:
-    """A fresh A-Hash over the same disks, rebuilt once its Shepherds have been there for a while; with a quota that was
-    set before."""
+async def rebuilt(k: Keepers, settings: object = None) -> AsyncIterator[tuple[Keepers, RebuildStatus]]:
+    """A fresh A-Hash over the same disks, rebuilt once its Shepherds have been there for a while."""
     async with k.running(settings or BEFORE, generation=2):  # type: ignore[arg-type]
         await asyncio.sleep(20)
-        if quota is not None:
-            await k.bench.service.set_quota(ADMIN, quota)
-            await k.until(lambda: used(k, quota, files=0))
         await k.bench.service.rebuild(ADMIN, True)
 
         async def over() -> bool:
@@ -85,12 +78,6 @@ async def rebuilt(
         assert (status.stage, status.cause) == ("done", "")
         assert broken(await snapshot(k.bench)) == ()
         yield k, status
-
-
-async def used(k: Keepers, quota: Quota, files: int) -> bool:
-    """Whether a quota is in force, and so many files are counted by it."""
-    [use] = await k.bench.service.quotas(BARTENDER, quota.user, quota.tree)
-    return use.counted and use.files == files
 
 
 async def next_snapshot(k: Keepers) -> None:
@@ -146,24 +133,6 @@ def test_names_policies_metadata_links_trash_and_locations_come_back() -> None:
             assert k.bench.service._parts.records.position.generation == 2
             assert status.counts["replicas found"] >= 4
             assert "files without bytes" not in status.counts
-
-    run_virtual(scenario())
-
-
-def test_a_quota_that_was_set_in_the_empty_namespace_counts_what_came_back() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            for name in ("/a", "/b"):
-                await k.upload(name)
-            await times(k, 1)
-            await next_snapshot(k)
-        quota = Quota(JOE, Guid(""), files=2)
-        async with rebuilt(k, quota=quota) as (k, _):
-            await k.until(lambda: used(k, quota, files=2))
-            with pytest.raises(CheloniaError) as caught:
-                await k.upload("/c")
-            assert caught.value.kind is Kind.QUOTA
 
     run_virtual(scenario())
 
