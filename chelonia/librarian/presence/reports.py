@@ -187,8 +187,9 @@ def _judge_unlisted(
     if cause is Cause.ERASED and record:
         judged.elements.append(_forget(location, record))
     elif cause is Cause.VERIFIED and not record and _has_another(location, blob, judged, blob_id):
-        judged.refused.append(f"{location}: this Shepherd has a copy of {blob_id} already")
-        judged.unknown.append(location.reference)  # told again later: the other may be gone then
+        # Honest: an upload that was given up, or an order's copy, came late. Told again, as the other may be gone then.
+        judged.notes.append(f"{location}: not listed, this Shepherd has a copy of {blob_id} already")
+        judged.unknown.append(location.reference)
     elif cause is Cause.VERIFIED and not record:
         judged.fresh.add(blob_id)
         judged.unlisted.append(location.reference)
