@@ -33,6 +33,7 @@ from chelonia.core.ports.files import (
     Make,
     Move,
     Open,
+    Over,
     Part,
     Placed,
     Placing,
@@ -229,10 +230,14 @@ def _failure(ask: object, text: str, error: CheloniaError) -> Failure:
 
 
 def _recalled(change: Change) -> Done | Failure:
-    """The answer to a change that had applied when it was asked for again. What was opened and not heard of expires."""
+    """The answer to a change that had applied when it was asked for again: that it made something, where it could not
+    have applied else. What was opened and not heard of expires."""
     if isinstance(change, Open):
         return Failure(Kind.CONFLICT, str(change.place), "the upload was opened before; open another")
-    return Done()
+    if isinstance(change, Move):
+        return Done(made=change.over is Over.REFUSE)
+    exclusive = isinstance(change, Write | Splice | Clone | Seal) and change.when.absent
+    return Done(made=exclusive or isinstance(change, Make))
 
 
 def _after(change: Change, answer: Done | Failure) -> LogicalName | None:

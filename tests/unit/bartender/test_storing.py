@@ -17,6 +17,7 @@ from chelonia.core.contents.uploads import PIECE_OF
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId
 from chelonia.core.ports.files import (
+    ANY,
     INLINED,
     Change,
     Clone,
@@ -26,6 +27,7 @@ from chelonia.core.ports.files import (
     Inline,
     Look,
     Looked,
+    Make,
     Move,
     Over,
     Remove,
@@ -250,6 +252,21 @@ async def test_what_a_repeat_stored_again_is_not_called_named(stage: Stage) -> N
     (location,) = (await stage.stat("/f", ADMIN))["locations"]
     assert location.endswith(second)
     assert [blob.named for blob in small.values()] == [(), (), (second,)]
+
+
+@scene
+async def test_a_repeat_of_an_exclusive_change_says_that_it_made_it(stage: Stage) -> None:
+    """The first answer was lost, and WebDAV told who had won a race that he wrote over a file (204)."""
+    await stage.add_shepherds("s1")
+    only = When(absent=True)
+    write = Write(at("/f"), inline=Inline(DATA, 1), when=only)
+    assert isinstance((await stage.bartender.files.apply(JOE, (replace(write, place=at("/g")),)))[0], Done)
+    changes = (write, Make(at("/d"), "collection"), replace(write, when=ANY), Move(at("/g"), at("/h")))
+    for repeat in range(2):
+        told = []
+        for number, change in enumerate(changes):
+            told += await stage.bartender.files.apply(JOE.keyed(RequestKey(f"k{number}")), (change,))
+        assert [isinstance(done, Done) and done.made for done in told] == [True, True, False, True], f"try {repeat}"
 
 
 @scene
