@@ -242,9 +242,10 @@ class Watch:
         return blob_of(blob) in self._gone_before or len(taken | thrown) >= certain
 
     def _is_found(self, blob: StoredObject) -> bool:
-        """Whether it is of an upload given up, of which a rebuild has found what was not swept yet."""
-        is_alone = blob.value("blob", "file") == blob_of(blob)
-        return is_alone and self._known_then is not None and blob_of(blob) not in self._known_then
+        """Whether it is of an upload given up, of which a rebuild has found what was not swept yet, or of a snapshot
+        let go of, which an old disk has brought back."""
+        is_let_go = blob.value("blob", "file") in (blob_of(blob), SNAPSHOTS_OBJECT)
+        return is_let_go and self._known_then is not None and blob_of(blob) not in self._known_then
 
     def _disk_left(self, shepherd: SimShepherd, seen: NamespaceSnapshot, lost: set[BlobId]) -> str:
         """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
