@@ -179,8 +179,8 @@ def _dev(options: argparse.Namespace) -> int:
     cluster = DevCluster(
         DevOptions(options.dir, options.shepherds, restart, options.port_base, options.replicas, keep_ms, as_files)
     )
-    # Child processes are watched by the standard loop; nothing here needs speed.
-    return asyncio.run(cluster.run())
+    # The standard loop has no threads, which no fork would survive; nothing here needs speed.
+    return asyncio.run(cluster.run(lambda config: main(["run", "--config", str(config)])))
 
 
 def _loop(work: Coroutine[Any, Any, int]) -> int:

@@ -1,6 +1,8 @@
-"""Keeps a few child processes alive: starts them, starts them again when they died, stops them in order.
+"""Keeps a few child processes alive: forks them, forks them again when they died, stops them in order.
 
-Children die with their supervisor (PR_SET_PDEATHSIG), so nothing is left behind whatever happens to it.
+Children are forks without exec: what the supervisor has imported they share with it, in memory and in time. It has no
+threads of its own when it forks, and no child goes back into what its supervisor was doing. Children die with their
+supervisor (PR_SET_PDEATHSIG), so nothing is left behind whatever happens to it.
 """
 
 from __future__ import annotations
@@ -8,31 +10,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import signal
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from chelonia.core.timing.pacing import Backoff
 
 log = logging.getLogger("chelonia.supervisor")
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_NAME: Final = 15
 BACKOFF_MS: Final = 200
 BACKOFF_MAX_MS: Final = 5_000
 STEADY_MS: Final = 10_000
 """A child that has lived so long starts again without a pause when it dies."""
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Of which a supervisor may have handlers, that a child must not have."""
+LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A child: what to run, and where its output goes (appended)."""
+    """A child: what runs in it and returns its exit code, and where its output goes (appended)."""
 
     name: str
-    argv: tuple[str, ...]
+    main: Callable[[], int]
     log_file: Path
 
 
@@ -45,15 +54,13 @@ class ChildProcess:
         self.pid = 0
         self._restart = restart
         self._changed = changed
-        self._process: asyncio.subprocess.Process | None = None
-        self._started = asyncio.Event()
-        """Clear while a process is being started: it has no number yet that a signal could go to."""
-        self._started.set()
+        self._ended = asyncio.Event()
+        self._ended.set()
         self._stopping = False
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        return not self._ended.is_set()
 
     async def run(self) -> None:
         """Start the process and keep it alive; returns when it ended and is not to be started again."""
@@ -77,43 +84,35 @@ class ChildProcess:
         return self._stopping
 
     async def _once(self) -> int:
-        self._started.clear()
-        try:
-            with self.program.log_file.open("ab") as out:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.program.argv,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    preexec_fn=_die_with(os.getpid()),
-                    # Ctrl-C in a terminal is for the supervisor, which stops its children in order.
-                    process_group=0,
-                )
-        finally:
-            self._started.set()
-        self.pid = self._process.pid
+        """Fork, and wait for the end. Returns: the exit code, or minus the signal that ended it."""
+        self.pid = _fork(self.program)
+        self._ended.clear()
         self._changed()
-        return await self._process.wait()
+        loop, handle = asyncio.get_running_loop(), os.pidfd_open(self.pid)
+        loop.add_reader(handle, self._ended.set)
+        try:
+            await self._ended.wait()
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        return _exit_code(self.pid)
 
     async def stop(self, deadline_ms: int) -> None:
         """SIGTERM, and SIGKILL when it has not ended within `deadline_ms`."""
         self._stopping = True
-        await self._started.wait()
-        process = self._process
-        if process is None or process.returncode is not None:
+        if not self.alive:
             return
-        # Not by the process object: it would look for the child's end itself, and the watcher would miss it.
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-            os.kill(process.pid, signal.SIGCONT)  # a frozen child would never see the other
+            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGCONT)  # a frozen child would never see the other
         try:
             async with asyncio.timeout(deadline_ms / 1000):
-                await process.wait()
+                await self._ended.wait()
         except TimeoutError:
             log.warning("killed after %d ms without an end name=%s", deadline_ms, self.program.name)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-            await process.wait()
+                os.kill(self.pid, signal.SIGKILL)
+            await self._ended.wait()
 
 
 async def stop_all(children: Sequence[ChildProcess], deadline_ms: int) -> None:
@@ -121,13 +120,52 @@ async def stop_all(children: Sequence[ChildProcess], deadline_ms: int) -> None:
     await asyncio.gather(*(child.stop(deadline_ms) for child in children))
 
 
-def _die_with(parent: int) -> Callable[[], None]:
-    """What a child does between fork and exec: ask the kernel to be killed when its parent ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
+def _exit_code(pid: int) -> int:
+    """Of a child that has ended."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    def prepare() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+def _fork(program: Program) -> int:
+    """Begin a child. Returns: its pid."""
+    parent = os.getpid()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # one that comes at once meets no handler of the parent's
+    pid = os.fork()
+    if not pid:
+        _be_child(program, parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    return pid
+
+
+def _be_child(program: Program, parent: int) -> NoReturn:
+    code = 1
+    try:
+        gc.freeze()  # what is shared with the parent is not looked through
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        LIBC.prctl(PR_SET_NAME, program.name.encode())
         if os.getppid() != parent:
-            os._exit(1)
+            os._exit(code)
+        os.setpgid(0, 0)  # Ctrl-C in a terminal is for the supervisor, which stops its children in order
+        _let_go(program.log_file)
+        code = program.main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
-    return prepare
+
+def _let_go(log_file: Path) -> None:
+    """Leave the parent its files, connections and signals."""
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    out = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))

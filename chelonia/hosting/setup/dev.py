@@ -23,8 +23,9 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,8 +178,11 @@ class DevCluster:
         self._serves = False
         """Whether `ready` was said."""
 
-    async def run(self) -> int:
-        """Prepare, start, say `ready`, and stay until SIGTERM or SIGINT; returns the exit code."""
+    async def run(self, run_node: Callable[[Path], int]) -> int:
+        """Prepare, start, say `ready`, and stay until SIGTERM or SIGINT; returns the exit code.
+
+        Args: `run_node`: runs the node of a configuration to its end, in a process of its own; returns the exit code.
+        """
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -190,7 +194,7 @@ class DevCluster:
             f"starting {len(places)} processes: {', '.join(place.name for place in places)}; logs: {self._root / 'log'}"
         )
         await self._await_ports(places)
-        tasks = [asyncio.create_task(self._child(place).run()) for place in places]
+        tasks = [asyncio.create_task(self._child(place, run_node).run()) for place in places]
         readiness = asyncio.create_task(self._until_ready(places))
         stopped = asyncio.create_task(stop.wait())
         try:
@@ -414,10 +418,9 @@ class DevCluster:
 
     # --- processes ---
 
-    def _child(self, place: DevNode) -> ChildProcess:
+    def _child(self, place: DevNode, run_node: Callable[[Path], int]) -> ChildProcess:
         config = self._root / "conf" / f"{place.name}.toml"
-        argv = (sys.executable, "-m", "chelonia.hosting.cheloniad", "run", "--config", str(config))
-        program = Program(place.name, argv, self._root / "log" / f"{place.name}.log")
+        program = Program(place.name, partial(run_node, config), self._root / "log" / f"{place.name}.log")
         child = ChildProcess(program, restart=self._options.restart, changed=self._write_cluster)
         self._children[place.name] = child
         self._places[place.name] = place

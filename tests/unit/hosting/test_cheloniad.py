@@ -341,7 +341,7 @@ async def test_a_port_that_another_process_has_is_named(prepared: Path, monkeypa
     cluster = DevCluster(DevOptions(prepared, 2))
     port = cluster.prepare()[1].port
     with socket.create_server(("127.0.0.1", port)), pytest.raises(CheloniaError) as caught:
-        await cluster.run()
+        await cluster.run(lambda config: 0)
     assert caught.value.kind is Kind.UNAVAILABLE
     assert f"port {port} is taken" in caught.value.cause
 
@@ -349,7 +349,7 @@ async def test_a_port_that_another_process_has_is_named(prepared: Path, monkeypa
 def test_cluster_json_says_where_everything_is(prepared: Path) -> None:
     cluster = DevCluster(DevOptions(prepared, 2))
     for place in cluster.prepare():
-        cluster._child(place)
+        cluster._child(place, lambda config: 0)
     cluster._write_cluster()
     assert not (prepared / "cluster.json").exists(), "before all serve there is nothing to be used"
     cluster._serves = True

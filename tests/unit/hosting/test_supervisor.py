@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +18,19 @@ from chelonia.hosting.supervisor import ChildProcess, Program, stop_all
 from tests.support.polling import poll, poll_async
 
 
-def program(tmp_path: Path, code: str) -> Program:
-    return Program("child", (sys.executable, "-c", code), tmp_path / "child.log")
+def program(tmp_path: Path, main: Callable[[], int]) -> Program:
+    return Program("child", main, tmp_path / "child.log")
 
 
-SLEEP = "import time; print('up', flush=True); time.sleep(60)"
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+def sleeping() -> int:
+    print("up", flush=True)
+    time.sleep(60)
+    return 0
+
+
+def stubborn() -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return sleeping()
 
 
 async def up(child: ChildProcess, count: int = 1) -> None:
@@ -28,7 +39,7 @@ async def up(child: ChildProcess, count: int = 1) -> None:
 
 async def test_a_killed_child_is_started_again_with_a_new_pid(tmp_path: Path) -> None:
     changes: list[int] = []
-    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: changes.append(1))
+    child = ChildProcess(program(tmp_path, sleeping), restart=True, changed=lambda: changes.append(1))
     running = asyncio.create_task(child.run())
     await up(child)
     first = child.pid
@@ -43,7 +54,7 @@ async def test_a_killed_child_is_started_again_with_a_new_pid(tmp_path: Path) ->
 
 @pytest.mark.expect_log("ended name=child code=-9")
 async def test_a_killed_child_stays_dead_when_asked_to(tmp_path: Path) -> None:
-    child = ChildProcess(program(tmp_path, SLEEP), restart=False, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, sleeping), restart=False, changed=lambda: None)
     running = asyncio.create_task(child.run())
     await up(child)
     os.kill(child.pid, signal.SIGKILL)
@@ -54,7 +65,7 @@ async def test_a_killed_child_stays_dead_when_asked_to(tmp_path: Path) -> None:
 
 @pytest.mark.expect_log("killed after 50 ms")
 async def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    child = ChildProcess(program(tmp_path, STUBBORN), restart=True, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, stubborn), restart=True, changed=lambda: None)
     running = asyncio.create_task(child.run())
     await up(child)
     await child.stop(50)
@@ -63,7 +74,7 @@ async def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_frozen_child_is_stopped_too(tmp_path: Path) -> None:
-    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
+    child = ChildProcess(program(tmp_path, sleeping), restart=True, changed=lambda: None)
     running = asyncio.create_task(child.run())
     await up(child)
     os.kill(child.pid, signal.SIGSTOP)
@@ -71,51 +82,60 @@ async def test_a_frozen_child_is_stopped_too(tmp_path: Path) -> None:
     await running
 
 
-async def test_a_stop_while_a_child_is_being_started_ends_that_child_too(tmp_path: Path) -> None:
-    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
+async def test_a_child_that_is_stopped_at_once_ends(tmp_path: Path) -> None:
+    child = ChildProcess(program(tmp_path, sleeping), restart=True, changed=lambda: None)
     running = asyncio.create_task(child.run())
-    await asyncio.sleep(0)  # it has begun to start the process and is not through
-    await stop_all([child], 5000)
+    await asyncio.sleep(0)
+    assert child.alive
+    await stop_all([child], 60_000)
     async with asyncio.timeout(60):
         await running
     assert not child.alive
 
 
-async def test_a_stop_while_a_dead_child_is_started_again_ends_the_new_one_too(tmp_path: Path) -> None:
-    waiting = asyncio.Event()
-    child = ChildProcess(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
-    starting = asyncio.create_subprocess_exec
+async def test_a_child_has_nothing_of_its_supervisor_but_what_was_imported(tmp_path: Path) -> None:
+    """A handler of the supervisor's told the supervisor of signals to its children; a loop of its own found another."""
+    told: list[int] = []
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, told.append, 1)
 
-    async def slow(*argv: object, **options: object) -> asyncio.subprocess.Process:
-        if child.pid:  # the second start: whoever stops it comes in the middle of that
-            waiting.set()
-            await stopping.wait()
-        return await starting(*argv, **options)  # type: ignore[arg-type]
+    def looking() -> int:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+        print(sorted(map(int, os.listdir("/proc/self/fd")))[:-1], os.getpgrp() == os.getpid(), flush=True)
+        print(
+            Path("/proc/self/comm").read_text().strip(), asyncio.run(asyncio.sleep(0, "a loop of its own")), flush=True
+        )
+        return 7
 
-    stopping = asyncio.Event()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio, "create_subprocess_exec", slow)
-        running = asyncio.create_task(child.run())
-        await up(child)
-        os.kill(child.pid, signal.SIGKILL)
-        async with asyncio.timeout(60):
-            await waiting.wait()
-        stopped = asyncio.create_task(stop_all([child], 5000))
-        await asyncio.sleep(0)
-        stopping.set()
-        async with asyncio.timeout(60):
-            await stopped
-            await running
-    assert not child.alive
+    with socket.socket():
+        child = ChildProcess(program(tmp_path, looking), restart=False, changed=lambda: None)
+        assert await child._once() == 7
+    assert child.program.log_file.read_text() == "[0, 1, 2] True\nchild a loop of its own\n"
+    child = ChildProcess(program(tmp_path, sleeping), restart=True, changed=lambda: None)
+    running = asyncio.create_task(child.run())
+    await asyncio.sleep(0)
+    await child.stop(60_000)
+    await running
+    loop.remove_signal_handler(signal.SIGTERM)
+    assert not told
+
+
+@pytest.mark.expect_log("ended name=child code=1")
+async def test_a_child_that_breaks_says_so_in_its_log(tmp_path: Path) -> None:
+    def breaking() -> int:
+        raise ValueError("it broke")
+
+    child = ChildProcess(program(tmp_path, breaking), restart=False, changed=lambda: None)
+    await child.run()
+    assert child.program.log_file.read_text().endswith("ValueError: it broke\n")
 
 
 def test_children_die_with_their_supervisor(tmp_path: Path) -> None:
-    import subprocess
-
     code = f"""
-import asyncio, pathlib, sys
+import asyncio, pathlib, sys, time
 from chelonia.hosting.supervisor import ChildProcess, Program
-program = Program("c", (sys.executable, "-c", {SLEEP!r}), pathlib.Path({str(tmp_path / "c.log")!r}))
+program = Program("c", lambda: time.sleep(60), pathlib.Path({str(tmp_path / "c.log")!r}))
 child = ChildProcess(program, restart=True, changed=lambda: print(child.pid, flush=True))
 asyncio.run(child.run())
 """
