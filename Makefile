@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut upgrade hosts grid conform conform-s3 s3-faults mounted browser check-history bench deb constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut upgrade hosts grid conform conform-s3 s3-faults doors mounted browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -83,6 +83,9 @@ conform-s3: .venv/.installed-test ## run ceph/s3-tests (S3_TESTS: a checkout) ag
 
 s3-faults: .venv/.installed-test ## kill and freeze a Shepherd, a front end and the master of the A-Hash under boto3 (ARGS: --rounds 3 --threads 8)
 	$(PY) -m tests.cluster.s3_faults $(ARGS)
+
+doors: .venv/.installed-test ## write, read, move and list by every door at once while nodes die, against a model (ARGS: --seconds 300 --threads 5)
+	$(PY) -m tests.cluster.every_door $(ARGS)
 
 grid: .venv/.installed-test ## run grid jobs on Debian's A-REX while nodes die; as root (ARGS: --jobs 20 --rounds quiet)
 	$(PY) -m tests.cluster.grid $(ARGS)
