@@ -38,8 +38,7 @@ from chelonia.wire.web.third_party import Remote
 MARKER_S: Final = 5.0
 """Clients give up a copy of which they hear nothing for some ten of these."""
 TRANSFERS_MAX: Final = 32
-"""Copies of one node at once: each holds two connections."""
-TRANSFERS_PER_DN_MAX: Final = 16
+"""Copies of one node at once: each holds two connections. One user has at most half of what others leave."""
 LEFT_MS: Final = 20 * 60 * 1000
 """A delegated proxy that ends sooner is asked for anew before a copy begins."""
 ASKED: Final = "asked-to-delegate"
@@ -211,8 +210,9 @@ class _Markers:
     def __init__(
         self, third: ThirdParty, dn: str, run: Callable[[], Coroutine[None, None, None]], moved: _Moved
     ) -> None:
-        if third.running.total() >= TRANSFERS_MAX or third.running[dn] >= TRANSFERS_PER_DN_MAX:
-            cause = f"at most {TRANSFERS_PER_DN_MAX} copies of one user, {TRANSFERS_MAX} of all, go on at once; wait"
+        own, others = third.running[dn], third.running.total() - third.running[dn]
+        if 2 * (own + 1) > TRANSFERS_MAX - others:
+            cause = f"{own} copies of yours go on, {others} of others, at most {TRANSFERS_MAX}: wait for one to end"
             raise CheloniaError(Kind.BUSY, "COPY", cause=cause)
         third.running[dn] += 1
         self._third, self._dn, self._moved = third, dn, moved

@@ -106,8 +106,8 @@ class Bench:
     def ask(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
         return asyncio.run(self.look(method, path, body, dn, **headers))
 
-    def exchange(self, method: str, path: str, **headers: str) -> Exchange:
-        return Exchange(self._request(method, path, b"", JOE, headers), Call(dn=JOE), place_of(path))
+    def exchange(self, method: str, path: str, dn: Dn = JOE, **headers: str) -> Exchange:
+        return Exchange(self._request(method, path, b"", dn, headers), Call(dn=dn), place_of(path))
 
     def _request(self, method: str, path: str, body: bytes, dn: Dn, headers: dict[str, str]) -> HttpRequest:
         async def chunks() -> AsyncIterator[bytes]:
