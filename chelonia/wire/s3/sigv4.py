@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from msgspec import Struct
 
+from chelonia.core.values import replace
 from chelonia.wire.s3.errors import S3Error
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -39,6 +40,7 @@ QUERY_FIELDS_MAX: Final = 200
 _CREDENTIAL = re.compile(r"([!-.0-~]{1,128})/(\d{8})/([a-z0-9-]{1,64})/(s3)/(aws4_request)\Z", re.ASCII)
 _SIGNATURE = re.compile(r"[0-9a-f]{64}\Z")
 _BLANKS = re.compile(r" +")
+_PORT = re.compile(r":\d+\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,7 @@ def verify(request: Signable, claim: Claim, key: bytes, now_ms: int) -> None:
     elif abs(then - now_ms) > SKEW_MS_MAX:
         cause = f"The difference between the request time and the server's is more than {SKEW_MS_MAX // 60_000} minutes"
         raise S3Error("RequestTimeTooSkewed", f"{cause}: set the client's clock")
-    # Some sign a path as they send it, some as it is when it is encoded anew.
-    paths = dict.fromkeys((encode(unquote_to_bytes(request.path), keep="/"), request.path))
-    if not any(hmac.compare_digest(_signature(request, claim, key, path), claim.signature) for path in paths):
+    if not any(hmac.compare_digest(_signature(*way, claim, key), claim.signature) for way in _ways(request)):
         cause = "The request signature does not match: check the secret key, and the client's way to sign"
         raise S3Error("SignatureDoesNotMatch", cause)
 
@@ -189,7 +189,19 @@ def stamp_ms(stamp: str) -> int:
         raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date") from error
 
 
-def _signature(request: Signable, claim: Claim, key: bytes, path: str) -> str:
+def _ways(request: Signable) -> Iterator[tuple[Signable, str]]:
+    """What may have been signed, and with which path: that encoded anew or as it was sent, the host also without port.
+
+    Who repeats a request chooses its host field: that the port is signed keeps nobody from sending it to another.
+    """
+    paths = dict.fromkeys((encode(unquote_to_bytes(request.path), keep="/"), request.path))
+    yield from ((request, path) for path in paths)
+    fields = tuple((name, _PORT.sub("", value) if name.lower() == "host" else value) for name, value in request.fields)
+    if fields != request.fields:
+        yield from ((replace(request, fields=fields), path) for path in paths)
+
+
+def _signature(request: Signable, path: str, claim: Claim, key: bytes) -> str:
     digest = hashlib.sha256(canonical_request(request, claim, path).encode("utf-8", "surrogateescape")).hexdigest()
     return sign(key, f"{ALGORITHM}\n{claim.stamp}\n{claim.scope}\n{digest}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import hashlib
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,14 +13,17 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.sigv4 import (
+    ALGORITHM,
     Claim,
     Signable,
     canonical_request,
     claim_of,
     query_fields,
+    sign,
     signing_key,
     stamp_ms,
     verify,
@@ -100,6 +105,35 @@ def test_whatever_is_changed_breaks_the_signature() -> None:
     ):
         assert code(other) == "SignatureDoesNotMatch"
     assert code(request, "another secret") == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize("expires", [0, 60])
+@pytest.mark.parametrize(
+    ("signed_host", "sent_host", "good"),
+    [
+        ("host", "host:60007", True),
+        ("[2001:db8::1]", "[2001:db8::1]:60007", True),
+        ("host:60007", "host", False),
+        ("host:60007", "host:60008", False),
+        ("host", "other:60007", False),
+        ("[2001:db8:", "[2001:db8::1]", False),
+    ],
+)
+def test_a_host_may_be_signed_without_its_port(signed_host: str, sent_host: str, good: bool, expires: int) -> None:
+    request = signed(url="https://host:1/bucket/key", expires=expires)
+    claim = claim_of(request)
+    assert claim is not None
+    key = signing_key(SECRET, claim.scope)
+
+    def with_host(host: str) -> Signable:
+        fields = tuple((name, host if name == "Host" else value) for name, value in request.fields)
+        return changed(request, fields=fields)
+
+    text = canonical_request(with_host(signed_host), claim, request.path)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    claim = structs.replace(claim, signature=sign(key, f"{ALGORITHM}\n{claim.stamp}\n{claim.scope}\n{digest}"))
+    with contextlib.nullcontext() if good else pytest.raises(S3Error, match="does not match"):
+        verify(with_host(sent_host), claim, key, now_ms())
 
 
 def test_a_field_that_was_added_on_the_way_is_refused() -> None:
