@@ -243,6 +243,7 @@ def test_conditions_hold_for_writers_too(s3: Any, bucket: str) -> None:
         tries = [pool.submit(s3.put_object, Body=b"%d" % n, **once) for n in range(6)]
     failed = [each.exception() for each in tries if each.exception() is not None]
     assert [each.response["Error"]["Code"] for each in failed] == ["PreconditionFailed"] * 5  # type: ignore[union-attr]
+    assert [each.response["Error"]["Condition"] for each in failed] == ["If-None-Match"] * 5  # type: ignore[union-attr]
     etag = s3.head_object(Bucket=bucket, Key="once")["ETag"]
     s3.put_object(Bucket=bucket, Key="once", Body=b"next", IfMatch=etag)
     assert refused(s3.put_object, Bucket=bucket, Key="once", Body=b"late", IfMatch=etag) == (412, "PreconditionFailed")

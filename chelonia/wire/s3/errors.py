@@ -6,6 +6,7 @@ Source: Amazon S3 API Reference, "Error responses".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -73,6 +74,11 @@ CODES: Final[dict[str, tuple[int, Kind]]] = {
     "XAmzContentSHA256Mismatch": (400, Kind.CHECKSUM),
 }
 """Code -> HTTP status, and what kind of failure it is to logs and metrics."""
+_CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
+CONDITIONS: Final = {
+    f"{prefix}{name}".lower(): f"{prefix}{name}" for prefix in ("", "x-amz-copy-source-") for name in _CONDITIONS
+}
+"""Header fields with conditions, in lower case -> as an error names them."""
 
 
 class S3Error(CheloniaError):
@@ -96,9 +102,19 @@ def status_of(code: str) -> int:
     return CODES[code][0]
 
 
-def error_body(error: CheloniaError, resource: str, request_id: str) -> bytes:
-    """The XML of an error. `resource`: the path asked for."""
-    cause = error.cause or error.op or error.kind.value
-    fields = (("Code", code_of(error)), ("Message", cause), ("Resource", resource), ("RequestId", request_id))
+def error_body(error: CheloniaError, resource: str, request_id: str, asked: Iterable[str] = ()) -> bytes:
+    """The XML of an error.
+
+    Args:
+        resource: the path asked for; `asked`: names of the request's header fields. A condition that does not hold is
+            named where it was the only one: fsspec's s3fs tells by it, and by the message, that a file is there.
+    """
+    code, cause = code_of(error), error.cause or error.op or error.kind.value
+    conditions: list[str] = []
+    if code == "PreconditionFailed":
+        cause = f"At least one of the pre-conditions you specified did not hold: {cause}"
+        conditions = [CONDITIONS[name.lower()] for name in asked if name.lower() in CONDITIONS]
+    fields = [("Code", code), ("Message", cause), ("Resource", resource), ("RequestId", request_id)]
+    fields += [("Condition", name) for name in conditions if len(conditions) == 1]
     told = "".join(leaf(name, text) for name, text in fields)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{told}</Error>'.encode()

@@ -123,6 +123,6 @@ class S3Door:
         if request.method == "HEAD":
             return HttpResponse(status, (*ids, *XML), b"", 0, error.kind is Kind.BUSY)
         retry = (("Retry-After", "1"),) if status == 503 else ()
-        body = errors.error_body(error, request.path, request.request_id)
+        body = errors.error_body(error, request.path, request.request_id, request.headers)
         # The next connection may lead to another front end.
         return HttpResponse(status, (*ids, *XML, *retry), body, close=error.kind is Kind.BUSY)

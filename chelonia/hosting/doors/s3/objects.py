@@ -392,7 +392,7 @@ def check_source(ask: Ask, there: Looked) -> None:
         ask.exchange.place, there.attributes
     )
     if is_fresh(known, there.attributes):
-        raise S3Error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
+        raise S3Error("PreconditionFailed", "the source is what it was")
 
 
 async def carried(
