@@ -1,8 +1,9 @@
-"""Which operation a request means, by its method, what it is about, and the subresource in its query. Pure."""
+"""Which operation a request means, by its method, what it is about, and the subresource in its query; which header
+fields ask for what is not offered. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from chelonia.wire.s3.errors import S3Error
@@ -66,6 +67,23 @@ _SUBRESOURCES: Final = frozenset(
        "replication", "restore", "retention", "select", "torrent"}
 )  # fmt: skip
 OTHER: Final = "Other"
+PROMISES: Final = {
+    "x-amz-server-side-encryption": "encryption by the server is not offered by this door: encrypt before you upload",
+    "x-amz-copy-source-server-side-encryption": "what this door keeps is not encrypted by a customer's key",
+    "x-amz-object-lock": "locks are not offered by this door: whoever may remove an object can",
+    "x-amz-bucket-object-lock": "locks are not offered by this door: whoever may remove an object can",
+}
+"""How header fields begin that ask for more protection than a plain object has, and why it is refused. What asks for
+less, like a storage class, gets more than it asked for."""
+_BEGINS: Final = tuple(PROMISES)
+
+
+def check_promises(fields: Mapping[str, str]) -> None:
+    """Refuse the header fields of who would think his bytes encrypted or locked. Raises: S3Error."""
+    for name, value in fields.items():
+        lower = name.lower()
+        if lower.startswith(_BEGINS) and value.lower() not in ("", "false", "off"):
+            raise S3Error("NotImplemented", next(PROMISES[begin] for begin in _BEGINS if lower.startswith(begin)))
 
 
 def operation_of(method: str, target: Target, query: Collection[str], *, copies: bool) -> tuple[str, str]:

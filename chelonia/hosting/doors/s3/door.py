@@ -23,7 +23,7 @@ from chelonia.wire.s3 import errors
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target, check_key, target_of
-from chelonia.wire.s3.operations import OTHER, operation_of
+from chelonia.wire.s3.operations import OTHER, check_promises, operation_of
 from chelonia.wire.s3.sigv4 import Signable
 
 log = logging.getLogger("chelonia.s3")
@@ -95,6 +95,7 @@ class S3Door:
             ask = await self._ask(request, signable, target, query, (name, subresource))
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
+            check_promises(request.headers)
             await check_owner(self._parts, ask)
             canned = acls.asked(ask)
             answer = await handler(self._parts, ask)

@@ -24,6 +24,7 @@ from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.forms import FormDecoder
 from chelonia.wire.s3.keys import Target
+from chelonia.wire.s3.operations import check_promises
 from chelonia.wire.web.conditions import quoted
 
 _NAME: Final = "${filename}"
@@ -42,6 +43,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
     sent, fields = await file_in(request.body, decoder), decoder.fields
     if not fields.get("key"):
         raise S3Error("InvalidArgument", "Bucket POST must contain a field named 'key'.")
+    check_promises(fields)
     key = keys.check_key(fields["key"].replace(_NAME, decoder.base_name))
     call, bounds = ask.exchange.call, _Bounds()
     claim = forms.claim_of(fields)

@@ -159,6 +159,41 @@ def test_what_users_say_of_an_object_is_no_header_field_of_their_own_and_runs_no
     assert "Set-Cookie" not in answer.headers
 
 
+PROMISES = [
+    ("x_amz_server_side_encryption", "AES256"),
+    ("x_amz_server_side_encryption", "aws:kms"),
+    ("x_amz_server_side_encryption_customer_algorithm", "AES256"),
+    ("x_amz_copy_source_server_side_encryption_customer_algorithm", "AES256"),
+    ("x_amz_object_lock_mode", "COMPLIANCE"),
+    ("x_amz_object_lock_legal_hold", "ON"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), PROMISES)
+def test_what_asks_to_be_encrypted_or_locked_is_not_stored_without(door: Door, field: str, value: str) -> None:
+    for method, target in (("PUT", "/lab/k"), ("POST", "/lab/k?uploads"), ("GET", "/lab/k")):
+        assert told(door.ask(method, target, b"", **{field: value})) == (501, "NotImplemented"), target
+    assert door.ask("GET", "/lab/k").status == 404
+    assert door.ask("GET", "/lab?uploads").texts("Key") == []
+
+
+def test_a_bucket_with_locks_is_not_made_without(door: Door) -> None:
+    assert told(door.ask("PUT", "/locked", x_amz_bucket_object_lock_enabled="true")) == (501, "NotImplemented")
+    assert door.ask("HEAD", "/locked").status == 404
+    assert door.ask("PUT", "/lab/k", b"x", x_amz_object_lock_legal_hold="OFF").status == 200
+    assert door.ask("PUT", "/lab/k", b"x", x_amz_server_side_encryption_bucket_key_enabled="false").status == 200
+
+
+def test_a_form_that_asks_to_be_encrypted_is_refused(door: Door) -> None:
+    form = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in (("key", "k"), ("x-amz-server-side-encryption", "AES256"), ("file", "bytes"))
+    )
+    answer = door.ask("POST", "/lab", f"{form}--b--\r\n", Content_Type="multipart/form-data; boundary=b")
+    assert told(answer) == (501, "NotImplemented")
+    assert door.ask("GET", "/lab/k").status == 404
+
+
 def test_a_key_that_looks_like_a_url_is_a_key(door: Door) -> None:
     door.put("http://h/lab/other", b"x")
     assert door.ask("GET", "/lab/http://h/lab/other").body == b"x"
