@@ -92,7 +92,7 @@ SNIPPETS: Final = {
     "rclone": (
         "rclone: ~/.config/rclone/rclone.conf; then `rclone --ca-cert {ca} ls chelonia:bucket`",
         "[chelonia]\ntype = s3\nprovider = Other\naccess_key_id = {id}\nsecret_access_key = {secret}\n"
-        "endpoint = {url}\nregion = us-east-1\nforce_path_style = true",
+        "endpoint = {url}\nregion = us-east-1\nforce_path_style = true\nlist_url_encode = true",
     ),
     "s3cmd": (
         "s3cmd: ~/.s3cfg; then `s3cmd ls`",
