@@ -121,8 +121,10 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
         "host": urlsplit(url).netloc,
         "id": environ.get("AWS_ACCESS_KEY_ID", "<id of `chelonia s3 key create`>"),
         "secret": environ.get("AWS_SECRET_ACCESS_KEY", "<its secret>"),
-        "ca": environ.get("AWS_CA_BUNDLE", str(files.ca_file or made)),
+        "ca": str(files.ca_file or made),
     }
+    if environ.get("AWS_CA_BUNDLE", values["ca"]) != values["ca"]:
+        session.out.say("# unset AWS_CA_BUNDLE: aws prefers it to ca_bundle, and rclone does not work with it", "")
     if values["ca"] == str(made):
         where = files.ca_dir or "/etc/grid-security/certificates"
         session.out.say(f"# first: mkdir -p {made.parent} && cat {where}/*.0 > {made}", "")

@@ -89,6 +89,18 @@ def test_s3_configure_says_how_the_file_of_cas_is_made(
     assert "first: mkdir" not in lines[0]
 
 
+def test_the_cas_of_another_service_are_not_taken_for_the_clusters(
+    cluster: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure = ("--ca-file", "/grid/all.pem", "s3", "configure", "aws", "--endpoint", "https://h:1")
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/ssl/proxy.pem")
+    lines = cluster(*configure).lines
+    assert "ca_bundle = /grid/all.pem" in lines
+    assert lines[0].startswith("# unset AWS_CA_BUNDLE")
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/grid/all.pem")
+    assert "unset" not in "".join(cluster(*configure).lines)
+
+
 def test_programs_are_told_to_presign_by_version_4(cluster: Command) -> None:
     aws = cluster("s3", "configure", "aws", "--endpoint", "https://h:1").lines
     assert "  signature_version = s3v4" in aws[aws.index("s3 =") :]
