@@ -27,8 +27,8 @@ from chelonia.core.rights.access import guarded
 
 _CONTEXT: Final = b"chelonia access key 1"
 _NONCE_BYTES: Final = 12
-_SECRET_BYTES: Final = 30
-"""40 characters of base64, as Amazon's secrets are long."""
+_SECRET_BYTES: Final = 25
+"""40 characters of base32, as Amazon's secrets are long. None begins with `-`: programs would take it for an option."""
 
 
 @guarded(ACCESS_KEYS)
@@ -56,7 +56,7 @@ class AccessKeysService:
         ids = self._ports.ids
         key_id = base64.b32encode(ids.token(KEY_ID_CHARACTERS)).decode()[:KEY_ID_CHARACTERS]
         key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note, call.credential if dn == call.dn else "")
-        issued = IssuedKey(key, base64.urlsafe_b64encode(ids.token(_SECRET_BYTES)).decode())
+        issued = IssuedKey(key, base64.b32encode(ids.token(_SECRET_BYTES)).decode())
         sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(_NONCE_BYTES)))
         await self._ports.librarian.keep_access_key(self._ports.own(call), sealed)
         audit.record(call, "createKey", dn, action="createKey", decision="allowed", rule=f"key {key_id}")

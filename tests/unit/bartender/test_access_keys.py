@@ -33,6 +33,13 @@ async def test_a_key_that_was_revoked_is_not_kept_in_memory(stage: Stage) -> Non
 
 
 @scene
+async def test_no_program_takes_a_secret_for_an_option(stage: Stage) -> None:
+    secrets = {(await stage.bartender.keys.create(JOE, NewKey())).secret for _ in range(20)}
+    assert len(secrets) == 20
+    assert all(len(secret) == 40 and secret.isascii() and secret.isalnum() for secret in secrets)
+
+
+@scene
 async def test_one_user_does_not_use_up_all_keys_that_there_may_be(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
