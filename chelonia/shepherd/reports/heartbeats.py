@@ -23,6 +23,39 @@ log = logging.getLogger(__name__)
 
 GIVE_UP_MS: Final = 2_000
 """How long one may take at most, when heartbeats are not rarer than that: then a fresh connection is tried."""
+WARN_MS: Final = 60_000
+"""So long no Librarian may answer before a person is told: a start of one takes seconds."""
+
+
+class Silence:
+    """What the log says of failing heartbeats: each reason that differs from the one before, one WARNING after
+    `WARN_MS`, and that they are answered again. Never one line for each of them."""
+
+    def __init__(self) -> None:
+        self._since_ms: int | None = None
+        self._reason = ""
+        self._warned = False
+
+    def failed(self, now_ms: int, error: CheloniaError) -> None:
+        """Nobody has answered the last one."""
+        reason, self._reason, before = str(error), str(error), self._reason
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if reason != before:
+            log.info("heartbeat failed error=%s", reason)
+        if not self._warned and now_ms - self._since_ms >= WARN_MS:
+            self._warned = True
+            text = (
+                "no Librarian has answered a heartbeat for %d s, so this Shepherd counts as offline: start one, name "
+                "it in `librarians` of [shepherd], or mend what the error says error=%s"
+            )
+            log.warning(text, (now_ms - self._since_ms) // 1000, reason)
+
+    def answered(self, now_ms: int) -> None:
+        """The last one was answered."""
+        if self._since_ms is not None:
+            log.info("heartbeats are answered again after %d s", (now_ms - self._since_ms) // 1000)
+            self._since_ms, self._reason, self._warned = None, "", False
 
 
 class HeartbeatSender:

@@ -22,7 +22,7 @@ from chelonia.core.ports.librarian import REFUSED_STORE, Heartbeat, HeartbeatAns
 from chelonia.core.timing.jobs import BUSY, Job, Next, Wait, every
 from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode
-from chelonia.shepherd.reports.heartbeats import HeartbeatSender
+from chelonia.shepherd.reports.heartbeats import HeartbeatSender, Silence
 from chelonia.shepherd.reports.stock import Stock
 from chelonia.shepherd.rules import authority
 from chelonia.shepherd.store import compact_rows as rows
@@ -75,6 +75,7 @@ class Reporting:
         self._answered_ms: int | None = None  # the last heartbeat (monotonic)
         each = node.ports.each_librarian or (node.ports.librarians,)
         self._beats = HeartbeatSender(each, node.ports.clock, node.settings.heartbeat_ms)
+        self._silence = Silence()
 
     @property
     def agrees(self) -> bool:
@@ -117,13 +118,14 @@ class Reporting:
         return Wait(self._pause_ms(ready))
 
     async def beat(self) -> None:
-        """Send one sign of life and learn from the answer; a failure is logged, the next beat tries again.
+        """Send one sign of life and learn from the answer; after a failure the next beat tries again.
 
         Raises: BAD_CONFIG when the cluster knows this Shepherd with another store.
         """
         node, unready = self._node, self._node.disk.unready
         try:
             answer = await self._beats.send(node.own_call(), await self._beat())
+            self._silence.answered(node.ports.clock.monotonic_ms())
             if answer.refused:
                 return self._turned_away(answer)
             self.lease_ms = answer.lease_ms
@@ -133,7 +135,7 @@ class Reporting:
         except CheloniaError as error:
             if error.kind is Kind.BAD_CONFIG:
                 raise
-            log.info("heartbeat failed error=%s", error)
+            self._silence.failed(node.ports.clock.monotonic_ms(), error)
 
     def _turned_away(self, answer: HeartbeatAnswer) -> None:
         """This does not count as the Shepherd it says it is. Raises: BAD_CONFIG when asking again is no use."""

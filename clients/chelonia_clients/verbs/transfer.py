@@ -241,9 +241,15 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
 
 
 async def _print_file(session: Session, ln: str) -> None:
-    async for chunk in read(session.client(), ln):
-        with answering():
-            await asyncio.to_thread(sys.stdout.buffer.write, chunk)
+    try:
+        async for chunk in read(session.client(), ln):
+            with answering():
+                await asyncio.to_thread(sys.stdout.buffer.write, chunk)
+    except CheloniaError as error:
+        if error.kind is Kind.NOT_A_FILE:
+            cause = f"{error.cause}; `chelonia get -r` downloads one into a directory"
+            raise CheloniaError(Kind.NOT_A_FILE, error.op, error.subject, cause) from error
+        raise
     with answering():
         sys.stdout.buffer.flush()
 

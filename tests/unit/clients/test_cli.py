@@ -189,6 +189,8 @@ def test_collections_are_downloaded_only_with_r(chelonia: Command, fake: FakeBar
         refused = chelonia("get", ln)
         assert refused.code == 5
         assert "-r downloads it" in refused.err
+        printed = chelonia("get", ln, "-")
+        assert (printed.code, "`chelonia get -r` downloads one into a directory" in printed.err) == (5, True)
     assert chelonia("get", "-r", "/c").lines == ["'/c/f' (1 bytes) downloaded as 'c/f'."]
     assert chelonia("get", "-r", "/", "all").lines == ["'/c/f' (1 bytes) downloaded as 'all/c/f'."]
 

@@ -66,6 +66,27 @@ async def test_reports_wait_out_a_librarian_that_cannot_be_reached() -> None:
     await world.stop()
 
 
+@pytest.mark.expect_log("WARNING .* no Librarian has answered a heartbeat for 60 s.* error=heartbeat: network")
+@virtual
+async def test_heartbeats_that_fail_for_long_are_one_warning_and_one_line_when_they_are_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "chelonia.shepherd.reports.heartbeats")
+    world = await World().start(run=True)
+    for failing_ms in (59_000, 600_000):
+        world.librarian.failures = {"heartbeat": [Kind.TIMEOUT] + [Kind.NETWORK] * 10_000}
+        await world.pass_ms(failing_ms)
+        world.librarian.failures = {}
+        await world.pass_ms(1_000)
+    words = [" ".join(record.message.split()[:4]) for record in caplog.records]
+    reasons, again = (
+        ["heartbeat failed error=heartbeat: timeout", "heartbeat failed error=heartbeat: network"],
+        "heartbeats are answered again",
+    )
+    assert words == [*reasons, again, *reasons, "no Librarian has answered", again]
+    await world.stop()
+
+
 @virtual
 async def test_a_new_boot_numbers_from_one() -> None:
     world = await World().start(run=True)
@@ -441,8 +462,12 @@ async def test_bytes_that_nobody_committed_in_time_count_as_reclaimable() -> Non
 
 @pytest.mark.parametrize("broken", ["inventory", "heartbeat"])
 @virtual
-async def test_what_lies_aside_is_not_erased_by_age_before_it_is_asked_whether_it_is_named_now(broken: str) -> None:
+async def test_what_lies_aside_is_not_erased_by_age_before_it_is_asked_whether_it_is_named_now(
+    broken: str, expect_log: Any
+) -> None:
     """A rebuild may have named it: it finds what is in quarantine, too."""
+    if broken == "heartbeat":
+        expect_log("no Librarian has answered a heartbeat")
     world = await World(unknown_grace_ms=20_000, quarantine_keep_ms=50_000).start(run=True)
     await world.send(await world.ticket(request(DATA, lifetime_ms=10_000)), DATA)
     (reference,) = world.blobs.references()
