@@ -501,7 +501,8 @@ def _refuse(batch: deque[_Waiting]) -> None:
 def backup_path(directory: str, name: str) -> str:
     """Where a backup goes. Raises: NOT_SUPPORTED, BAD_REQUEST: a name is never a path."""
     if not directory:
-        raise CheloniaError(Kind.NOT_SUPPORTED, "backup", name[:80], "no directory for backups is configured here")
+        cause = "no directory for backups is configured here: name one as `backup_dir` in its [ahash]"
+        raise CheloniaError(Kind.NOT_SUPPORTED, "backup", name[:80], cause)
     if not _BACKUP_NAME.match(name):
         cause = "a backup's name is 1 to 100 letters, digits, '.', '-' and '_', and does not begin with '.'"
         raise CheloniaError(Kind.BAD_REQUEST, "backup", ascii(name[:80]), cause)

@@ -224,7 +224,7 @@ def _certificates(seen: Seen) -> Iterator[HealthPoint]:
         if days < DAYS_WARN:
             level = Level.BAD if days < 1 else Level.WARN
             cure = "renew it: docs/operate/certificates.md"
-            yield HealthPoint(level, f"a certificate of {url} ends in {max(0, int(days))} days", cure)
+            yield HealthPoint(level, f"a certificate or CRL of {url} ends in {max(0, int(days))} days", cure)
 
 
 def _work(seen: Seen) -> Iterator[HealthPoint]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import logging
 import os
 import re
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -70,6 +72,7 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
     mounted = Mount(MountConnection(bartenders, http, replicas), parse_ln(request.ln), mountpoint, options)
 
     def ready() -> None:
+        tell_systemd()
         request.tell(f"{READY} {request.ln} at {request.mountpoint}; end it by `chelonia umount {request.mountpoint}`")
 
     try:
@@ -80,6 +83,15 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
             "user_allow_other"
         )
         raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause) from error
+
+
+def tell_systemd() -> None:
+    """Say that the directory can be used, where a unit waits for that (sd_notify(3)): what comes after it would else
+    write into the directory below."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
+            to.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
 
 
 def _live(line: str) -> None:

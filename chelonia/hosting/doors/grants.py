@@ -43,8 +43,8 @@ class RegistryPace:
     """How often the registry is read.
 
     `refresh_ms` between two reads, and between two because of the same unknown caller; `miss_ms` at least between two
-    because of any unknown callers, and after one that failed; `keep_ms` for how long what was read last counts when the
-    registry is away.
+    because of any unknown callers, and after one that found nobody (one that was refused: `refresh_ms`);
+    `keep_ms` for how long what was read last counts when the registry is away.
     """
 
     refresh_ms: int = 5_000
@@ -76,7 +76,7 @@ class RoleRegistry:
         self._pace = pace or RegistryPace()
         self._read_at = -1
         self._tried_at = -1
-        self._reachable = True
+        self._reachable, self._waiting = True, False
         self._reading: asyncio.Task[bool] | None = None
         self._strangers: dict[Dn, int] = {}
         self._know(self._configured)
@@ -148,13 +148,14 @@ class RoleRegistry:
         try:
             read = [record for record in await source() if record.approved]
         except CheloniaError as error:
-            if self._reachable and error.kind is Kind.DENIED:
+            self._waiting = error.kind is Kind.DENIED
+            if self._reachable and self._waiting:
                 log.info("waiting for approval: chelonia admin node approve, or services in [trust] error=%s", error)
             elif self._reachable:
                 log.info("registry unreachable, configured identities go on error=%s", error)
             self._reachable = False
             return False
-        self._reachable = True
+        self._reachable, self._waiting = True, False
         self._read_at = self._clock.monotonic_ms()
         self._know((*self._configured, *read))
         return True
@@ -163,7 +164,7 @@ class RoleRegistry:
         """Keep it fresh: a job's step."""
         read = await self.refresh()
         self._forget_old()
-        return Wait(self._pace.refresh_ms if read else self._pace.miss_ms)
+        return Wait(self._pace.refresh_ms if read or self._waiting else self._pace.miss_ms)
 
     def _forget_old(self) -> None:
         if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:

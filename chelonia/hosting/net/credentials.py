@@ -243,7 +243,7 @@ def _check_file(path: Path, uid: int) -> None:
         kind = Kind.NOT_FOUND if isinstance(error, FileNotFoundError) else Kind.BAD_CONFIG
         raise CheloniaError(kind, "find credential", str(path), error.strerror or str(error)) from error
     if found.st_uid not in (uid, 0):
-        cause = f"it belongs to user {found.st_uid}, not to you"
+        cause = f"it belongs to user {found.st_uid}, not to you: use a copy of your own (install -m 0400)"
         raise CheloniaError(Kind.BAD_CONFIG, "find credential", str(path), cause)
 
 

@@ -153,7 +153,8 @@ def _result(session: Session, seen: Seen, states: Mapping[str, int], drill: str)
 
 def _ahash_lines(seen: Seen) -> list[str]:
     if not seen.ahashes:
-        return [f"A-Hash             {f'{len(seen.silent)} do not answer' if seen.silent else 'none is known here'}"]
+        unknown = "none is known here: give --ahash URL, or set CHELONIA_AHASH_URL"
+        return [f"A-Hash             {f'{len(seen.silent)} do not answer' if seen.silent else unknown}"]
     best = next((found for found in seen.ahashes.values() if found.role == "master"), next(iter(seen.ahashes.values())))
     free = f"{human_size(best.free_bytes)} free on its disk"
     if not best.replica:
@@ -194,7 +195,7 @@ def _certificates(seen: Seen) -> str:
     if not seen.days:
         return "not told: no node that serves metrics was reached"
     url, days = min(seen.days.items(), key=lambda item: item[1])
-    return f"the first ends in {int(days)} days ({url})"
+    return f"the first of them, or of their CRLs, ends in {int(days)} days ({url})"
 
 
 def _jobs(seen: Seen) -> str:

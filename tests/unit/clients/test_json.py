@@ -123,7 +123,7 @@ def test_admin_status_tells_the_position(
         "WARNING: no Shepherd is alive: nothing can be stored",
         "  WARN  no Shepherd is alive: nothing can be stored: start a Shepherd, or `cheloniad join` on a further host",
         "",
-        "A-Hash             none is known here",
+        "A-Hash             none is known here: give --ahash URL, or set CHELONIA_AHASH_URL",
         "repair is led by   https://l/Librarian",
         "metadata position  1.60",
         "Shepherds          none",

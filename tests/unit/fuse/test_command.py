@@ -1,5 +1,6 @@
 """The commands beside a mount: what the one in the background says of its end."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -22,3 +23,14 @@ def test_a_mount_in_the_background_that_ends_tells_what_the_system_refused(
     said = r"it did not mount: fusermount3: user has no write access to mountpoint; mount: it failed$"
     with pytest.raises(CheloniaError, match=said):
         command.in_background(["mount", "/", "/mnt"], str(tmp_path / "log"))
+
+
+def test_a_unit_is_told_once_the_directory_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = Path(__file__).parents[3] / "systemd" / "chelonia-mount@.service"
+    assert "Type=notify" in unit.read_text().splitlines()
+    command.tell_systemd()  # nobody waits
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        command.tell_systemd()
+        assert systemd.recv(100) == b"READY=1"

@@ -178,9 +178,14 @@ def write_backup(target: str, copy: Callable[[Path], None]) -> None:
     """Have `copy` fill a directory beside `target`, have it recover, mark it as restored, and give it its name.
 
     Pages are copied as the disk has them, damaged ones too. See `Store.backup`.
-    Raises: EXISTS, NO_SPACE, INTERNAL when it does not recover, what `copy` raises.
+    Raises: BAD_CONFIG without the directory it goes into, EXISTS, NO_SPACE, INTERNAL when it does not recover, what
+    `copy` raises.
     """
     final = Path(target)
+    if not final.parent.is_dir():  # it is not made: where its disk is not mounted, that would be on another one
+        raise CheloniaError(
+            Kind.BAD_CONFIG, "backup", target, f"there is no directory {final.parent}: mount or make it"
+        )
     partial = final.with_name(final.name + ".partial")
     if final.exists() or partial.exists():
         cause = "it exists: name a new directory, and remove what an interrupted backup left (.partial)"

@@ -42,12 +42,13 @@ class Cluster:
     def __init__(self, *records: ServiceRecord) -> None:
         self.records = records
         self.reachable = True
+        self.refusal = Kind.NETWORK
         self.reads = 0
 
     async def read(self) -> tuple[ServiceRecord, ...]:
         self.reads += 1
         if not self.reachable:
-            raise CheloniaError(Kind.NETWORK)
+            raise CheloniaError(self.refusal)
         return self.records
 
 
@@ -181,7 +182,9 @@ async def test_each_step_reads_and_says_when_to_read_again() -> None:
     assert [await registry.step() for _ in range(3)] == [Wait(PACE.refresh_ms)] * 3
     cluster.reachable = False
     assert await registry.step() == Wait(PACE.miss_ms)
-    assert cluster.reads == 4
+    cluster.refusal = Kind.DENIED
+    assert await registry.step() == Wait(PACE.refresh_ms), "who waits for approval fills nobody's log"
+    assert cluster.reads == 5
 
 
 async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it() -> None:
