@@ -50,6 +50,15 @@ class AdministratorPorts:
     ahashes: Mapping[str, AHash] = field(default_factory=dict)
 
 
+def _unknown(service: str) -> str:
+    """What can be done where no URL of a service is known."""
+    name = service.replace("-", "").lower()
+    return (
+        f"no {service} is known: give --{name} URL, set CHELONIA_{name.upper()}_URL, write it down by `chelonia setup "
+        f"NAME --{name} URL`, or name a --cluster file"
+    )
+
+
 def _asks(
     method: Callable[Concatenate[Librarian, Call, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Administrator, P], Coroutine[Any, Any, T]]:
@@ -81,16 +90,14 @@ class Administrator:
     def librarian(self) -> Librarian:
         """The Librarian. Raises: BAD_CONFIG when no URL of one is known."""
         if self._ports.librarian is None:
-            cause = "no Librarian is known: give --librarian URL, set CHELONIA_LIBRARIAN_URL, or name a --cluster file"
-            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=_unknown("Librarian"))
         return self._ports.librarian
 
     @property
     def ahashes(self) -> Mapping[str, AHash]:
         """Every A-Hash that is known, by URL. Raises: BAD_CONFIG when none is."""
         if not self._ports.ahashes:
-            cause = "no A-Hash is known: give --ahash URL, set CHELONIA_AHASH_URL, or name a --cluster file"
-            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=_unknown("A-Hash"))
         return self._ports.ahashes
 
     def shepherd(self, service: ServiceId) -> Shepherd:

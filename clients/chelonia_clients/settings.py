@@ -78,9 +78,9 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 NO_BARTENDER: Final = (
-    "no Bartender is known: give -b URL, set ARC_BARTENDER_URL or CHELONIA_BARTENDER_URL, write bartender=URL into "
-    '~/.arc/client.conf or bartender = ["URL"] into ~/.config/chelonia/client.toml, or name the cluster.json of '
-    "`cheloniad dev` by --cluster FILE or CHELONIA_CLUSTER"
+    "no Bartender is known: have `chelonia setup NAME --bartender URL` write it into ~/.config/chelonia/client.toml, "
+    "give -b URL, set ARC_BARTENDER_URL or CHELONIA_BARTENDER_URL, write bartender=URL into ~/.arc/client.conf, or "
+    "name the cluster.json of `cheloniad dev` by --cluster FILE or CHELONIA_CLUSTER"
 )
 
 

@@ -117,7 +117,8 @@ def find_credential(
             if place.final:
                 break
     kind = Kind.EXPIRED if kinds and all(kind is Kind.EXPIRED for kind in kinds) else Kind.BAD_CONFIG
-    raise CheloniaError(kind, "find credential", "", "no usable credential; tried " + "; ".join(map(str, passed)))
+    cause = f"no usable credential; tried {'; '.join(map(str, passed))}; `chelonia doctor` says what to do"
+    raise CheloniaError(kind, "find credential", "", cause)
 
 
 def find_cas(explicit: CredentialFiles, around: CredentialSurroundings) -> TlsSettings:

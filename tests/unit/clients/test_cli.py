@@ -558,7 +558,14 @@ def test_no_bartender_names_all_the_ways(tmp_path: Path, monkeypatch: pytest.Mon
     out = Output(io.StringIO(), io.StringIO())
     assert run(["ls", "/"], out) == 2
     assert isinstance(out.stderr, io.StringIO)
-    for way in ("-b URL", "ARC_BARTENDER_URL", "client.conf", "client.toml", "CHELONIA_CLUSTER"):
+    for way in (
+        "`chelonia setup NAME",
+        "-b URL",
+        "ARC_BARTENDER_URL",
+        "client.conf",
+        "client.toml",
+        "CHELONIA_CLUSTER",
+    ):
         assert way in out.stderr.getvalue()
 
 
