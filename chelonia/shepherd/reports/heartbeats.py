@@ -36,6 +36,11 @@ class Silence:
         self._reason = ""
         self._warned = False
 
+    @property
+    def lasting(self) -> bool:
+        """Whether it is told already that nobody answers."""
+        return self._since_ms is not None
+
     def failed(self, now_ms: int, error: CheloniaError) -> None:
         """Nobody has answered the last one."""
         reason, self._reason, before = str(error), str(error), self._reason

@@ -197,7 +197,8 @@ class Reporting:
             spoken = replace(report, store=node.disk.identity.store)
             answer = await node.ports.librarians.report(node.own_call(), spoken)
         except CheloniaError as error:
-            log.info("report failed, it will be repeated error=%s", error)
+            level = logging.DEBUG if self._silence.lasting else logging.INFO
+            log.log(level, "report failed, it will be repeated error=%s", error)
             await node.ports.clock.sleep(node.settings.report_retry_ms)
             return True
         await self._heard(answer)
