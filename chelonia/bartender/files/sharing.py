@@ -66,9 +66,7 @@ def _lifetime_ms(ports: Ports, ask: Share) -> int:
         cause = "share links are switched off here ([bartender.tuning] share_lifetime_ms_max = 0)"
         raise CheloniaError(Kind.NOT_SUPPORTED, subject=str(ask.place), cause=cause)
     if ask.lifetime_ms <= 0 or (ask.lifetime_ms > most and not ask.capped):
-        cause = (
-            f"a link is good for 1 s to {most // 1000} s here; ask for less ({ask.lifetime_ms // 1000} s were asked)"
-        )
+        cause = f"a link is good for 1 s to {most // 1000} s ({most / 86_400_000:.3g} days) here: ask for less"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
     return min(ask.lifetime_ms, most)
 

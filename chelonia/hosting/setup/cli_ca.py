@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from chelonia.hosting.setup.dev import load_issued
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
+_HOST = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.-]*|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
+"""A name as DNS has it, or an address."""
 HOST_NAME_MAX = 64 - len("host/")
 """A common name has 64 characters (X.520, `ub-common-name`)."""
 
@@ -93,6 +96,12 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _host(options: argparse.Namespace) -> int:
+    for name in options.names:
+        if not _HOST.fullmatch(name):
+            cause = (
+                "name the host alone, as one.example.org or 192.0.2.1: no https:// before it, no port or path after it"
+            )
+            raise CheloniaError(Kind.BAD_REQUEST, "certify host", name[:80], cause)
     ca = CertificateAuthority.load(options.dir)
     subject = options.subject or host_subject(ca, options.names[0])
     issued = ca.issue_host(subject, options.names, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)

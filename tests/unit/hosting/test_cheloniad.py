@@ -252,6 +252,13 @@ def test_a_certificate_takes_the_place_of_its_own_subject_alone(
     assert other.read_text() == "[node]\n"
 
 
+@pytest.mark.parametrize("name", ["https://one.example.org", "one.example.org:60000", "one.example.org/", "", "a b"])
+def test_a_certificate_is_for_a_host_and_no_url(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ca", "init", "--dir", str(tmp_path), "--key", "p-256"]) == 0
+    assert main(["ca", "host", "--dir", str(tmp_path), "localhost", "::1", name]) == 2
+    assert "name the host alone" in capsys.readouterr().err
+
+
 def test_a_key_is_replaced_only_with_its_own_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ca, cert, key = tmp_path / "grid", tmp_path / "grid" / "hostcert.pem", tmp_path / "grid" / "hostkey.pem"
     assert main(["ca", "init", "--dir", str(ca), "--key", "p-256"]) == 0

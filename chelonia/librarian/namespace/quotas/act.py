@@ -186,7 +186,8 @@ class Quotas:
             return
         full = await self._full(call, await self.table(call), owner, name, size)  # what is remembered refuses nobody
         if full is not None:
-            raise self._refused(full, f", and this takes {size} bytes more" if size > 0 else "")
+            too_large = 0 <= full.quota.bytes < full.bytes + size
+            raise self._refused(full, f", and this takes {size} bytes more" if too_large else "")
 
     async def _full(self, call: Call, table: Table, owner: Dn, name: LogicalName, size: int) -> QuotaUse | None:
         """A quota into which a new file does not fit."""

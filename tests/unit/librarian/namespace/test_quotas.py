@@ -177,6 +177,15 @@ def test_a_quota_that_another_librarian_raised_refuses_nobody() -> None:
     play(scenario)
 
 
+def test_a_full_quota_of_files_does_not_speak_of_bytes() -> None:
+    async def scenario(b: Bench) -> None:
+        await set_and_counted(b, of_joe(10**6, files=0))
+        told = await refused(b.service.begin_put(BARTENDER, b.begin("a", size=300)))
+        assert "0 of 0 files are in use;" in told, "it said that 300 bytes more were too many"
+
+    play(scenario)
+
+
 def test_the_parts_of_an_upload_count_from_their_arrival() -> None:
     async def scenario(b: Bench) -> None:
         early, _ = await filled(b, 1)
