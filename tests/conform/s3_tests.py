@@ -54,13 +54,14 @@ WORDS = [
     "logging",
     "policy",
     "lifecycle",
-    "cors",
     "post_object",
     "ownership",
     "public_block",
     "block_public",
     "retention",
     "legal_hold",
+    "object_v2",
+    "tenant_v2",
 ]
 USERS = {"s3 main": "user", "s3 alt": "user2", "s3 tenant": "user2", "iam": "user", "iam root": "user",
          "iam alt root": "user2"}  # fmt: skip

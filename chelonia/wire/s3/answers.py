@@ -15,6 +15,7 @@ from chelonia.core.contents.parts import PartPage, PartsUpload
 from chelonia.core.errors import CheloniaError
 from chelonia.wire.s3.acls import GROUPS, Grant
 from chelonia.wire.s3.checksums import InParts, kind_of, to_base64
+from chelonia.wire.s3.cors import CorsRule
 from chelonia.wire.s3.errors import code_of
 from chelonia.wire.web.conditions import NS_PER_S, quoted
 from chelonia.wire.xml import escape, leaf
@@ -308,6 +309,20 @@ def tags(found: Mapping[str, str]) -> bytes:
     """The tags of something."""
     told = "".join(f"<Tag>{leaf('Key', key)}{leaf('Value', value)}</Tag>" for key, value in sorted(found.items()))
     return _document("Tagging", f"<TagSet>{told}</TagSet>")
+
+
+def cors(rules: Iterable[CorsRule]) -> bytes:
+    """The rules of a bucket for pages of other origins."""
+    out = []
+    for rule in rules:
+        told = leaf("ID", rule.id) if rule.id else ""
+        told += "".join(leaf("AllowedHeader", each) for each in rule.fields)
+        told += "".join(leaf("AllowedMethod", each) for each in rule.methods)
+        told += "".join(leaf("AllowedOrigin", each) for each in rule.origins)
+        told += "".join(leaf("ExposeHeader", each) for each in rule.exposed)
+        told += leaf("MaxAgeSeconds", str(rule.max_age_s)) if rule.max_age_s >= 0 else ""
+        out.append(f"<CORSRule>{told}</CORSRule>")
+    return _document("CORSConfiguration", "".join(out))
 
 
 def acl(owner: str, grants: Iterable[Grant]) -> bytes:

@@ -13,6 +13,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.wire.xml import leaf
 
 CODES: Final[dict[str, tuple[int, Kind]]] = {
+    "AccessForbidden": (403, Kind.DENIED),
     "AccessDenied": (403, Kind.DENIED),
     "AuthorizationHeaderMalformed": (400, Kind.BAD_REQUEST),
     "AuthorizationQueryParametersError": (400, Kind.BAD_REQUEST),

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from chelonia.wire.s3.checksums import ALGORITHMS
+from chelonia.wire.s3.cors import CorsRule
 from chelonia.wire.s3.errors import S3Error
 
 PROPERTY: Final = "s3"
@@ -32,7 +33,7 @@ BINARY: Final = "binary/octet-stream"
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """`headers` by name as in `KEPT`; `user`: names in lower case, without the prefix; `checksum`: name and base64, of
     the bytes that `etag` names: another door may have put others; `version`: of an object, "": null; `versioning`: of a
-    bucket, whether it keeps versions; `location`: of a bucket, as its maker said."""
+    bucket, whether it keeps versions; `location`: of a bucket, as its maker said; `cors`: of a bucket, its rules."""
 
     headers: dict[str, str] = {}
     user: dict[str, str] = {}
@@ -42,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     versioning: str = ""
     location: str = ""
+    cors: tuple[CorsRule, ...] = ()
 
 
 NOTHING: Final = Facts()
@@ -66,6 +68,7 @@ def _is_ours(known: Facts) -> bool:
     return (
         set(known.headers) <= set(KEPT)
         and all(is_field(*each) for each in (*known.headers.items(), *known.user.items()))
+        and all(is_field("x", text) for rule in known.cors for text in rule.texts)
         and (not name or name in ALGORITHMS)
         and all(_WORD.fullmatch(each) for each in (value, known.version, known.location))
     )

@@ -10,7 +10,6 @@ from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target
 
 UNSET: Final = {
-    "cors": "NoSuchCORSConfiguration",
     "encryption": "ServerSideEncryptionConfigurationNotFoundError",
     "lifecycle": "NoSuchLifecycleConfiguration",
     "object-lock": "ObjectLockConfigurationNotFoundError",
@@ -29,6 +28,7 @@ _BUCKET: Final = {
     ("GET", ""): "ListObjects",
     ("GET", "location"): "GetBucketLocation",
     ("GET", "acl"): "GetBucketAcl",
+    ("GET", "cors"): "GetBucketCors",
     ("GET", "tagging"): "GetBucketTagging",
     ("GET", "uploads"): "ListMultipartUploads",
     ("GET", "versioning"): "GetBucketVersioning",
@@ -37,9 +37,11 @@ _BUCKET: Final = {
     ("HEAD", ""): "HeadBucket",
     ("PUT", ""): "CreateBucket",
     ("PUT", "acl"): "PutBucketAcl",
+    ("PUT", "cors"): "PutBucketCors",
     ("PUT", "tagging"): "PutBucketTagging",
     ("PUT", "versioning"): "PutBucketVersioning",
     ("DELETE", ""): "DeleteBucket",
+    ("DELETE", "cors"): "DeleteBucketCors",
     ("DELETE", "tagging"): "DeleteBucketTagging",
     ("POST", "delete"): "DeleteObjects",
     ("POST", ""): "PostObject",
@@ -67,6 +69,8 @@ _SUBRESOURCES: Final = frozenset(
        "replication", "restore", "retention", "select", "torrent"}
 )  # fmt: skip
 OTHER: Final = "Other"
+PREFLIGHT: Final = "PreflightRequest"
+"""What a browser asks before a page's request, whatever that will be."""
 PROMISES: Final = {
     "x-amz-server-side-encryption": "encryption by the server is not offered by this door: encrypt before you upload",
     "x-amz-copy-source-server-side-encryption": "what this door keeps is not encrypted by a customer's key",
@@ -91,9 +95,9 @@ def operation_of(method: str, target: Target, query: Collection[str], *, copies:
 
     Raises: S3Error for what is not offered.
     """
-    asked = next((name for name in query if name in _SUBRESOURCES), "")
     if method == "OPTIONS":
-        raise S3Error("BadRequest", "Insufficient information: buckets have no CORS rules here")
+        return PREFLIGHT, ""
+    asked = next((name for name in query if name in _SUBRESOURCES), "")
     if not target.bucket:
         if method == "GET" and not target.key:
             return "ListBuckets", ""

@@ -13,7 +13,10 @@ from chelonia.core.errors import CheloniaError
 from chelonia.wire import xml
 from chelonia.wire.s3 import versions
 from chelonia.wire.s3.checksums import ALGORITHMS
+from chelonia.wire.s3.cors import CorsRule
+from chelonia.wire.s3.cors import check as check_cors
 from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.facts import is_field
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """A body of XML: a thousand keys of a thousand bytes, escaped."""
@@ -22,6 +25,7 @@ DELETED_MAX: Final = 1000
 GRANTS_MAX: Final = 100
 """Grants of one list: as many as rules of a policy."""
 TAGS_MAX: Final = 10
+_OF_A_RULE: Final = ("AllowedOrigin", "AllowedMethod", "AllowedHeader", "ExposeHeader")
 _LOCATION: Final = re.compile(r"[A-Za-z0-9-]{0,63}", re.ASCII)
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 
@@ -101,6 +105,23 @@ def versioning(body: bytes) -> str:
     if _text(root, "MfaDelete") == versions.ENABLED:
         raise S3Error("NotImplemented", "deletion by a second factor is not offered by this door")
     return status
+
+
+def cors(body: bytes) -> tuple[CorsRule, ...]:
+    """The rules in a `CORSConfiguration`. Raises: S3Error."""
+    rules = []
+    for node in _children(_root(body, "CORSConfiguration"), "CORSRule"):
+        age = _text(node, "MaxAgeSeconds")
+        if age and not (age.isascii() and age.isdigit() and len(age) <= 9):
+            raise S3Error("MalformedXML", "MaxAgeSeconds is a number of seconds")
+        origins, methods, fields, exposed = (
+            tuple(str(child.text or "") for child in _children(node, name)) for name in _OF_A_RULE
+        )
+        rules.append(CorsRule(origins, methods, fields, exposed, int(age) if age else -1, _text(node, "ID")))
+    check_cors(rules)
+    if not all(is_field("x", text) for rule in rules for text in rule.texts):
+        raise S3Error("InvalidRequest", "a rule holds what no header field can")
+    return tuple(rules)
 
 
 def tagging(body: bytes) -> dict[str, str]:

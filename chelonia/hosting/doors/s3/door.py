@@ -14,16 +14,16 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import Exchange
-from chelonia.hosting.doors.s3 import acls, buckets, forms, listing, multipart, object_parts, objects
+from chelonia.hosting.doors.s3 import acls, buckets, cors, forms, listing, multipart, object_parts, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
-from chelonia.hosting.doors.s3.signing import signable_of, verified
+from chelonia.hosting.doors.s3.signing import signable_of, unsigned, verified
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import errors
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target, check_key, target_of
-from chelonia.wire.s3.operations import OTHER, check_promises, operation_of
+from chelonia.wire.s3.operations import OTHER, PREFLIGHT, check_promises, operation_of
 from chelonia.wire.s3.sigv4 import Signable
 
 log = logging.getLogger("chelonia.s3")
@@ -40,6 +40,10 @@ OPERATIONS: Final[dict[str, Handler]] = {
     "DeleteBucketSetting": buckets.no_setting,
     "GetBucketVersioning": buckets.versioning,
     "PutBucketVersioning": buckets.set_versioning,
+    "GetBucketCors": cors.get,
+    "PutBucketCors": cors.put,
+    "DeleteBucketCors": cors.delete,
+    PREFLIGHT: cors.preflight,
     "GetBucketRequestPayment": buckets.payment,
     "GetBucketTagging": buckets.get_tags,
     "PutBucketTagging": buckets.put_tags,
@@ -79,11 +83,13 @@ class S3Door:
         self._metrics = metrics
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
-        started, kind, operation = time.perf_counter(), "", OTHER
+        """Answer a request; a refusal is an answer too."""
+        started, kind, operation, bucket = time.perf_counter(), "", OTHER, ""
         ids = (("x-amz-request-id", request.request_id), ("x-amz-id-2", request.request_id))
         try:
             signable = signable_of(request)
             target = target_of(signable.path, request.headers.get("Host", ""), self._parts.domain)
+            bucket = target.bucket
             check_key(target.key)
             query = dict(signable.asked)
             copies = "x-amz-copy-source" in request.headers
@@ -101,18 +107,19 @@ class S3Door:
             answer = await handler(self._parts, ask)
             if canned is not None:
                 await acls.made(self._parts, ask, canned)
-            return replace(answer, headers=(*ids, *answer.headers))
+            answer = replace(answer, headers=(*ids, *answer.headers))
         except CheloniaError as error:
             kind = error.kind.value
             log.info("refused %s path=%r request=%s error=%s", request.method, request.path, request.request_id, error)
-            return self._refusal(request, error, ids)
+            answer = self._refusal(request, error, ids)
         finally:
             self._metrics.operation("s3", operation, kind, time.perf_counter() - started)
+        return await cors.across(self._parts, request, bucket, answer) if "Origin" in request.headers else answer
 
     async def _ask(
         self, request: HttpRequest, signable: Signable, target: Target, query: dict[str, str], named: tuple[str, str]
     ) -> Ask:
-        found = await verified(self._parts, request, signable)
+        found = unsigned(request) if named[0] == PREFLIGHT else await verified(self._parts, request, signable)
         bucket = self._parts.root.child(target.bucket) if target.bucket else self._parts.root
         exchange = Exchange(found.request, found.call, bucket)
         return Ask(exchange, target, query, found.measured, bucket, *named)

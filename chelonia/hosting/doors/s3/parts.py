@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct, structs
 
 from chelonia.core import bounds
-from chelonia.core.caller import Role
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
@@ -232,8 +232,12 @@ async def _seen_in_own_name(parts: S3Parts, ask: Ask, *, writes: bool = False) -
 
 def in_own_name(parts: S3Parts, ask: Ask) -> Ask:
     """The same request by this node itself: to learn what the caller is not told, and nothing is changed by."""
-    own = structs.replace(ask.exchange.call, dn=parts.plain.dn, roles=(Role.ADMINISTRATOR,), attributes=(), scopes=())
-    return replace(ask, exchange=replace(ask.exchange, call=own))
+    return replace(ask, exchange=replace(ask.exchange, call=own_call(parts, ask.exchange.call)))
+
+
+def own_call(parts: S3Parts, call: Call) -> Call:
+    """A call as this node makes it itself for the sake of another."""
+    return structs.replace(call, dn=parts.plain.dn, roles=(Role.ADMINISTRATOR,), attributes=(), scopes=())
 
 
 async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, lately: bool = False) -> str:

@@ -41,7 +41,7 @@ async def verified(parts: S3Parts, request: HttpRequest, signable: sigv4.Signabl
         payload = signable.field("x-amz-content-sha256") or sigv4.UNSIGNED
         if payload in (chunks.SIGNED, chunks.SIGNED_TRAILER):
             raise S3Error("AccessDenied", "a body in signed chunks belongs to a signed request")
-        return _measured(request, _call(request, ANONYMOUS), payload, None, _given(request, signable))
+        return _measured(request, call_of(request, ANONYMOUS), payload, None, _given(request, signable))
     issued = await parts.keys.find(claim.access_key)
     if issued is None:
         cause = "The AWS Access Key Id you provided does not exist in our records."
@@ -51,7 +51,12 @@ async def verified(parts: S3Parts, request: HttpRequest, signable: sigv4.Signabl
     signing = None
     if claim.payload in chunks.STREAMING:
         signing = Signing(key, claim.stamp, claim.scope, claim.signature)
-    return _measured(request, _call(request, issued.key.dn), claim.payload, signing, _given(request, signable))
+    return _measured(request, call_of(request, issued.key.dn), claim.payload, signing, _given(request, signable))
+
+
+def unsigned(request: HttpRequest) -> Verified:
+    """What a browser asks by itself before it sends what a page has signed: it has no signature of its own."""
+    return Verified(call_of(request, ANONYMOUS), request, Measured())
 
 
 def _given(request: HttpRequest, signable: sigv4.Signable) -> dict[str, str]:
@@ -69,7 +74,7 @@ def signable_of(request: HttpRequest) -> sigv4.Signable:
     return sigv4.Signable(request.method, path, query, tuple(request.headers.items()))
 
 
-def _call(request: HttpRequest, dn: Dn) -> Call:
+def call_of(request: HttpRequest, dn: Dn) -> Call:
     """Strong: what one front end has acknowledged the next one tells, as S3 promises its clients."""
     return Call(dn=dn, address=request.peer.address, request_id=request.request_id, strong=True)
 

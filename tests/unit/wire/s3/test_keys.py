@@ -70,8 +70,9 @@ def test_operations_by_method_and_subresource() -> None:
     assert operation_of("GET", bucket, ["location"], copies=False) == ("GetBucketLocation", "location")
     assert operation_of("PUT", key, [], copies=True)[0] == "CopyObject"
     assert operation_of("PUT", key, ["partNumber", "uploadId"], copies=False)[0] == "UploadPart"
-    assert operation_of("GET", bucket, ["cors"], copies=False) == ("GetBucketSetting", "cors")
-    for method, target, query in (("PUT", bucket, ["cors"]), ("GET", key, ["torrent"]), ("POST", key, ["select"])):
+    assert operation_of("GET", bucket, ["policy"], copies=False) == ("GetBucketSetting", "policy")
+    assert operation_of("OPTIONS", key, ["uploadId"], copies=False) == ("PreflightRequest", "")
+    for method, target, query in (("PUT", bucket, ["policy"]), ("GET", key, ["torrent"]), ("POST", key, ["select"])):
         with pytest.raises(S3Error) as caught:
             operation_of(method, target, query, copies=False)
         assert caught.value.code == "NotImplemented"

@@ -1,0 +1,84 @@
+"""What a browser asks for a page of another origin, and the rules of a bucket by which it is answered.
+
+Rules are read in this node's own name: a browser asks without a signature, and who hears whether a page of an origin
+may ask a bucket hears nothing else of it. A bucket that is not there answers as one without rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ANONYMOUS
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Look, Looked, Set, Want, When
+from chelonia.core.values import replace
+from chelonia.hosting.doors.plain.parts import apply
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, own_call, readable_bucket, said, xml_answer
+from chelonia.hosting.doors.s3.signing import call_of
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
+from chelonia.wire.s3 import answers, facts, requests
+from chelonia.wire.s3.cors import CorsRule, allowed
+from chelonia.wire.s3.errors import S3Error
+
+
+async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
+    """Answer GET of a bucket's rules."""
+    rules = facts.facts_of((await readable_bucket(parts, ask)).user).cors
+    if not rules:
+        raise S3Error("NoSuchCORSConfiguration", "The CORS configuration does not exist")
+    return xml_answer(answers.cors(rules))
+
+
+async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
+    """Answer PUT of a bucket's rules."""
+    return await _ruled(parts, ask, await said(ask, requests.cors), 200)
+
+
+async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
+    """Answer DELETE of a bucket's rules."""
+    return await _ruled(parts, ask, (), 204)
+
+
+async def _ruled(parts: S3Parts, ask: Ask, rules: Sequence[CorsRule], status: int) -> HttpResponse:
+    there = await readable_bucket(parts, ask)
+    user = facts.stored(structs.replace(facts.facts_of(there.user), cors=tuple(rules)))
+    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
+    return HttpResponse(status, (), b"", 0)
+
+
+async def preflight(parts: S3Parts, ask: Ask) -> HttpResponse:
+    """Answer OPTIONS: whether a page may send the request that its browser describes. Raises: S3Error."""
+    origin, method = ask.header("Origin"), ask.header("Access-Control-Request-Method")
+    if not origin or not method:
+        cause = "Insufficient information. Origin request header needed: this is what browsers ask for pages"
+        raise S3Error("BadRequest", cause)
+    names = [name.strip() for name in ask.header("Access-Control-Request-Headers").split(",")]
+    rules = await _rules(parts, ask.exchange.request, ask.bucket)
+    fields = allowed(rules, origin, method, [name for name in names if name])
+    if not fields:
+        cause = "CORSResponse: This CORS request is not allowed: its bucket has no rule for this origin and method"
+        raise S3Error("AccessForbidden", cause)
+    return HttpResponse(200, fields, b"", 0)
+
+
+async def across(parts: S3Parts, request: HttpRequest, bucket: str, answer: HttpResponse) -> HttpResponse:
+    """An answer, with what lets a browser show it to a page of another origin, where the bucket has a rule for it."""
+    origin = request.headers.get("Origin", "")
+    if not origin or not bucket or request.method == "OPTIONS":
+        return answer
+    method = request.headers.get("Access-Control-Request-Method", "") or request.method  # as Amazon reads both
+    fields = allowed(await _rules(parts, request, parts.root.child(bucket)), origin, method)
+    return replace(answer, headers=(*answer.headers, *fields))
+
+
+async def _rules(parts: S3Parts, request: HttpRequest, bucket: LogicalName) -> Sequence[CorsRule]:
+    """() also where they cannot be read now: whoever asks for a page is told nothing of it."""
+    call = own_call(parts, call_of(request, ANONYMOUS))
+    try:
+        (there,) = await parts.plain.files.look(call, (Look(bucket, Want.USER),))
+    except CheloniaError:
+        return ()
+    return facts.facts_of(there.user).cors if isinstance(there, Looked) else ()
