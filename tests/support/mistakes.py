@@ -72,8 +72,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "what a suspended upload wrote is not synced",
         BLOBS,
-        "        os.fsync(self._fd)\n        os.close(self._fd)\n",
-        "        os.close(self._fd)\n",
+        "        os.fsync(self._fd)\n        self._close()\n",
+        "        self._close()\n",
         SHEPHERD_LOSS,
     ),
     Mistake(

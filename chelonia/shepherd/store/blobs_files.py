@@ -439,15 +439,17 @@ class FileWriter:
         except OSError:
             _erase_at(final)  # nobody will be told of it
             raise
-        os.close(self._fd)
-        self._fd = -1
+        self._close()
 
     def _keep(self, writing: Path) -> None:
         os.fsync(self._fd)
-        os.close(self._fd)
-        self._fd = -1
+        self._close()
         os.replace(writing, writing.with_suffix(".kept"))
         _fsync_directory(writing.parent)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1  # a number whose closing fails is free all the same, and soon another's
+        os.close(fd)
 
 
 # --- blocking pieces, run in threads -------------------------------------------------------------------------------

@@ -65,6 +65,30 @@ async def test_the_reserve_is_refused_before_the_disk_is_full(small_disk: Path) 
     store.close()
 
 
+async def test_a_number_whose_closing_fails_is_not_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is free then, and soon a connection's."""
+    store, close = FileBlobs(tmp_path), os.close
+    writer = await store.create(REF)
+    await writer.write(b"x")
+    with open(os.devnull) as other:
+        own = writer._fd
+
+        def failing(fd: int) -> None:
+            close(fd)
+            if fd == own:
+                monkeypatch.undo()
+                os.dup2(other.fileno(), own)
+                raise OSError(errno.EIO, "no")
+
+        monkeypatch.setattr(os, "close", failing)
+        with pytest.raises(CheloniaError):
+            await writer.commit(request(b"x").facts)
+    os.close(own)
+    store.close()
+
+
 def test_one_directory_serves_one_process(tmp_path: Path) -> None:
     store = FileBlobs(tmp_path)
     with pytest.raises(CheloniaError, match="another process") as caught:
