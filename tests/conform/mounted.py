@@ -1,7 +1,7 @@
 """Programs and suites of others on a mount of a real cluster, some while its nodes die. `make mounted` runs them.
 
 Each proof is one function: it raises, or tells what it saw. What is not installed is skipped and told. Checkouts of
-suites are named by the environment: PJDFSTEST (its directory, built), FSX (the binary). As root.
+suites are named by the environment: PJDFSTEST (its directory, built), FSX (the binary: as in xfstests). As root.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def fsx(desk: Desk) -> str:
     with desk.dying():
         while time.monotonic() < begun + 60 * desk.minutes:
             seed = int(begun) + done
-            words = ("-q", "-c", "20", "-N", "500", "-F", "1500000", "-S", str(seed), "-P", str(desk.scratch))
+            words = ("-q", "-c", "20", "-N", "500", "-l", "1500000", "-S", str(seed), "-P", str(desk.scratch))
             desk.run(binary, *words, f"f{done // 500 % 5}", cwd=top)
             done += 500
     return f"{done} operations in {time.monotonic() - begun:.0f} s, none wrong; {len(desk.faults)} faults"
