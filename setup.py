@@ -22,7 +22,7 @@ VERSION = "0.1.0"
 SIDE_FOLDERS = {"chelonia_clients": "clients", "chelonia_fuse": "fuse"}
 
 CLIENT = [
-    "aiohttp>=3.10",
+    "aiohttp>=3.12",
     "cryptography>=43",
     "lxml>=5.3",
     "msgspec>=0.19",

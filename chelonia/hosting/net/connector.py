@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-from typing import Any
+import socket
+from contextvars import ContextVar
+from typing import Any, Final
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
+
+_SOCKETS: Final[ContextVar[list[socket.socket]]] = ContextVar("sockets made for the connection under way")
+
+
+def _noted_socket(info: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(*info[:3])
+    _SOCKETS.get().append(made)
+    return made
 
 
 class _Handler(ResponseHandler):
@@ -28,22 +36,26 @@ class Connector(aiohttp.TCPConnector):
     """aiohttp's connector, with every connection read through one `Buffered`."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(socket_factory=_noted_socket, **options)
         self._buffer = bytearray(SLICE_BYTES)
 
     async def _wrap_create_connection(self, *args: Any, **options: Any) -> tuple[asyncio.Transport, ResponseHandler]:
         _, *rest = args
         made: list[ResponseHandler] = []
+        sockets: list[socket.socket] = []
 
         def buffered() -> Buffered:
             made.append(_Handler(self._loop))
             return Buffered(made[-1], self._buffer)
 
+        mine = _SOCKETS.set(sockets)
         try:
             transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)
-        except RuntimeError as error:
-            # uvloop has not yet closed a connection whose handshake was given up, and its number is a new one's already
-            if "used by transport" not in str(error):
-                raise
-            raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED)) from error
+        except BaseException:
+            if made and not isinstance(self._loop, asyncio.BaseEventLoop):
+                for each in sockets:  # uvloop closes the number; closed here too, it might be a file's by then
+                    each.detach()
+            raise
+        finally:
+            _SOCKETS.reset(mine)
         return transport, made[-1]
