@@ -1,11 +1,13 @@
 """Nodes of an older revision are stopped and started with this tree, one after the other, while users work.
 
 `make upgrade FROM=v0.3` (any revision that git knows). Replicas of the A-Hash and Shepherds of both versions work
-beside each other meanwhile; nothing acknowledged may be lost, and nothing may hang. The seed decides the order.
+beside each other meanwhile; nothing acknowledged may be lost, nothing removed, several at a time, may come back, and
+nothing may hang. The seed decides the order.
 """
 
 import argparse
 import asyncio
+import itertools
 import os
 import random
 import shutil
@@ -14,17 +16,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from chelonia.core.errors import CheloniaError
 from tests.cluster.harness import Cluster, runs
-from tests.cluster.load import Load
+from tests.cluster.load import Load, content, put
 from tests.cluster.powercut import WHOLE_S, Trial
 from tests.support.polling import poll
 
 ROOT = Path(__file__).parents[2]
 SHEPHERDS, CORES, WRITERS = 4, 3, 4
+TOGETHER = 8
+"""Files that one user makes in one call, to remove them in one."""
 
 
 def code_of(tree: Path) -> Any:
@@ -48,6 +54,30 @@ def replace(cluster: Cluster, name: str) -> None:
     cluster.start_node(name)
 
 
+async def turn_over(load: Load) -> list[str]:
+    """Make small files and remove every other one, several in a call, until the load stops. Returns: what is gone."""
+    gone: list[str] = []
+
+    async def done(files: dict[str, int], act: Callable[[str], Awaitable[object]]) -> list[str]:
+        """Do it to all at once. Returns: to which it was; the others count as refused."""
+        answers = await asyncio.gather(*(act(ln) for ln in files), return_exceptions=True)
+        failed = {ln: answer for ln, answer in zip(files, answers, strict=True) if isinstance(answer, BaseException)}
+        for ln, error in failed.items():
+            if not isinstance(error, CheloniaError):
+                raise error
+            load.refused[ln] = files[ln]
+            load.reasons[str(error)[:160]] += 1
+        return [ln for ln in files if ln not in failed]
+
+    async with load.cluster.client("user", retry_ms=load.retry_ms) as client:
+        for first in itertools.takewhile(lambda _: not load.stopping, itertools.count(1_000_000, 4 * TOGETHER)):
+            files = {f"{load.collection}/t{seed}": seed for seed in range(first, first + 4 * TOGETHER, 4)}
+            made = await done(files, lambda ln: put(client, ln, content(int(ln.rpartition("t")[2]))))
+            load.acknowledged |= {ln: files[ln] for ln in made[::2]}
+            gone += await done({ln: files[ln] for ln in made[1::2]}, client.del_file)
+    return gone
+
+
 async def upgrade(root: Path, revision: str, seed: int) -> int:
     """Replace all nodes of a cluster below `root`. Returns: files acknowledged. Raises: AssertionError."""
     check_out(revision, root / "old")
@@ -60,6 +90,7 @@ async def upgrade(root: Path, revision: str, seed: int) -> int:
         load = Load(cluster, "/upgrade", writers=WRITERS, retry_ms=10_000)
         trial.loads.append(load)
         async with load:
+            turning = asyncio.create_task(turn_over(load))
             await load.until_acknowledged(4, WHOLE_S)
             for name in trial.chance.sample(cluster.names, len(cluster.names)):
                 began = time.monotonic()
@@ -67,6 +98,11 @@ async def upgrade(root: Path, revision: str, seed: int) -> int:
                 await trial.whole()
                 await load.until_acknowledged(3, WHOLE_S)
                 print(f"{name} is replaced; on after {time.monotonic() - began:.1f} s", flush=True)
+        gone = await turning
+        async with cluster.client("user") as client:
+            back = [ln for ln in gone if await client.exists(ln)]
+        assert gone, load.reasons
+        assert not back, back
         files = await trial.judge_all()
         await trial.clean()
     finally:
