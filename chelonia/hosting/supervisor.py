@@ -1,8 +1,8 @@
 """Keeps a few child processes alive: forks them, forks them again when they died, stops them in order.
 
-Children are forks without exec: what the supervisor has imported they share with it, in memory and in time. It has no
-threads of its own when it forks, and no child goes back into what its supervisor was doing. Children die with their
-supervisor (PR_SET_PDEATHSIG), so nothing is left behind whatever happens to it.
+Children are forks without exec: what the supervisor has imported they share with it, in memory and in time. Threads do
+not come along, and no child goes back into what its supervisor was doing. Children die with their supervisor
+(PR_SET_PDEATHSIG), so nothing is left behind whatever happens to it.
 """
 
 from __future__ import annotations

@@ -259,7 +259,8 @@ def fronts_of(cluster: Cluster, bundle: Path, attempts: int = 1) -> list[Any]:
     (key,) = json.loads(told.stdout)["results"]
     bundle.write_bytes(b"".join(each.read_bytes() for each in sorted(cluster.ca_dir.glob("*.0"))))
     config = Config(
-        s3={"addressing_style": "path"}, retries={"total_max_attempts": attempts, "mode": "standard"},
+        s3={"addressing_style": "path"}, signature_version="s3v4",
+        retries={"total_max_attempts": attempts, "mode": "standard"},
         connect_timeout=2, read_timeout=READ_TIMEOUT_S, max_pool_connections=32,
     )  # fmt: skip
     return [

@@ -1,5 +1,5 @@
-"""The page in a real Chromium, by share links, with and without JavaScript: browse, upload, be refused. `make browser`
-runs it.
+"""The page in a real Chromium, by share links, with and without JavaScript: browse, upload, be refused; and buckets, as
+pages of other sites may use them. `make browser` runs it.
 
 Speaks WebDriver (W3C) to `chromedriver` by plain HTTP. What the browser says on its console, such as a violation of the
 page's Content-Security-Policy, fails it.
@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +26,7 @@ import requests
 from chelonia.hosting.net.rpc_client import remote_files
 from chelonia_clients.client import Client
 from tests.cluster.harness import Cluster
+from tests.cluster.s3_faults import fronts_of
 from tests.support.polling import poll
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -200,6 +203,48 @@ def look_without_scripts(cluster: Cluster, scratch: Path) -> None:
         assert refused == [], refused
 
 
+class _Blank(BaseHTTPRequestHandler):
+    """A page of another site."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>a viewer</title>")
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def look_across(cluster: Cluster, scratch: Path) -> None:
+    """Read and write a bucket from a page of another origin: as its rule says, and not without one."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Blank) as site, browser(scratch / "across") as window:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        page = f"http://127.0.0.1:{site.server_port}"
+        front = fronts_of(cluster, scratch / "ca.pem")[0]
+        for bucket in ("ruled", "silent"):
+            front.create_bucket(Bucket=bucket, ACL="public-read")
+            front.put_object(Bucket=bucket, Key="k", Body=b"read by a viewer", ACL="public-read")
+        rule = {"AllowedOrigins": [page], "AllowedMethods": ["GET", "PUT"], "AllowedHeaders": ["*"]}
+        rules = {"CORSRules": [rule | {"ExposeHeaders": ["ETag"]}]}
+        front.put_bucket_cors(Bucket="ruled", CORSConfiguration=rules)
+        window.open(page)
+
+        def fetched(url: str, options: str) -> Any:
+            told = "async r => [r.status, await r.text(), r.headers.get('ETag') !== null]"
+            return window.run(f"return fetch({url!r}, {options}).then({told}).catch(e => e.message)")
+
+        where, some = cluster.info["s3"][0], "{headers: {Range: 'bytes=0-3', 'X-Viewer': '1'}}"
+        assert fetched(f"{where}/ruled/k", some) == [206, "read", True]
+        assert fetched(f"{where}/silent/k", some) == "Failed to fetch"
+        put = front.generate_presigned_url("put_object", {"Bucket": "ruled", "Key": "new"})
+        assert fetched(put, "{method: 'PUT', body: 'by a page'}")[:2] == [200, ""]
+        assert fetched(put.replace("/new?", "/other?"), "{method: 'PUT', body: 'x'}")[0] == 403, "the page is told why"
+        assert front.get_object(Bucket="ruled", Key="new")["Body"].read() == b"by a page"
+        assert fetched(front.generate_presigned_url("delete_object", {"Bucket": "ruled", "Key": "new"}),
+                       "{method: 'DELETE'}") == "Failed to fetch"  # fmt: skip
+
+
 def main() -> int:
     missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
     if missing:
@@ -212,9 +257,10 @@ def main() -> int:
         try:
             look(cluster, scratch)
             look_without_scripts(cluster, scratch)
+            look_across(cluster, scratch)
         finally:
             cluster.stop()
-    print("the page works in Chromium")
+    print("the page works in Chromium, and buckets for pages of other sites")
     return 0
 
 
