@@ -132,7 +132,8 @@ def _kept(seen: NamespaceSnapshot, world: World) -> Kept:
 
 
 def _blobs(seen: NamespaceSnapshot) -> Iterator[StoredObject]:
-    """Blobs, as they are without owners that no snapshot keeps: uploads that were given up, until they are swept."""
+    """Blobs, as they are without owners that no snapshot keeps, or that it keeps without their file: uploads that were
+    given up, and contents of deleted files, until they are swept."""
     for blob in seen.blobs():
         owners = owners_of(blob)
         kept = {owner: kind for owner, kind in owners.items() if kind != A_CONTENT or _is_kept(owner, seen)}
@@ -141,7 +142,12 @@ def _blobs(seen: NamespaceSnapshot) -> Iterator[StoredObject]:
 
 
 def _is_kept(content: str, seen: NamespaceSnapshot) -> bool:
-    return seen.value(content_object(ContentId(content)), "content", "state") == SEALED
+    header = seen.get(content_object(ContentId(content))).sections.get("content", {})
+    return header.get("state") == SEALED and not _is_in_lost_found(seen.get(ObjectId(header["file"])).sections)
+
+
+def _is_in_lost_found(entry: Mapping[str, Mapping[str, str]]) -> bool:
+    return any(parent.startswith(f"{LOST_FOUND}/") for parent in entry.get("parents", {}))
 
 
 def _facts(obj: StoredObject) -> Mapping[str, Mapping[str, str]]:
@@ -151,8 +157,7 @@ def _facts(obj: StoredObject) -> Mapping[str, Mapping[str, str]]:
 def _found(obj: ObjectId, after: Kept) -> bool:
     """Whether it is `/lost+found` or in it: bytes of a deleted file that a Shepherd still keeps apart, perhaps."""
     entry = after[obj].get("blob", {}).get("file", obj)
-    parents = after.get(ObjectId(entry), {}).get("parents", {})
-    return entry == LOST_FOUND or any(parent.startswith(f"{LOST_FOUND}/") for parent in parents)
+    return entry == LOST_FOUND or _is_in_lost_found(after.get(ObjectId(entry), {}))
 
 
 def _changed(before: Kept, after: Kept) -> list[ObjectId]:

@@ -167,10 +167,14 @@ class Watch:
                     yield f"{shepherd.node.name} has erased {reference}, which only newer metadata knew"
 
     def _seen(self) -> NamespaceSnapshot:
-        if self._world.group is not None:
-            self._world.group.look_all()  # an answer may come before anybody has looked what it rests on
+        self._look()
         with self._world.store.watched():
             return self._dump.snapshot(self._world.store)
+
+    def _look(self) -> None:
+        """An answer of a group, and what is done by it, may come before anybody has looked what it rests on."""
+        if self._world.group is not None:
+            self._world.group.look_all()
 
     def _locations(self, blob: StoredObject) -> Located:
         """As `locations_of`; of a blob that has not changed as they were."""
@@ -427,6 +431,7 @@ class Watch:
         facts = facts_now(shepherd.disk.platter, reference)
         if facts is None or reference not in shepherd.disk.platter.references():
             return
+        self._look()
         with self._world.store.watched():
             header = self._world.store.get(layout.header_key(blob_object(facts.blob)))
         self._ordered_away.add(reference)
