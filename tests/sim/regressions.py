@@ -406,5 +406,22 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "the simulator's own: an old disk, taken in after a rebuild, brought back a snapshot that had been let go of, "
         "with its one copy damaged",
     ),
+    (
+        "versions",
+        9_856_195,
+        "a version was given its key again, after a removal that crossed it had been answered: until it went back, it "
+        "was read",
+    ),
+    ("versions", 9_856_188, "the same, and then the listing told another order"),
+    (
+        "versions",
+        9_855_859,
+        "the simulator's own: the content of a deleted file, which a snapshot had, came back in /lost+found",
+    ),
+    (
+        "versions",
+        9_856_409,
+        "the simulator's own: what a group had ordered to be erased was held against older metadata",
+    ),
 )
 """(scenario, seed, what it found)."""

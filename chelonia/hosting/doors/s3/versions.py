@@ -25,6 +25,8 @@ from chelonia.core.ports.files import (
     Over,
     Remove,
     Removing,
+    Set,
+    Setting,
     Want,
     When,
 )
@@ -208,8 +210,10 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
         try:
             if there is not None:
                 await _put_aside(parts, here, there, order)
-            elif (await seen_to_change(parts, ask))[1] is not None:
-                raise _busy(ask)  # it came back to its key, before the marker was there
+            else:
+                await _kept_back(parts, here)
+                if (await seen_to_change(parts, ask))[1] is not None:
+                    raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
                 await _without_null(parts, here, f"{mark.place.name}-")
                 await _given_on(parts, here)  # the marker may have been erased by then
@@ -221,6 +225,19 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
             if error.kind in _REFUSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+async def _kept_back(parts: S3Parts, ask: Ask) -> None:
+    """Change the newest version: whoever has seen it as the newest of all, before there was a marker, and is about to
+    give it its key (`_brought_back`), finds it changed."""
+    own = in_own_name(parts, ask)
+    each = next((each for each in await kept(parts, own) if not each.removed), None)
+    if each is not None:
+        seen_now = Setting(accessed_ns=parts.clock.now_ms() * MS_NS)
+        change = Set(each.place, seen_now, when=When(guid=each.guid))
+        (told,) = await apply_all(parts.plain, own.exchange.call, (change,))
+        if isinstance(told, Failure) and told.kind not in _RACES:  # it has its key, or is gone: that is seen next
+            raise told.error(ask.operation)
 
 
 async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> None:
@@ -306,14 +323,21 @@ async def _given_on(parts: S3Parts, ask: Ask) -> str:
 
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
     """Give a version its key again; `marker`: what is about to go. Raises: CONFLICT, when the key has been removed anew
-    meanwhile: then it goes back, also where another has overwritten it by then."""
+    meanwhile: then it stays; or, by one that does no `_kept_back`, it goes back, overwritten or not."""
     own, call = in_own_name(parts, ask), ask.exchange.call
-    await apply(parts.plain, call, Move(each.place, ask.place, parents=True))
+
+    async def newer() -> list[KeptVersion]:
+        return [now for now in await kept(parts, own) if now.order <= each.order and now != marker]
+
+    there = await _there(parts, ask, each.place)
+    if there is None or there.attributes.guid != each.guid or any(now.removed for now in await newer()):
+        raise _busy(ask)
+    await apply(parts.plain, call, Move(each.place, ask.place, parents=True, when=_pinned(there.attributes)))
     for _ in range(TRIES):
-        newer = [now for now in await kept(parts, own) if now.order <= each.order and now != marker]
-        if not any(now.removed for now in newer):
+        found = await newer()
+        if not any(now.removed for now in found):
             return
-        place = next((now.place for now in newer if now.guid == each.guid), ask.place)
+        place = next((now.place for now in found if now.guid == each.guid), ask.place)
         (back,) = await apply_all(parts.plain, call, (Move(place, each.place, when=When(guid=each.guid)),))
         if not (isinstance(back, Failure) and back.kind in _RACES):
             break

@@ -645,3 +645,16 @@ def test_who_erases_the_null_version_erases_the_one_that_has_come_to_the_key(
     monkeypatch.setattr(suspended.files, "list", meanwhile)
     assert asyncio.run(scenario()) == [204, 200]
     assert suspended.ask("GET", "/lab/j").status == 404
+
+
+def test_what_is_brought_back_while_its_key_is_removed_is_never_seen(kept: Door, meanwhile: Meanwhile) -> None:
+    """It was there until it went back, after the removal had been answered (`versions`, seed 9856195)."""
+    version = kept.put("k", b"first")
+    marker = kept.ask("DELETE", "/lab/k").version
+    removed, seen = meanwhile(Move, ("DELETE", "/lab/k")), meanwhile(Move, ("GET", "/lab/k"), after=True)
+    assert kept.ask("DELETE", f"/lab/k?versionId={marker}").status == 204
+    assert [answer.status for answer in (*removed, *seen)] == [204, 404]
+    newer = removed[0].version
+    assert kept.history() == [("k", newer, "marker*"), ("k", version, "")]
+    assert kept.ask("DELETE", f"/lab/k?versionId={newer}").status == 204
+    assert kept.ask("GET", "/lab/k").body == b"first"
