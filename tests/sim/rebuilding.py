@@ -78,6 +78,7 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
         stored = {blob_object(facts.blob) for facts in facts_held(world) if facts.guid == SNAPSHOTS_OBJECT}
         under_way = stored - {blob.id for blob in before.blobs()}  # bytes of a snapshot that nothing names yet
         await _run(world, host)
+        watch.names_more()
     kept = _kept(before, world)
     back = set() if watch.steady_clocks else _dated_since(watch.known()) - {*kept}
     _compare(kept, _kept(watch.known(), world), {*told, *under_way, *back})

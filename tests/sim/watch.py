@@ -126,10 +126,14 @@ class Watch:
     def rebuilt(self, before: NamespaceSnapshot) -> None:
         """The namespace was rebuilt. What it names, and `before` did not any more, may be gone; bytes that only
         `before` knew must not be erased."""
-        gone = {blob_of(blob) for blob in self._without_copy(self._seen())}
-        self._gone_before |= gone - {blob_of(blob) for blob in before.blobs()}
         self.loses(before)
+        self.names_more()
         self._came_back(before)
+
+    def names_more(self) -> None:
+        """A rebuild has ended. What it names, and the metadata that were lost did not any more, may be gone."""
+        assert self._known_then is not None, "a rebuild follows a loss"
+        self._gone_before |= {blob_of(blob) for blob in self._without_copy(self._seen())} - self._known_then
 
     def loses(self, last: NamespaceSnapshot) -> None:
         """All metadata are lost, of which these are the `last`. What only a rebuild finds nobody was told of."""
