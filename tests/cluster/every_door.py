@@ -295,7 +295,9 @@ class Findings:
 
 
 class Thread(threading.Thread):
-    """One user's thread; a step after the other until it is told to stop."""
+    """One user's thread: does its `step` again and again until it is told to stop."""
+
+    step: Callable[[], None]
 
     def __init__(self, seed: int, doors: Callable[[random.Random], list[Any]], findings: Findings) -> None:
         super().__init__(daemon=True)
@@ -313,10 +315,6 @@ class Thread(threading.Thread):
             except Exception as error:
                 traceback.print_exc()
                 self.findings.add(f"{self.name} broke: {error!r}")
-
-    def step(self) -> None:
-        """One more thing to do."""
-        raise NotImplementedError
 
     def door(self, ability: str) -> Any:
         """Any that can do it: the method, bound."""

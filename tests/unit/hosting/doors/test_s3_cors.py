@@ -61,6 +61,13 @@ def test_a_page_may_read_the_answer_also_of_what_is_refused(ruled: Door, who: Dn
     assert ALLOWED not in ruled.ask("GET", target, who=who).headers
 
 
+@pytest.mark.parametrize("name", ["..", ".", "a%00b", "A_", "x" * 300, "%FF", "a%2Fb"])
+def test_a_bucket_that_cannot_be_is_refused_to_a_page_too(ruled: Door, name: str) -> None:
+    for method in ("GET", "OPTIONS"):
+        answer = ruled.ask(method, f"/{name}/k", Origin=PAGE, Access_Control_Request_Method="GET")
+        assert answer.status in (400, 403, 404)
+
+
 def test_rules_that_another_door_wrote_put_nothing_into_an_answer(ruled: Door) -> None:
     rules = '{"cors":[{"origins":["*"],"methods":["GET"],"exposed":["a\\r\\nSet-Cookie: b"]}]}'
     change = Set(LogicalName(ROOT, ("lab",)), user={"s3": rules})
