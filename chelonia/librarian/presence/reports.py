@@ -65,6 +65,8 @@ class Judged:
     """What cannot be true, and changes nothing: such a Shepherd is broken or lies."""
     fresh: set[BlobId] = field(default_factory=set)
     """Blobs of which this report lists a copy."""
+    gone: set[Location] = field(default_factory=set)
+    """Copies that this report takes off the list."""
 
 
 def records_needed(report: Report) -> Filter:
@@ -135,7 +137,8 @@ def judge(report: Report, known: ReportContext, now: Ms) -> Judged:
         last = told(known.shepherd)
         so_far = as_read("report", "obeyed", known.shepherd.value("report", "obeyed"))  # as the answer says (`before`)
         judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}", so_far))
-    for replica in {replica.reference: replica for replica in report.replicas}.values():
+    replicas = {replica.reference: replica for replica in report.replicas}.values()
+    for replica in sorted(replicas, key=lambda replica: replica.state is not ReplicaState.DELETED):  # may make place
         _judge_one(Location(report.shepherd, replica.reference), replica, known, judged)
     return judged
 
@@ -176,7 +179,7 @@ def _impossible(replica: ReportedReplica, record: str) -> str:
 
 def _has_another(location: Location, blob: StoredObject, judged: Judged, blob_id: BlobId) -> bool:
     """Whether a Shepherd that tells of one more copy of a blob has a verified one: it keeps one of each."""
-    listed = (place.shepherd for place, state in locations_of(blob) if state in PROVEN)
+    listed = (place.shepherd for place, state in locations_of(blob) if state in PROVEN and place not in judged.gone)
     return blob_id in judged.fresh or location.shepherd in listed
 
 
@@ -215,6 +218,7 @@ def _change(location: Location, state: ReplicaState, cause: Cause, blob: StoredO
     judged.notes.append(f"{location}: {state.value} -> {after.value}")
     as_it_was = is_("locations", key, state.value)
     if after is ReplicaState.DELETED:
+        judged.gone.add(location)
         judged.elements.append(drop(blob.id, "locations", key, as_it_was))
         judged.elements.append(drop(shepherd_object(location.shepherd), "file", location.reference))
     else:
