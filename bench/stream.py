@@ -93,6 +93,9 @@ async def _blocks(setup: Setup, stage: _Stage, server: Sshd | None) -> dict[str,
         for name, step in steps.items():
             os.sync()
             costs[name].append(await asyncio.to_thread(step, block))
+            if stage.fetched.exists():
+                assert await asyncio.to_thread(_same, stage.source, stage.fetched), f"{name} brought other bytes"
+                stage.fetched.unlink()  # who replaces a file needs memory for both, which nobody may have used before
         setup.say(
             f"  block {block + 1}: " + ", ".join(f"{name} {_rate(c[-1]):.0f}" for name, c in costs.items()) + " MiB/s"
         )
@@ -136,9 +139,6 @@ def timed(command: list[str]) -> tuple[float, float]:
 
 async def _clean(stage: _Stage, block: int) -> None:
     """Compare what came back, delete everything and wait until the Shepherds have given the space back."""
-    same = await asyncio.to_thread(_same, stage.source, stage.fetched)
-    assert same, "what was downloaded is not what was uploaded"
-    stage.fetched.unlink()
     (stage.far / "copy").unlink(missing_ok=True)
     free = shutil.disk_usage(stage.far).free
     async with stage.running.client() as client:

@@ -5,10 +5,12 @@ Source: CRC-32 RFC 1952, CRC-32C RFC 3720, CRC-64/NVME NVM Express base specific
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import reduce
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from awscrt import checksums as crt
 
@@ -34,6 +36,10 @@ class Hash(Protocol):
         """The sum of all that was taken."""
         ...
 
+    def copy(self) -> Self:
+        """One that has taken the same."""
+        ...
+
 
 class Crc:
     """A CRC as `hashlib` has its hashes."""
@@ -47,6 +53,14 @@ class Crc:
 
     def digest(self) -> bytes:
         return self._value.to_bytes(self._size, "big")
+
+    def copy(self) -> Self:
+        return copy(self)
+
+
+def new_hash(name: str) -> Hash:
+    """A CRC, or what `hashlib` has under this name."""
+    return Crc(name) if name in NAMES else hashlib.new(name, usedforsecurity=False)
 
 
 def combined(name: str, pieces: Iterable[tuple[str, int]]) -> str:

@@ -395,6 +395,10 @@ class RangeReader(Protocol):
         all there (truncated or unreadable); the replica is then checked at once."""
         ...
 
+    async def checksums(self) -> Checksums:
+        """All that were measured when it was stored, out of the record beside it."""
+        ...
+
     async def close(self, *, complete: bool) -> None:
         """Release the replica; `complete` False gives a single-use ticket back."""
         ...

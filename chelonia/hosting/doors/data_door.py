@@ -23,7 +23,7 @@ from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, nothing, text_answer
 from chelonia.wire import receipts
-from chelonia.wire.web.digests import digest_headers, parse_digests
+from chelonia.wire.web.digests import digest_headers, parse_digests, wanted
 from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
 from chelonia.wire.web.ranges import content_range, parse_content_range, parse_range, unsatisfied_range
 
@@ -106,7 +106,7 @@ class DataDoor:
     async def _get(self, request: HttpRequest) -> HttpResponse:
         download = await self._data.open(await call_of(request, self._registry), _turl(request))
         try:
-            return self._content(request, download)
+            return self._content(request, download, await _describe(request, download))
         except CheloniaError as error:
             await download.reader.close(complete=False)
             if error.kind is Kind.BAD_RANGE:
@@ -115,8 +115,7 @@ class DataDoor:
                 return HttpResponse(refusal.status, headers, refusal.body)
             raise
 
-    def _content(self, request: HttpRequest, download: Download) -> HttpResponse:
-        headers = _describe(download)
+    def _content(self, request: HttpRequest, download: Download, headers: Headers) -> HttpResponse:
         spans = self._spans(request, download)
         if not spans:
             if _matches(request.headers.get("If-None-Match", ""), download):
@@ -188,8 +187,11 @@ class DataDoor:
                 raise
             # A ticket to write, or none of ours at all: the upload side says which.
             return HttpResponse(200, _offset(await self._data.offset(call, turl)), b"", 0)
-        await download.reader.close(complete=False)
-        return HttpResponse(200, (*_describe(download), ("Content-Type", BINARY)), nothing(), download.size)
+        try:
+            headers = await _describe(request, download)
+        finally:
+            await download.reader.close(complete=False)
+        return HttpResponse(200, (*headers, ("Content-Type", BINARY)), nothing(), download.size)
 
     async def _counted(self, chunks: AsyncIterator[bytes], direction: str) -> AsyncGenerator[bytes, None]:
         try:
@@ -252,9 +254,12 @@ def _stored(done: Uploaded) -> Headers:
     return (*_offset(done.offset), *signed, *guid, *digest_headers(done.checksums))
 
 
-def _describe(download: Download) -> Headers:
+async def _describe(request: HttpRequest, download: Download) -> Headers:
     fixed = (("Accept-Ranges", "bytes"), ("ETag", _etag(download)), ("Last-Modified", _modified(download)))
-    return (*fixed, *digest_headers(download.checksums))
+    sums = download.checksums
+    if any(not getattr(sums, name) for name in wanted("", request.headers.get("Want-Repr-Digest", ""))):
+        sums = await download.reader.checksums()
+    return (*fixed, *digest_headers(sums))
 
 
 def _etag(download: Download) -> str:

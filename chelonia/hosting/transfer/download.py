@@ -126,7 +126,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     end, for no checksum covers a part.
     Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM.
     """
-    search, held = _Search(client, ln), HeldBytes(ln, bounds.READ_HELD_BYTES, progress)
+    search, held = _Search(client, ln), HeldBytes(ln, bounds.READ_HELD_BYTES, hashlib.sha256(), progress)
     async for fetched, choice in search.replicas():
         try:
             async with contextlib.aclosing(_from(client, choice, fetched)) as chunks:
@@ -134,7 +134,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
                     await fetched.add(chunk)
                     for piece in held.take(chunk):
                         yield piece
-            fetched.check(held.sha256())
+            fetched.check(held.digest())
         except CheloniaError as error:
             search.failed(choice, error)
             if error.kind is Kind.CHECKSUM:
@@ -368,7 +368,7 @@ async def _from_replica(
     """Yield a file's bytes from `offset` on, in slices up to `sliced_to` (0: as one); a TURL that knows no ranges is
     read from its start and skipped."""
     first = offset + SLICE_BYTES if sliced_to else 0
-    wanted = f"bytes={offset}-{first - 1 if first else ''}" if offset or first else ""
+    wanted = {"Range": f"bytes={offset}-{first - 1 if first else ''}"} if offset or first else {}
     async with opened(client.http, choice, wanted) as answer:
         if answer.status == 416:
             return  # nothing is left: what came before was whole
@@ -387,7 +387,7 @@ async def _from_replica(
 
 
 async def _slice(client: Requester, turl: str, patience_ms: int, span: ByteRange) -> AsyncGenerator[bytes, None]:
-    async with opened(client.http, ReplicaChoice([turl], patience_ms), range_of((span,))) as answer:
+    async with opened(client.http, ReplicaChoice([turl], patience_ms), {"Range": range_of((span,))}) as answer:
         if answer.status != 206:
             raise CheloniaError(Kind.INCOMPLETE, "get", cause="it answers a part of the file with all of it")
         async for chunk in answer.chunks():

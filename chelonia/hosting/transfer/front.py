@@ -23,6 +23,7 @@ from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire import receipts
+from chelonia.wire.crcs import new_hash
 from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.ranges import PartsReader, range_of
 
@@ -117,7 +118,7 @@ class HttpBytes:
     async def _from(self, choice: ReplicaChoice, reading: _Reading) -> AsyncGenerator[bytes, None]:
         """Yield what is missing, from the first source that answers; never more than that."""
         left = reading.left()
-        async with opened(self._client, choice, range_of(left)) as answer:
+        async with opened(self._client, choice, reading.asked()) as answer:
             reading.answered(answer)
             several = PartsReader(left) if len(left) > 1 else None
             skip, missing = left[0].offset if answer.status != 206 else 0, sum(span.length for span in left)
@@ -171,13 +172,18 @@ class _Reading:
         self._spans = spans
         self._bytes = sum(span.length for span in spans)
         self.size = 0
-        self._sha256 = ""
+        self._sum = self._told = ""
         self._held: HeldBytes | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether all are there."""
         return self.size == self._bytes
+
+    @property
+    def _begins(self) -> bool:
+        """Whether the next bytes are the first of what may be a whole blob."""
+        return not self.size and self._spans == (ByteRange(0, self._bytes),)
 
     def left(self) -> tuple[ByteRange, ...]:
         """What is missing."""
@@ -188,14 +194,21 @@ class _Reading:
             there = max(0, there - span.length)
         return tuple(left)
 
+    def asked(self) -> dict[str, str]:
+        """The header fields that ask for what is missing."""
+        more = {"Want-Repr-Digest": "crc64nvme=10"} if self._begins and self._bytes >= bounds.CHUNK_BYTES else {}
+        return {"Range": range_of(self.left())} | more
+
     def answered(self, answer: Streaming) -> None:
         """A replica answers, and tells how large it is, and its checksum."""
         head = answer.headers
         _, _, total = head.get("Content-Range", f"/{answer.length}").rpartition("/")
-        if not self.size and self._spans == (ByteRange(0, self._bytes),) and total == str(self._bytes):
-            self._sha256 = parse_digests(repr_digest=head.get("Repr-Digest", "")).sha256
-            if self._sha256 and self._held is None:
-                self._held = HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES)
+        if self._begins and total == str(self._bytes):
+            told = parse_digests(repr_digest=head.get("Repr-Digest", ""))
+            self._sum = self._sum or ("crc64nvme" if told.crc64nvme else "sha256" if told.sha256 else "")
+            if self._sum:
+                self._held = self._held or HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES, new_hash(self._sum))
+                self._told = getattr(told, self._sum) or self._told
 
     def take(self, chunk: bytes) -> Iterable[bytes]:
         """The next bytes; gives what may be yielded. Raises: CHECKSUM."""
@@ -204,7 +217,7 @@ class _Reading:
 
     def check(self) -> None:
         """All are there. Raises: CHECKSUM when they are wrong."""
-        if self._held is not None and self._held.sha256() != self._sha256:
+        if self._held is not None and self._held.digest() != self._told:
             raise CheloniaError(Kind.CHECKSUM, "get", cause="the bytes do not have the checksum that was told of them")
 
     def start_over(self) -> None:

@@ -8,7 +8,7 @@ patience grows from round to round, so that a link that is merely slow gets its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
@@ -40,21 +40,21 @@ class _OpenRead(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened(http: HttpClient, choice: ReplicaChoice, span: str) -> AsyncIterator[Streaming]:
-    """Give the first answer of a replica of `choice`, asked for `span`: a `Range`, "" for the whole.
+async def opened(http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, str]) -> AsyncIterator[Streaming]:
+    """Give the first answer of a replica of `choice`, asked with `headers`.
 
     Those that failed, and the one given, are no longer in `choice` afterwards; those that were slower are its last.
     Raises: what the last of them failed with, TIMEOUT when none has answered.
     """
-    won = await _race(http, choice, span)
+    won = await _race(http, choice, headers)
     async with won.holding:
         yield won.answer
 
 
-async def _race(http: HttpClient, choice: ReplicaChoice, span: str) -> _OpenRead:
+async def _race(http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, str]) -> _OpenRead:
     async with Race[str, _OpenRead](SystemClock()) as race:
         try:
-            choice.given, won = await _first(http, choice, span, race)
+            choice.given, won = await _first(http, choice, headers, race)
             choice.turls += race.running.values()
             return won
         finally:
@@ -62,12 +62,12 @@ async def _race(http: HttpClient, choice: ReplicaChoice, span: str) -> _OpenRead
 
 
 async def _first(
-    http: HttpClient, choice: ReplicaChoice, span: str, race: Race[str, _OpenRead]
+    http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, str], race: Race[str, _OpenRead]
 ) -> tuple[str, _OpenRead]:
     while True:
         if choice.turls:
             turl = choice.turls.pop(0)
-            race.begin(turl, _open(http, turl, span, choice.patience_ms))
+            race.begin(turl, _open(http, turl, headers, choice.patience_ms))
         ended = await race.ended(HEDGE_MS if choice.turls else choice.patience_ms)
         if ended is not None and ended[1].exception() is None:
             return ended[0], ended[1].result()
@@ -83,12 +83,11 @@ def _failure(error: BaseException | None, silent: Collection[str]) -> BaseExcept
     return CheloniaError(Kind.TIMEOUT, "get", cause=f"{names} did not answer in time")
 
 
-async def _open(http: HttpClient, turl: str, span: str, patience_ms: int) -> _OpenRead:
-    headers = {"Range": span} if span else {}
+async def _open(http: HttpClient, turl: str, headers: Mapping[str, str], patience_ms: int) -> _OpenRead:
     async with AsyncExitStack() as stack:
         sending = Sending("GET", turl, headers, read_idle_ms=patience_ms)
         answer = await stack.enter_async_context(http.stream(sending))
-        if answer.status >= 400 and not (answer.status == 416 and span):
+        if answer.status >= 400 and not (answer.status == 416 and "Range" in headers):
             raise_for_status(answer.status, answer.headers, await answer.read(4096), "get")
         return _OpenRead(answer, stack.pop_all())
     raise AssertionError("the block above returns or raises")

@@ -6,40 +6,44 @@ last ones before somebody has said that all are right.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.transfer.requester import Progress
 
+if TYPE_CHECKING:
+    from chelonia.wire.crcs import Hash
+
 
 class HeldBytes:
     """Between the replicas of `subject` and one consumer: at most about `hold` bytes, and the digest of those handed
-    over. `progress` is told how many these are."""
+    over, begun as `empty`. `progress` is told how many these are."""
 
-    def __init__(self, subject: str, hold: int, progress: Progress | None = None) -> None:
+    def __init__(self, subject: str, hold: int, empty: Hash, progress: Progress | None = None) -> None:
         self._subject = subject
         self._hold = hold
         self._progress = progress
-        self._given = hashlib.sha256()
+        self._empty = empty
+        self._given = empty.copy()
         self._given_bytes = 0
         self._pieces: deque[bytes] = deque()
         self._bytes = 0
-        self._again = hashlib.sha256()
+        self._again = empty.copy()
         self._skip = 0
 
-    def sha256(self) -> str:
-        """The checksum of all bytes taken, hex."""
+    def digest(self) -> str:
+        """That of all bytes taken, hex."""
         whole = self._given.copy()
         for piece in self._pieces:
             whole.update(piece)
-        return whole.hexdigest()
+        return whole.digest().hex()
 
     def start_over(self) -> None:
         """What is held is wrong, and perhaps what was handed over: the next bytes are the file's first."""
         self._pieces.clear()
-        self._bytes, self._skip, self._again = 0, self._given_bytes, hashlib.sha256()
+        self._bytes, self._skip, self._again = 0, self._given_bytes, self._empty.copy()
 
     def take(self, chunk: bytes) -> Iterator[bytes]:
         """The next bytes. Yields what may be handed over; Raises: CHECKSUM where others have been."""

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import AsyncIterator
 
 from chelonia.core.caller import Call
-from chelonia.core.cluster.replicas import PROTOCOL_HTTP
+from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
@@ -115,6 +115,11 @@ class ReplicaReader:
             if error.kind is Kind.NOT_ALIVE:
                 self._node.suspect(reference)
             raise
+
+    async def checksums(self) -> Checksums:
+        """All that were measured when it was stored, as far as its record can be read. Raises: UNAVAILABLE."""
+        facts = await self._node.ports.blobs.facts(self._held.reference)
+        return self._held.checksums.with_more(facts.checksums if facts else Checksums())
 
     async def close(self, *, complete: bool) -> None:
         """Release the replica; `complete` False gives a single-use ticket back."""

@@ -1,7 +1,7 @@
 """Checksums in HTTP header fields: `Digest` (RFC 3230), `Repr-Digest` (RFC 9530) and `Content-MD5` (RFC 1864).
 
 `Digest` spells adler32 and crc32c as 8 hex digits (RFC 5843; what grid tools send and expect), md5 and sha-256 as
-base64.
+base64. `Repr-Digest` has crc64nvme too, which no registry knows: others pass over it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
 
 _HEX = re.compile(r"[0-9a-f]{1,8}")
-_BYTES = {"sha256": 32, "md5": 16, "adler32": 4, "crc32c": 4}
+_BYTES = {"sha256": 32, "md5": 16, "adler32": 4, "crc32c": 4, "crc64nvme": 8}
 _DIGEST = {"adler32": "adler32", "crc32c": "crc32c", "md5": "md5", "sha-256": "sha256"}
-_REPR = {"sha-256": "sha256", "md5": "md5", "adler": "adler32", "crc32c": "crc32c"}
+_REPR = {"sha-256": "sha256", "md5": "md5", "adler": "adler32", "crc32c": "crc32c", "crc64nvme": "crc64nvme"}
 _IN_HEX = ("adler32", "crc32c")
 
 
@@ -25,10 +25,10 @@ def digest_headers(sums: Checksums) -> tuple[tuple[str, str], ...]:
     """The header fields that tell a client the checksums known: `Digest` and `Repr-Digest`, or none."""
     old = [f"{name}={value}" for name in _IN_HEX if (value := getattr(sums, name))]
     new = []
-    for name, known in (("crc32c", sums.crc32c), ("md5", sums.md5), ("sha-256", sums.sha256)):
-        if known:
+    for name in ("crc64nvme", "crc32c", "md5", "sha-256"):
+        if known := getattr(sums, _REPR[name]):
             text = base64.b64encode(bytes.fromhex(known)).decode("ascii")
-            old += [f"{name}={text}"] if name not in _IN_HEX else []
+            old += [f"{name}={text}"] if name in _DIGEST and name not in _IN_HEX else []
             new.append(f"{name}=:{text}:")
     headers = [("Digest", ",".join(old))] if old else []
     return tuple(headers + ([("Repr-Digest", ", ".join(reversed(new)))] if new else []))

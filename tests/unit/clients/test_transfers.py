@@ -254,7 +254,7 @@ async def test_a_streamed_read_hashes_its_bytes_once(
             new._hash = self._hash.copy()
             return new
 
-    monkeypatch.setattr("chelonia.hosting.transfer.held_bytes.hashlib", SimpleNamespace(sha256=Counted))
+    monkeypatch.setattr("chelonia.hosting.transfer.download.hashlib", SimpleNamespace(sha256=Counted))
     monkeypatch.setattr("chelonia.hosting.transfer.download.new_hash", lambda kind: Counted())
     assert await read_whole(fake) == DATA
     assert sum(hashed) == len(DATA)

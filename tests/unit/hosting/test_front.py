@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from awscrt import checksums
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Placed
+from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
 from chelonia.hosting.transfer.front import HttpBytes
@@ -24,19 +26,22 @@ from chelonia.wire.web.headers import ERROR_HEADER, OFFSET_HEADER
 from chelonia.wire.web.ranges import content_range, parse_range
 from tests.support.shepherd import VirtualClock, virtual
 
-DATA = bytes(range(256)) * 3_000
-SUMS = Checksums(sha256=hashlib.sha256(DATA).hexdigest())
+DATA = bytes(range(256)) * 5_000
+NOTED = Checksums(sha256=hashlib.sha256(DATA).hexdigest())
+RECORDED = replace(NOTED, crc64nvme=f"{checksums.crc64nvme(DATA):016x}")
 SOURCES = ("https://s1/turl/a?ticket=1", "https://s2/turl/b?ticket=2")
 WHOLE = ByteRange(0, len(DATA))
 
 
 @dataclass
 class Replicas:
-    """Replicas behind TURLs; `bad`: where each has a wrong byte; `breaks`: after how many bytes it breaks off."""
+    """Replicas behind TURLs; `bad`: where each has a wrong byte; `breaks`: after how many bytes it breaks off; `old`:
+    which know no checksum but those that are noted."""
 
     bad: dict[str, int] = field(default_factory=dict)
     breaks: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    old: tuple[str, ...] = ()
 
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Answer]:
@@ -46,7 +51,9 @@ class Replicas:
         if name in self.bad:
             data[self.bad[name]] ^= 1
         spans = parse_range(sending.headers["Range"], len(data))
-        yield Answer(bytes(data), spans, self.breaks.pop(name, len(DATA)))
+        wants = sending.headers.get("Want-Repr-Digest", "").startswith("crc64nvme=") and name not in self.old
+        sums = RECORDED if wants else NOTED
+        yield Answer(bytes(data), spans, self.breaks.pop(name, len(DATA)), sums)
 
 
 @dataclass
@@ -54,11 +61,12 @@ class Answer:
     data: bytes
     spans: tuple[ByteRange, ...]
     breaks: int
+    sums: Checksums
     status: int = 206
 
     @property
     def headers(self) -> Mapping[str, str]:
-        told = dict(digest_headers(SUMS))
+        told = dict(digest_headers(self.sums))
         if len(self.spans) > 1:
             return told | {"Content-Type": "multipart/byteranges; boundary=b"}
         return told | {"Content-Range": content_range(self.spans[0], len(self.data))}
@@ -107,9 +115,10 @@ async def test_a_wrong_end_is_never_handed_over_and_another_replica_goes_on(
     at: int, expect_log: Callable[..., None]
 ) -> None:
     expect_log("wrong bytes of a replica.* replica=https://s1/turl/a$")
-    assert await read(Replicas({"s1": at})) == DATA
-    both = Replicas({"s1": at}, {"s2": 100_000})
-    assert await read(both) == DATA, "the other one broke off meanwhile"
+    for old in ((), ("s1",), ("s2",), ("s1", "s2")):
+        assert await read(Replicas({"s1": at}, old=old)) == DATA
+        both = Replicas({"s1": at}, {"s2": 100_000}, old=old)
+        assert await read(both) == DATA, "the other one broke off meanwhile"
 
 
 async def test_who_gave_wrong_bytes_is_asked_last_from_then_on(expect_log: Callable[..., None]) -> None:
@@ -284,5 +293,5 @@ async def test_a_slow_client_is_no_silence_of_its_shepherd() -> None:
             yield chunk
 
     taker = Frozen(lives=True, for_s=0)
-    assert await sent_to(taker, slowly(), 0) == 80_000
+    assert await sent_to(taker, slowly(), 0) == 10_000 * -(-len(DATA) // 100_000)
     assert taker.questions == 0

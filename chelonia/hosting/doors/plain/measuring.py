@@ -3,7 +3,6 @@ one that a client sends and no Shepherd is told of."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -15,7 +14,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Looked, Want
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
-from chelonia.wire.crcs import NAMES, Crc, Hash
+from chelonia.wire.crcs import Crc, new_hash
 from chelonia.wire.web.digests import wanted
 
 MEASURED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -33,7 +32,7 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
     size = there.attributes.size
     if not missing or size > MEASURED_BYTES_MAX:
         return known
-    sums = {name: _hash(name) for name in missing if name != "adler32"}
+    sums = {name: new_hash(name) for name in missing if name != "adler32"}
     adler = 1
     async with parts.measuring:  # one at a time, so that asking for checksums costs nobody his turn
         if size:
@@ -64,7 +63,3 @@ async def agreeing(body: AsyncIterator[bytes], crc32c: str) -> AsyncIterator[byt
         raise CheloniaError(Kind.CHECKSUM, "PUT", cause=f"crc32c is {measured}, announced was {crc32c}; send it again")
     if held:
         yield held
-
-
-def _hash(name: str) -> Hash:
-    return Crc(name) if name in NAMES else hashlib.new(name, usedforsecurity=False)

@@ -16,6 +16,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.shepherd import Download, Turl, Upload, Uploaded
+from chelonia.core.values import replace
 from chelonia.hosting.doors.data_door import DataDoor
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics
@@ -77,6 +78,9 @@ class Reader:
                 raise CheloniaError(Kind.NOT_ALIVE, cause="truncated")
             yield CONTENT[start : min(start + 1000, span.offset + span.length)]
 
+    async def checksums(self) -> Checksums:
+        return replace(SUMS, crc64nvme="0123456789abcdef")
+
     async def close(self, *, complete: bool) -> None:
         self._replica.closed.append(complete)
 
@@ -121,6 +125,17 @@ async def test_a_whole_download_tells_what_it_is() -> None:
         assert answer.headers["Last-Modified"] == "Fri, 02 Jan 1970 00:00:00 GMT"
         assert "sha-256=:" in answer.headers["Repr-Digest"]
         assert world.replica.closed == [True]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_checksum_that_is_wanted_is_told_out_of_the_record(method: str) -> None:
+    async with served() as world:
+        wanted = await world.get(method=method, Want_Repr_Digest="crc64nvme=10")
+        assert "sha-256=:" in wanted.headers["Repr-Digest"]
+        assert "crc64nvme=:ASNFZ4mrze8=:" in wanted.headers["Repr-Digest"]
+        for fields in ({}, {"Want_Repr_Digest": "crc64nvme=0"}, {"Want_Repr_Digest": "sha-256=1"}):
+            unasked = await world.get(method=method, **fields)
+            assert "crc64nvme" not in unasked.headers["Repr-Digest"]
 
 
 @pytest.mark.parametrize(

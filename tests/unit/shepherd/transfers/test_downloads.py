@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
+from awscrt import checksums as crt
 
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
@@ -38,6 +39,19 @@ async def test_a_live_replica_is_offered_with_its_checksum_and_read() -> None:
     outcome = await ask(world, reference)
     assert (outcome.checksum_type, outcome.checksum) == ("md5", checksums(DATA).md5)
     assert await read_all(world, parse_turl(outcome.turl)) == DATA
+
+
+@virtual
+async def test_all_checksums_are_told_that_were_measured_as_far_as_the_record_can_be_read() -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    download = await world.service.open(JOE, await ticket_of(world, reference))
+    told = await download.reader.checksums()
+    assert told.crc64nvme == f"{crt.crc64nvme(DATA):016x}"
+    assert not told.conflicts(checksums(DATA))
+    assert told.sha256 == checksums(DATA).sha256
+    world.blobs.damage_record(reference)
+    assert await download.reader.checksums() == download.checksums
 
 
 @virtual
