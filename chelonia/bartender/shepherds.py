@@ -40,14 +40,13 @@ _RANK: Final = itemgetter(0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """An upload to be ticketed: facts, who may send, how many copies must be durable, and whether MD5 is measured."""
+    """An upload to be ticketed: facts, who may send, and how many copies must be durable."""
 
     facts: ReplicaFacts
     purpose: Purpose
     dn: Dn
     durable: int
     spares: int
-    md5: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +261,6 @@ class Shepherds:
             protocols=(PROTOCOL_HTTP,),
             dn="" if dn == ANONYMOUS else dn,
             lifetime_ms=self._settings.put_lifetime_ms,
-            measure_md5=plan.md5,
         )
 
     async def _read(self, call: Call, location: Location, dn: Dn) -> TurlOutcome:

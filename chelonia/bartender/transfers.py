@@ -204,9 +204,7 @@ def holder(walked: Traversal) -> Guid:
     return walked.steps[-2].guid if len(walked.steps) > 1 else Guid("")
 
 
-async def tickets(
-    ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Purpose, *, md5: bool = False
-) -> tuple[str, Begun]:
+async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Purpose) -> tuple[str, Begun]:
     """Choose Shepherds, begin the upload, get its tickets. A name reserved in vain is given back."""
     durable = min(ports.settings.durable_copies, begin.wanted)
     demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
@@ -214,7 +212,7 @@ async def tickets(
     begun = await ports.librarian.begin_put(turn.service, begin)
     facts = begun.facts(begin, ports.clock.now_ms())
     bearer = turn.user.carrier or turn.user.dn
-    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, md5)
+    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares)
     try:
         return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
     except CheloniaError:

@@ -66,8 +66,8 @@ async def opened(world: World, name: str, within: str = "/", call: Call = JOE, *
     return answer.upload
 
 
-async def sent(world: World, name: str, data: bytes, call: Call = JOE, *, md5: bool = True, **more: object) -> Arrived:
-    placing = Placing(at(name), len(data), wanted=2, piece=True, measure_md5=md5, **more)  # type: ignore[arg-type]
+async def sent(world: World, name: str, data: bytes, call: Call = JOE, **more: object) -> Arrived:
+    placing = Placing(at(name), len(data), wanted=2, piece=True, **more)  # type: ignore[arg-type]
     (placed,) = await world.files.place(call, (placing,))
     assert isinstance(placed, Placed), placed
     return await world.arrive(placed, data)
@@ -76,8 +76,9 @@ async def sent(world: World, name: str, data: bytes, call: Call = JOE, *, md5: b
 async def part(world: World, name: str, upload: UploadId, number: int, data: bytes, **more: object) -> str:
     """Upload a part; returns its etag."""
     arrived = await sent(world, name, data, **more)  # type: ignore[arg-type]
-    etag = (await done(world, Part(at(name), upload, number, arrived))).etag
-    assert etag == hashlib.md5(data).hexdigest()
+    md5 = hashlib.md5(data).hexdigest()
+    etag = (await done(world, Part(at(name), upload, number, arrived, etag=md5))).etag
+    assert etag == md5
     return etag
 
 
@@ -95,11 +96,11 @@ async def listed(world: World, name: str = "/", call: Call = JOE, **more: object
     return [(each.key, each.upload) for each in page.uploads]
 
 
-def test_a_part_is_called_by_its_md5_or_where_nobody_wanted_that_by_half_of_its_sha256(play: Play) -> None:
+def test_a_part_is_called_as_its_sender_says_or_by_half_of_its_sha256(play: Play) -> None:
     async def scenario(world: World) -> None:
         upload = await opened(world, "/f")
         measured = await part(world, "/f", upload, 1, b"measured")
-        arrived = await sent(world, "/f", b"unmeasured", md5=False)
+        arrived = await sent(world, "/f", b"unmeasured")
         unmeasured = (await done(world, Part(at("/f"), upload, 2, arrived))).etag
         assert unmeasured == hashlib.sha256(b"unmeasured").hexdigest()[:32]
         made = await sealed(world, "/f", upload, (1, measured), (2, unmeasured))
@@ -140,7 +141,7 @@ def test_what_a_sender_measured_is_told_of_parts_and_of_the_file(play: Play) -> 
         assert page.user == {"k": "v", "of": "the upload"}
         bad = Part(at("/f"), upload, 3, await sent(world, "/f", b"abc"), "crc32: a b")
         assert await applied(world, bad) is Kind.BAD_REQUEST
-        etag = hashlib.md5(b"abc").hexdigest()
+        etag = hashlib.sha256(b"abc").hexdigest()[:32]
         assert isinstance(await sealed(world, "/f", upload, (1, etag), (2, etag), user={"of": "the seal"}), Done)
         seen = await there(world, "/f", Want.USER | Want.CHECKSUMS | Want.EXTENTS)
         assert seen.user == {"k": "v", "of": "the seal"}
@@ -249,7 +250,10 @@ def test_what_is_no_part_is_refused(play: Play) -> None:
         assert await applied(world, Part(at("/g"), upload, 1, await sent(world, "/g", b"x"))) is Kind.NOT_FOUND
         assert await applied(world, Part(at("/g"), other, 1, elsewhere)) != Kind.BAD_REQUEST
         assert await applied(world, Part(at("/g"), other, 2, elsewhere)) is Kind.BAD_REQUEST  # it is a part already
-        (whole,) = await world.files.place(JOE, (Placing(at("/f"), 1, wanted=2, measure_md5=True),))
+        for etag in ("0" * 31, "0" * 33, "g" * 32, "A" * 32, "0" * 32 + "\n"):
+            wrong = Part(at("/f"), upload, 1, await sent(world, "/f", b"x"), etag=etag)
+            assert await applied(world, wrong) is Kind.BAD_REQUEST
+        (whole,) = await world.files.place(JOE, (Placing(at("/f"), 1, wanted=2),))
         assert isinstance(whole, Placed)
         whole_one = await world.arrive(whole, b"w")
         assert await applied(world, Part(at("/f"), upload, 1, whole_one)) is Kind.BAD_REQUEST

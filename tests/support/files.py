@@ -112,11 +112,11 @@ class Opened:
     within: Guid
     parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
-    unmeasured: set[str] = field(default_factory=set)  # parts of which nobody wanted the MD5
+    etags: dict[str, str] = field(default_factory=dict)  # of parts whose sender has said it
 
     def etag(self, number: int) -> str:
         put, data = self.parts[number]
-        return hashlib.sha256(data).hexdigest()[:32] if put in self.unmeasured else hashlib.md5(data).hexdigest()
+        return self.etags[put] or hashlib.sha256(data).hexdigest()[:32]
 
 
 def _measured(node: Node, data: bytes) -> Checksums:
@@ -403,15 +403,15 @@ class MemoryFiles:
         if not 1 <= change.number <= bounds.PARTS_MAX:
             raise CheloniaError(Kind.BAD_REQUEST)
         put = change.content.put
-        ask = self._arrived(call, change, change.content, piece=True)
+        self._arrived(call, change, change.content, piece=True)
         found = self._upload(call, change.upload, change.place, None)
         if put in self._used:
             raise CheloniaError(Kind.BAD_REQUEST)
         self._used.add(put)
-        if change.checksum and not re.fullmatch(r"[a-z0-9]{1,16}:[0-9a-f]{8,64}", change.checksum):
+        if not re.fullmatch(r"([a-z0-9]{1,16}:[0-9a-f]{8,64})? ([0-9a-f]{32})?", f"{change.checksum} {change.etag}"):
             raise CheloniaError(Kind.BAD_REQUEST)
         found.parts[change.number] = (put, self._bytes[put])
-        found.unmeasured |= set() if ask.measure_md5 else {put}
+        found.etags[put] = change.etag
         found.checksums[put] = self._sums[put] = change.checksum
         return Done(etag=found.etag(change.number))
 

@@ -82,9 +82,7 @@ class ServiceWorld:
         self.files: Files = stage.bartender.files
 
     async def arrive(self, placed: Placed, data: bytes) -> Arrived:
-        _, request = self.stage.put_request(placed.turl)
-        md5 = hashlib.md5(data).hexdigest() if request.measure_md5 else ""
-        sums = Checksums(hashlib.sha256(data).hexdigest(), md5)
+        sums = Checksums(hashlib.sha256(data).hexdigest())
         held = await self.stage.upload(placed.turl, size=len(data), checksums=sums)
         for receipt in held:
             shepherd = self.stage.shepherds[receipt.location.shepherd]

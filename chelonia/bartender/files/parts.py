@@ -49,7 +49,8 @@ async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
 async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
     """Take a piece of the caller's as a part."""
     token, held = arrived_bytes(ports, turn, change, change.content, piece=True)
-    part = PutPart(change.upload, change.number, CommitFile(token.begin, token.begun, held), change.checksum)
+    piece = CommitFile(token.begin, token.begun, held)
+    part = PutPart(change.upload, change.number, piece, change.checksum, change.etag)
     return Done(etag=await ports.librarian.put_part(turn.service, part))
 
 

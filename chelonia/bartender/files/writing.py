@@ -35,7 +35,7 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
     replaces = await may_begin(ports, turn, ask, "place")
     begin = unnamed(ports, turn, ask.place, ask.wanted, ask.size, ask.checksums)
     begin = replace(begin, replaces=replaces, piece=ask.piece)
-    turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT, md5=ask.measure_md5)
+    turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
     return Placed(turl, put, begun.blob)
 

@@ -52,8 +52,8 @@ def parse_mark(mark: str) -> tuple[str, UploadId]:
 
 
 def part_etag(sums: Checksums) -> str:
-    """The etag of a part, 32 hexadecimal digits: its MD5 where that was measured, as S3's clients may compare it, else
-    the first half of its SHA-256, as MD5 costs a Shepherd more than all other checksums."""
+    """The etag of a part whose sender gives it none, 32 hexadecimal digits: its MD5 where a Shepherd was told it, else
+    the first half of its SHA-256, as MD5 costs more than all other checksums."""
     return sums.md5 or sums.sha256[:32]
 
 

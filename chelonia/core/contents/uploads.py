@@ -124,12 +124,14 @@ class OpenUpload(msgspec.Struct, frozen=True):
 
 
 class PutPart(msgspec.Struct, frozen=True):
-    """A piece that has arrived becomes a part, in place of one of that number. `checksum`: as of `UploadedPart`."""
+    """A piece that has arrived becomes a part, in place of one of that number. `checksum`: as of `UploadedPart`;
+    `etag`: what it is to be called, "" for `part_etag`."""
 
     upload: UploadId
     number: int
     piece: CommitFile
     checksum: str = ""
+    etag: str = ""
 
 
 class SealUpload(msgspec.Struct, frozen=True):

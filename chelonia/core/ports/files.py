@@ -242,7 +242,7 @@ class Listed(msgspec.Struct, frozen=True):
 class Placing(msgspec.Struct, frozen=True):
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
     `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
-    part of a file, by a `Content` or as a `Part`; `measure_md5`: measure their MD5, by which S3 calls a `Part`."""
+    part of a file, by a `Content` or as a `Part`."""
 
     place: LogicalName
     size: int
@@ -250,7 +250,6 @@ class Placing(msgspec.Struct, frozen=True):
     wanted: int = 3
     parents: bool = False
     piece: bool = False
-    measure_md5: bool = False
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -433,14 +432,16 @@ class Open(msgspec.Struct, frozen=True):
 
 class Part(msgspec.Struct, frozen=True):
     """A piece that has arrived (`Placing.piece`) becomes a part, in place of one of its number (1 to
-    `bounds.PARTS_MAX`). `Done.etag`: `part_etag`. `checksum`: one more that its sender has measured and wants
-    told of it (`<name>:<hex>`): with the parts of the upload, and in `Looked.sums`."""
+    `bounds.PARTS_MAX`). `checksum`: one more that its sender has measured and wants told of it (`<name>:<hex>`): with
+    the parts of the upload, and in `Looked.sums`. `etag`: its MD5, as S3 calls it, where its sender has measured that
+    (32 hex digits), else `part_etag`; `Done.etag` says which it has."""
 
     place: LogicalName
     upload: UploadId
     number: int
     content: Arrived
     checksum: str = ""
+    etag: str = ""
 
 
 class Seal(msgspec.Struct, frozen=True):

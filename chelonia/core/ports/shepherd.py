@@ -49,7 +49,7 @@ class PutRequest(msgspec.Struct, frozen=True):
     `guid checksum checksumType size protocol acl` are the original's properties (`facts.size` -1: not known).
     `reference`: chosen by the Librarian when it claimed this location, else "". `forward`: TURLs on other Shepherds
     to write at the same time; `spare`: TURLs to use when one of those fails; `durable`: copies (this one included)
-    that must be on stable storage before success is answered. `measure_md5`: also when nobody announces it.
+    that must be on stable storage before success is answered.
     """
 
     request_id: str
@@ -63,7 +63,6 @@ class PutRequest(msgspec.Struct, frozen=True):
     forward: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
     durable: int = 1
-    measure_md5: bool = False
 
 
 class TurlOutcome(msgspec.Struct, frozen=True):

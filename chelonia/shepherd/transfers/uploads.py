@@ -550,7 +550,7 @@ def _expected(pending: ShepherdUpload, upload: Upload) -> int:
 def _owes_md5(request: PutRequest, announced: Checksums) -> bool:
     """Whether the MD5 is to be known too: the original's door tells it, or the bytes are announced so."""
     named = any(sums.md5 for sums in (request.facts.checksums, announced))
-    return named or request.measure_md5 or request.purpose is Purpose.PENDING
+    return named or request.purpose is Purpose.PENDING
 
 
 def _check_lengths(pending: ShepherdUpload, upload: Upload) -> None:

@@ -141,7 +141,6 @@ _PUT: Final = (
     _Property("referenceID", "reference"),
     _Property("dn", "dn"),
     _Property("address", "address"),
-    _Property("measureMd5", "measure_md5", Form("string", lambda on: "yes", lambda text: text == "yes"), False),
     _Property("lifetimeMs", "lifetime_ms", INT, 0),
     _Property("forward", "forward", many=True),
     _Property("spare", "spare", many=True),

@@ -18,7 +18,6 @@ from chelonia.core.contents.parts import (
     etag_of,
     parse_mark,
     parse_upload,
-    part_etag,
     upload_id,
 )
 from chelonia.core.contents.uploads import OpenUpload, PutPart, SealUpload
@@ -68,7 +67,7 @@ class PartUploads:
     async def put(self, call: Call, request: PutPart) -> str:
         """Take a piece as a part."""
         decide.check_number(request.number)
-        decide.check_checksum(request.number, request.checksum)
+        decide.check_sums(request)
         self._uploads.check_begun(call, request.piece)
         obj = content_object(parse_upload(request.upload)[1])
         key, blob = decide.part_key(request.number), blob_object(request.piece.begun.blob)
@@ -85,7 +84,7 @@ class PartUploads:
                 before = Before(record, old)
             new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted)
             elements = decide.put_part(upload, request, new, before, self._now())
-            return await self._names.draft(call, elements, part_etag(new.facts.checksums), upload.content)
+            return await self._names.draft(call, elements, decide.etag_of_part(request, new), upload.content)
 
         etag = (await self._records.apply(call, build)).memo
         await self._uploads.rechecking.written(request.piece.receipts)

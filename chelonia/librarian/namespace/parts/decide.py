@@ -48,6 +48,7 @@ KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
 """Sections that an upload keeps for its file."""
 _WHILE_OPEN = ("owner", "ln", "wanted", "within", "listed", "opened_ms", "fresh")
 _CHECKSUM = re.compile(r"[a-z0-9]{1,16}:[0-9a-f]{8,64}")
+_ETAG = re.compile(r"[0-9a-f]{32}")
 NO_UPLOAD = "there is no such upload; it was sealed, given up, or has expired"
 
 
@@ -211,17 +212,26 @@ class Before:
         assert bool(self.record) is (self.blob is not None), "a record and its blob come together"
 
 
-def check_checksum(number: int, checksum: str) -> None:
-    """Refuse what is no checksum of a part. Raises: BAD_REQUEST."""
-    if checksum and not _CHECKSUM.fullmatch(checksum):
-        cause = f"the checksum of a part is <name>:<hex>, not {checksum[:40]!r}"
-        raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
+def check_sums(request: PutPart) -> None:
+    """Refuse what is no checksum or no etag of a part. Raises: BAD_REQUEST."""
+    cause = ""
+    if request.checksum and not _CHECKSUM.fullmatch(request.checksum):
+        cause = f"the checksum of a part is <name>:<hex>, not {request.checksum[:40]!r}"
+    if request.etag and not _ETAG.fullmatch(request.etag):
+        cause = f"the etag of a part is 32 hexadecimal digits, not {request.etag[:40]!r}"
+    if cause:
+        raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {request.number}", cause=cause)
+
+
+def etag_of_part(request: PutPart, new: NewBlob) -> str:
+    """What a part is called from now on."""
+    return request.etag or part_etag(new.facts.checksums)
 
 
 def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now: Ms) -> list[Element]:
     """Take a part in, in place of one of its number; extents that were laid before count no more. Raises: TOO_LARGE."""
     number = request.number
-    etag = part_etag(new.facts.checksums)
+    etag = etag_of_part(request, new)
     obj = upload.content.id
     part = UploadedPart(number, new.facts.size, etag, now, request.checksum)
     key, value = Stored(part, new.facts.blob, new.facts.checksums.adler32).record

@@ -315,13 +315,6 @@ async def test_md5_is_measured_where_it_is_known() -> None:
 
 
 @virtual
-async def test_md5_is_measured_for_who_asks_for_it() -> None:
-    world = await World().start()
-    asked = replace(request(DATA, checksums=Checksums()), measure_md5=True)
-    assert (await world.send(await world.ticket(asked), DATA)).receipts[0].checksums == checksums(DATA)
-
-
-@virtual
 async def test_a_replica_is_stored_with_its_checksums_and_a_receipt() -> None:
     world = await World().start()
     ticket = await world.ticket(request(LARGE, size=-1, checksums=Checksums()))
