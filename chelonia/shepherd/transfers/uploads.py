@@ -404,7 +404,8 @@ class ShepherdUploads:
             if known.conflicts(measured):
                 raise wrong_checksum(pending.reference, known, measured)
         _check_open(pending)
-        facts = replace(expected, size=intake.writer.offset, checksums=measured, commit_within_ms=commit_within_ms)
+        sums = measured.with_more(expected.checksums)  # an MD5 that is known of bytes with this SHA-256
+        facts = replace(expected, size=intake.writer.offset, checksums=sums, commit_within_ms=commit_within_ms)
         releasing = node.background.start(intake.release())
         await intake.writer.commit(facts)
         await releasing
@@ -548,9 +549,11 @@ def _expected(pending: ShepherdUpload, upload: Upload) -> int:
 
 
 def _owes_md5(request: PutRequest, announced: Checksums) -> bool:
-    """Whether the MD5 is to be known too: the original's door tells it, or the bytes are announced so."""
-    named = any(sums.md5 for sums in (request.facts.checksums, announced))
-    return named or request.purpose is Purpose.PENDING
+    """Whether the MD5 is to be measured too: the original's door tells it, or the bytes are announced so. Not of a copy
+    that the metadata have claimed by its SHA-256: it costs more than all others."""
+    known = request.facts.checksums
+    told = known.md5 and not (request.reference and known.sha256)
+    return bool(told or announced.md5) or request.purpose is Purpose.PENDING
 
 
 def _check_lengths(pending: ShepherdUpload, upload: Upload) -> None:

@@ -315,6 +315,17 @@ async def test_md5_is_measured_where_it_is_known() -> None:
 
 
 @virtual
+async def test_a_repair_copy_is_compared_by_its_sha256_and_takes_over_an_md5_that_nobody_measures_again() -> None:
+    world, told = await World().start(), replace(checksums(DATA), md5="0" * 32)
+    ticket = await world.ticket(request(DATA, reference=CLAIMED, checksums=told))
+    assert (await world.send(ticket, DATA)).checksums == told
+    others = await world.ticket(request(DATA, 2, reference=ReferenceId(numbered("c", 2)), checksums=told))
+    assert await kind_of(world.send(others, DATA[::-1])) is Kind.CHECKSUM
+    upload = await world.ticket(request(DATA, 3, checksums=told))
+    assert await kind_of(world.send(upload, DATA)) is Kind.CHECKSUM, "what a user announces is measured"
+
+
+@virtual
 async def test_a_replica_is_stored_with_its_checksums_and_a_receipt() -> None:
     world = await World().start()
     ticket = await world.ticket(request(LARGE, size=-1, checksums=Checksums()))
