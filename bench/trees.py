@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,34 @@ async def run(setup: Setup) -> Outcome:
         peer = None
     costs: dict[str, dict[str, list[Cost]]] = {}
     async with cluster.dev(setup.scratch, 3, steady=True) as running:
-        for block in range(1 if setup.quick else BLOCKS_MAX):
-            movers = [("chelonia", _own(running, f"/tree{block}"))]
-            if peer is not None:
-                movers.append((peer.name, _rclone(peer, f"tree-{os.getpid()}-{block}")))
-            for name, move in movers[:: -1 if block % 2 else 1]:
-                seen = costs.setdefault(name, {})
-                for what in ("up", "down", "removed"):
-                    fetched = setup.scratch / f"fetched-{name}"
-                    seen.setdefault(what, []).append(_timed(move, what, tree, fetched, count))
-                    if what == "down":
-                        assert not _differing(tree, fetched), "what was downloaded is not what was uploaded"
-                        shutil.rmtree(fetched)
+        movers = [("chelonia", _own(running))]
+        if peer is not None:
+            movers.append((peer.name, _rclone(peer)))
+        blocks = range(1 if setup.quick else BLOCKS_MAX)
+        # Nothing is removed before all is fetched: ext4 passes over each inode that went minutes ago when it makes one.
+        for steps in (("up", "down"), ("removed",)):
+            for block in blocks:
+                for name, move in movers[:: -1 if block % 2 else 1]:
+                    for what in steps:
+                        fetched = setup.scratch / f"fetched-{name}-{block}"
+                        cost = _timed(move, what, Tree(f"tree-{os.getpid()}-{block}", tree, fetched), count)
+                        costs.setdefault(name, {}).setdefault(what, []).append(cost)
+                        if what == "down":
+                            assert not _differing(tree, fetched), "what was downloaded is not what was uploaded"
     return _outcome(setup, count, costs, [] if peer is not None else ["trees: NOT COMPARED: no peer, or no rclone"])
 
 
-Mover = tuple[Callable[[str, Path, Path], list[str]], Callable[[], tuple[int, ...]]]
-"""The command for a step, from and to local directories, and the processes that serve it."""
+@dataclass(frozen=True)
+class Tree:
+    """What a tree is called at the servers; where it is sent from, and where it is fetched to."""
+
+    name: str
+    source: Path
+    fetched: Path
+
+
+Mover = tuple[Callable[[str, Tree], list[str]], Callable[[], tuple[int, ...]]]
+"""The command for a step, and the processes that serve it."""
 
 
 def _made(top: Path, count: int) -> Path:
@@ -63,13 +75,14 @@ def _made(top: Path, count: int) -> Path:
     return top
 
 
-def _own(running: Running, ln: str) -> Mover:
+def _own(running: Running) -> Mover:
     command = [str(Path(sys.executable).with_name("chelonia")), "--cluster", str(running.description)]
 
-    def words(what: str, tree: Path, fetched: Path) -> list[str]:
+    def words(what: str, tree: Tree) -> list[str]:
+        ln = f"/{tree.name}"
         steps = {
-            "up": ["put", "-r", str(tree), ln],
-            "down": ["get", "-r", ln, str(fetched)],
+            "up": ["put", "-r", str(tree.source), ln],
+            "down": ["get", "-r", ln, str(tree.fetched)],
             "removed": ["rm", "-r", ln],
         }
         return [*command, *steps[what]]
@@ -77,26 +90,26 @@ def _own(running: Running, ln: str) -> Mover:
     return words, running.pids
 
 
-def _rclone(peer: s3.S3Server, bucket: str) -> Mover:
+def _rclone(peer: s3.S3Server) -> Mover:
     told = {"TYPE": "s3", "PROVIDER": "Other", "ENDPOINT": peer.url, "ACCESS_KEY_ID": peer.key}
     told["SECRET_ACCESS_KEY"] = peer.secret
     # this version fails on a bundle of CAs in its environment, and the peer is named by whoever runs this
     settings = ["env", "-u", "AWS_CA_BUNDLE", *(f"RCLONE_CONFIG_PEER_{key}={value}" for key, value in told.items())]
     command = [*settings, "rclone", "--no-check-certificate", "--transfers", "16", "--checkers", "16"]
 
-    def words(what: str, tree: Path, fetched: Path) -> list[str]:
-        there = f"peer:{bucket}"
-        steps = {"up": ["copy", str(tree), there], "down": ["copy", there, str(fetched)], "removed": ["purge", there]}
+    def words(what: str, tree: Tree) -> list[str]:
+        there, fetched = f"peer:{tree.name}", str(tree.fetched)
+        steps = {"up": ["copy", str(tree.source), there], "down": ["copy", there, fetched], "removed": ["purge", there]}
         return [*command, *steps[what]]
 
     return words, peer.pids
 
 
-def _timed(move: Mover, what: str, tree: Path, fetched: Path, count: int) -> Cost:
+def _timed(move: Mover, what: str, tree: Tree, count: int) -> Cost:
     words, pids = move
     os.sync()
     before = cpu_s(pids())
-    wall_s, client_s = timed(words(what, tree, fetched))
+    wall_s, client_s = timed(words(what, tree))
     return Cost(count, wall_s, cpu_s(pids()) - before, client_s)
 
 

@@ -39,8 +39,9 @@ from chelonia_clients.parted import upload_local
 from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
-SMALL_AT_ONCE: Final = 8
-"""Small files at a time for each larger one: they share their calls (`call_batches`)."""
+SMALL_AT_ONCE: Final = 16
+"""Small files at a time for each larger one: together twice what goes in the calls that may be on their way
+(`call_batches`), as those that have come are still to be written and synced."""
 
 
 class TreeOptions(msgspec.Struct, frozen=True):
