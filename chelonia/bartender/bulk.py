@@ -256,7 +256,7 @@ AskedCall = tuple[Call, tuple[R, ...]]
 
 def gathered(ports: Ports, operation: BulkOperation[R, A]) -> Gathering[AskedCall[R], tuple[A, ...]]:
     """Has calls of one operation served together, by `answer_calls`."""
-    limits: BatchLimits[AskedCall[R]] = BatchLimits(CALLS_TOGETHER, lambda _: 0, 0, CALLS_TOGETHER_MAX, CALL_WAITS_MS)
+    limits: BatchLimits[AskedCall[R]] = BatchLimits(CALLS_TOGETHER, CALLS_TOGETHER_MAX, CALL_WAITS_MS)
     return Gathering(partial(answer_calls, ports, operation), ports.clock, limits)
 
 
@@ -269,6 +269,8 @@ async def answer_calls(
     owners: list[tuple[CallAnswers[A], asyncio.Future[tuple[A, ...]]]] = []
     for each in calls:
         call, requests = each.asked
+        if not requests:
+            each.answer.set_result(())
         answers: CallAnswers[A] = CallAnswers(ports, call, len(requests))
         asked += answers.asked(requests)
         owners += [(answers, each.answer)] * len(requests)

@@ -88,7 +88,7 @@ class FilesService:
         self._changes = {each: gathered(ports, self._change) for each in kinds}
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
-        if 0 < len(asks) <= FEW and call.read_after is None and all(_SLOW not in ask.want for ask in asks):
+        if len(asks) <= FEW and call.read_after is None and all(_SLOW not in ask.want for ask in asks):
             return await self._looks[call.strong].ask((call, asks))
         return await answer_all(self._ports, call, self._look, asks)
 
@@ -256,7 +256,7 @@ def _subject(change: Change) -> str:
 
 def _brief(changes: Sequence[Change]) -> type[Write] | type[Remove] | None:
     """Of what kind changes are that are carried out at once, with others that have come; None: they are not."""
-    if not 0 < len(changes) <= FEW:
+    if len(changes) > FEW:
         return None
     if all(isinstance(change, Remove) for change in changes):
         return Remove

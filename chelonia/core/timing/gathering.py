@@ -31,10 +31,10 @@ class BatchLimits(Struct, Generic[Q], frozen=True):
     `at_once`: batches beside each other; `wait_ms`: how long what could go waits for those at work."""
 
     most: int
-    weight: Callable[[Q], int]
-    weight_max: int
     at_once: int
     wait_ms: int
+    weight: Callable[[Q], int] = lambda _: 0
+    weight_max: int = 0
 
 
 class Gathering(Generic[Q, A]):

@@ -54,7 +54,7 @@ class CallBatches(Generic[Q, A]):
         self._clock = clock
         self._again_ms = again_ms
         self._calls = 0
-        limits: BatchLimits[tuple[Call, Q]] = BatchLimits(most, _inline_bytes, CALL_BYTES_MAX, CALLS_AT_ONCE, WAIT_MS)
+        limits: BatchLimits[tuple[Call, Q]] = BatchLimits(most, CALLS_AT_ONCE, WAIT_MS, _inline_bytes, CALL_BYTES_MAX)
         self._gathering: Gathering[tuple[Call, Q], A] = Gathering(self._settle, clock, limits)
 
     async def send(self, call: Call, element: Q) -> A:

@@ -119,9 +119,10 @@ async def test_what_failed_for_one_callers_elements_fails_his_call_alone(stage: 
         return error.kind.value
 
     operation: BulkOperation[str, str] = BulkOperation("act", act, fail, str, keyed=False)
-    calls = [(JOE, ("slow", "lost")), (EVE, ("lost",)), (EVE, ("b", "c"))]
+    calls = [(JOE, ("slow", "lost")), (EVE, ("lost",)), (EVE, ("b", "c")), (JOE, ())]
     waiting: list[Pending[Any, Any]] = [Pending(call, answer()) for call in calls]
     serving = asyncio.create_task(answer_calls(stage.bartender._ports, operation, waiting))
+    assert await waiting[3].answer == (), "who asks for nothing has it"
     assert await waiting[2].answer == (f"b for {EVE.dn}", f"c for {EVE.dn}")
     with pytest.raises(CheloniaError, match="lost"):
         await waiting[1].answer

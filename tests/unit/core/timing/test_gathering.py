@@ -26,7 +26,7 @@ def gathering(
             assert each.asked != 13, "unlucky"
             each.answer.set_result(2 * each.asked)
 
-    return Gathering(work, VirtualClock(), BatchLimits(most, lambda number: number, 100, at_once, 20))
+    return Gathering(work, VirtualClock(), BatchLimits(most, at_once, 20, lambda number: number, 100))
 
 
 async def later(ms: int, work: Gathering[int, int], number: int) -> int:
