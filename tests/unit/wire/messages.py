@@ -97,7 +97,8 @@ def _value(cls: Any) -> st.SearchStrategy[Any]:
 
 
 def _as_sent(outcome: ReplicaStatOutcome) -> ReplicaStatOutcome:
-    """What is not found has no fields; what is found has none spelled None."""
+    """What is not found has no fields; what is found has none spelled None, which the original says for not known."""
     if not outcome.found:
         return ReplicaStatOutcome(outcome.request_id, outcome.reference, False)
-    return replace(outcome, size=max(outcome.size, -1))
+    spelled = {name: "" for name in outcome.__struct_fields__[2:] if getattr(outcome, name) == "None"}
+    return replace(outcome, size=max(outcome.size, -1), **spelled)
