@@ -116,7 +116,7 @@ async def fill(ahash: AHash, name: str, entries: int, *, summed: bool = True, ow
     made += put_all(obj, {"parents": {f"{ROOT}/{name}": "parent"}})
     for number in range(entries):
         guid, called = Guid(ids.uuid()), f"file-{number:06d}"
-        file = _file(guid, obj, called, ids.uuid(), owner)
+        file = file_sections(guid, obj, called, ids.uuid(), owner)
         made += [put(obj, "entries", called, guid), *put_all(ObjectId(guid), file)]
         if summed:
             made.append(put(obj, SECTION, called, summary_of(StoredObject(ObjectId(guid), 1, file))))
@@ -126,7 +126,8 @@ async def fill(ahash: AHash, name: str, entries: int, *, summed: bool = True, ow
     await _commit(ahash, made)
 
 
-def _file(guid: Guid, parent: ObjectId, name: str, blob: str, owner: Dn) -> dict[str, dict[str, str]]:
+def file_sections(guid: Guid, parent: ObjectId, name: str, blob: str, owner: Dn) -> dict[str, dict[str, str]]:
+    """What stands in the record of a file of one blob."""
     return {
         "entry": {"type": "file", "GUID": guid, "owner": owner},
         "timestamps": {"created": "1700000000.123", "modified": "1700000000.123"},

@@ -26,6 +26,7 @@ import heal
 import https
 import idle
 import listing
+import many
 import mount
 import multiuser
 import objects
@@ -65,6 +66,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "objects": objects.run,
     "trees": trees.run,
     "s3": s3.run,
+    "many": many.run,
     "cumulus": cumulus.run,
     "root": root_reads.run,
     "publish": publish.run,

@@ -128,7 +128,9 @@ class Whole:
             section = load_config(conf / f"{name}.toml").shepherd
             assert section is not None
             told["shepherds"].append({"url": section.id, "pid": self._processes[name].pid})
+        told["s3"] = [f"https://localhost:{each.port}" for each in core.listen if "s3" in each.serves]
         told |= {"ca_dir": str(certs / "certificates"), "user_proxy": str(certs / "user-proxy.pem")}
+        told |= {f"admin_{part}": str(certs / f"admin-{part}.pem") for part in ("cert", "key")}
         self.running.description.write_text(json.dumps(told))
 
 
