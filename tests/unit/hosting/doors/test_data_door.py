@@ -22,6 +22,7 @@ from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
+from chelonia.hosting.net.http_messages import HttpRequest, Peer, nothing
 from chelonia.hosting.transfer.push import HttpTransfers
 from tests.unit.hosting.listening import client_of, plain
 
@@ -136,6 +137,29 @@ async def test_a_checksum_that_is_wanted_is_told_out_of_the_record(method: str) 
         for fields in ({}, {"Want_Repr_Digest": "crc64nvme=0"}, {"Want_Repr_Digest": "sha-256=1"}):
             unasked = await world.get(method=method, **fields)
             assert "crc64nvme" not in unasked.headers["Repr-Digest"]
+
+
+async def test_who_goes_away_while_a_record_is_read_gives_a_single_use_ticket_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = asyncio.Event()
+
+    async def for_ever(_: Reader) -> Checksums:
+        reads.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(Reader, "checksums", for_ever)
+    replica = Replica()
+    door = DataDoor(replica, RoleRegistry((), None, SystemClock()), Metrics())
+    fields = {"Want-Repr-Digest": "crc64nvme=10"}
+    asked = HttpRequest("GET", "/turl/r1", {"ticket": "once"}, fields, Peer(), nothing(), -1, "r")
+    serving = asyncio.create_task(door.serve(asked))
+    await reads.wait()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert replica.closed == [False]
 
 
 @pytest.mark.parametrize(
