@@ -44,6 +44,7 @@ from chelonia.wire.web.ranges import range_of
 
 if TYPE_CHECKING:
     from chelonia.hosting.transfer.file_reader import FileReader
+    from chelonia.wire.crcs import Hash
 
 
 class Downloaded(msgspec.Struct, frozen=True):
@@ -126,8 +127,9 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     end, for no checksum covers a part.
     Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM.
     """
-    search, held = _Search(client, ln), HeldBytes(ln, bounds.READ_HELD_BYTES, hashlib.sha256(), progress)
+    search, held = _Search(client, ln), None
     async for fetched, choice in search.replicas():
+        held = held or HeldBytes(ln, bounds.READ_HELD_BYTES, fetched.digest_of_given(), progress)
         try:
             async with contextlib.aclosing(_from(client, choice, fetched)) as chunks:
                 async for chunk in chunks:
@@ -475,6 +477,15 @@ class _Fetched:
             self.size += len(chunk)
         self.had = self.size
         return self.had
+
+    def digest_of_given(self) -> Hash:
+        """By which bytes handed over are known again: SHA-256 where that is compared in the end, so that it is made
+        once; else what costs least."""
+        if self.checksum_type == "sha256":
+            return hashlib.sha256()
+        from chelonia.wire.crcs import Crc  # not above: few files are of several blobs
+
+        return Crc("crc64nvme")
 
     async def add(self, chunk: bytes) -> None:
         """Take bytes whose SHA-256 somebody else makes."""
