@@ -148,6 +148,8 @@ class _Records:
         state = layout.StoreState(state.sequence + 1, state.objects + 2 * len(files))
         puts = dict(sorted(record for new in files for record in self.of(new)))
         self._store.commit({**puts, layout.META_STATE: layout.encode_state(state)}, ())
+        if self._store.upkeep_due():
+            self._store.upkeep()  # else the log stays as a whole
 
     def _got(self, key: bytes) -> bytes:
         found = self._store.get(key)

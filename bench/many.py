@@ -114,6 +114,8 @@ def _fill(whole: Whole, keys: int, owner: Dn) -> None:
         state = meta.read_state(store)
         counted = layout.StoreState(state.sequence + 1, state.objects + len(puts) // len(pattern))
         store.commit({**puts, layout.META_STATE: layout.encode_state(counted)}, ())
+        if store.upkeep_due():
+            store.upkeep()  # else the log stays as a whole
     store.close()
 
 
