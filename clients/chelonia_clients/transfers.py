@@ -25,6 +25,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import LEAVE, UNSHARED, Clone, Done, Setting, When
+from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX, CALLS_AT_ONCE
 from chelonia.hosting.transfer.download import download, read
 from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.requester import Progress
@@ -39,9 +40,9 @@ from chelonia_clients.parted import upload_local
 from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
-SMALL_AT_ONCE: Final = 16
-"""Small files at a time for each larger one: together twice what goes in the calls that may be on their way
-(`call_batches`), as those that have come are still to be written and synced."""
+SMALL_AT_ONCE: Final = 2 * CALLS_AT_ONCE * CALL_FILES_MAX // PARALLEL
+"""Small files at a time for each larger one: of `PARALLEL` together twice what is in calls on their way, as those that
+have come are still to be written and synced."""
 
 
 class TreeOptions(msgspec.Struct, frozen=True):
