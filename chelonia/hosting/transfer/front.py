@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import Final
 
 from chelonia.core import bounds
@@ -210,10 +210,10 @@ class _Reading:
                 self._held = self._held or HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES, new_hash(self._sum))
                 self._told = getattr(told, self._sum) or self._told
 
-    def take(self, chunk: bytes) -> Iterable[bytes]:
-        """The next bytes; gives what may be yielded. Raises: CHECKSUM."""
+    def take(self, chunk: bytes) -> Iterator[bytes]:
+        """The next bytes; yields what may be handed over. Raises: CHECKSUM, and they are not there."""
+        yield from (chunk,) if self._held is None else self._held.take(chunk)
         self.size += len(chunk)
-        return (chunk,) if self._held is None else self._held.take(chunk)
 
     def check(self) -> None:
         """All are there. Raises: CHECKSUM when they are wrong."""

@@ -36,12 +36,13 @@ WHOLE = ByteRange(0, len(DATA))
 @dataclass
 class Replicas:
     """Replicas behind TURLs; `bad`: where each has a wrong byte; `breaks`: after how many bytes it breaks off; `old`:
-    which know no checksum but those that are noted."""
+    which know no checksum but those that are noted; `pieces`: bytes that come at a time."""
 
     bad: dict[str, int] = field(default_factory=dict)
     breaks: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     old: tuple[str, ...] = ()
+    pieces: dict[str, int] = field(default_factory=dict)
 
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Answer]:
@@ -53,7 +54,7 @@ class Replicas:
         spans = parse_range(sending.headers["Range"], len(data))
         wants = sending.headers.get("Want-Repr-Digest", "").startswith("crc64nvme=") and name not in self.old
         sums = RECORDED if wants else NOTED
-        yield Answer(bytes(data), spans, self.breaks.pop(name, len(DATA)), sums)
+        yield Answer(bytes(data), spans, self.breaks.pop(name, len(DATA)), sums, self.pieces.get(name, 50_000))
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Answer:
     spans: tuple[ByteRange, ...]
     breaks: int
     sums: Checksums
+    piece: int
     status: int = 206
 
     @property
@@ -84,10 +86,10 @@ class Answer:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         body = self.body()
-        for at in range(0, len(body), 50_000):
+        for at in range(0, len(body), self.piece):
             if at >= self.breaks:
                 raise CheloniaError(Kind.INCOMPLETE)
-            yield body[at : at + 50_000]
+            yield body[at : at + self.piece]
 
 
 async def test_several_ranges_are_asked_for_at_once_and_what_is_missing_of_another() -> None:
@@ -121,10 +123,11 @@ async def test_a_wrong_end_is_never_handed_over_and_another_replica_goes_on(
         assert await read(both) == DATA, "the other one broke off meanwhile"
 
 
-async def test_who_gave_wrong_bytes_is_asked_last_from_then_on(expect_log: Callable[..., None]) -> None:
+@pytest.mark.parametrize("piece", [50_000, len(DATA)])
+async def test_who_gave_wrong_bytes_is_asked_last_from_then_on(expect_log: Callable[..., None], piece: int) -> None:
     """A byte that was handed over cannot be taken back; whoever asks again gets right ones."""
     expect_log("wrong bytes of a replica.* replica=https://s1/turl/a$")
-    replicas = Replicas({"s1": 0})
+    replicas = Replicas({"s1": 0}, pieces={"s2": piece})
     transfers = HttpBytes(cast(HttpClient, replicas), SystemClock())
     with pytest.raises(CheloniaError, match="read it anew"):
         async for _ in transfers.get(SOURCES, WHOLE):
