@@ -99,10 +99,10 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     _, arrived = await sent(parts.plain, ask.exchange, placing)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)
-    await _applied(parts, ask, change)
+    etag = (await _applied(parts, ask, change)).etag or measured.etag  # "": it had arrived when its answer was lost
     told = {f"{PREFIX}{scheme.name}": checksums.to_base64(checksum)} if scheme.asked else {}
     told |= {f"{PREFIX}{measured.checksum}": measured.told} if measured.checksum else {}
-    return HttpResponse(200, (("ETag", quoted(measured.etag)), *told.items()), b"", 0)
+    return HttpResponse(200, (("ETag", quoted(etag)), *told.items()), b"", 0)
 
 
 async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -125,9 +125,9 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     arrived = await carried(parts, source, there, span, placing, measured)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)
-    await _applied(parts, ask, change)
+    etag = (await _applied(parts, ask, change)).etag or measured.etag
     told = (scheme.name, checksums.to_base64(checksum)) if scheme.asked else ("", "")
-    copied = answers.copied(measured.etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told)
+    copied = answers.copied(etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told)
     return xml_answer(copied, *versions.copied_fields(source, there))
 
 

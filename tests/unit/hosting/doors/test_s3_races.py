@@ -23,10 +23,12 @@ from chelonia.core.ports.files import (
     Make,
     Move,
     Over,
+    Part,
     Remove,
     Seal,
     Write,
 )
+from chelonia.core.values import replace
 from chelonia.hosting.doors.s3 import multipart, versions
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept, lost
 
@@ -102,6 +104,18 @@ def test_what_overwrites_something_that_is_removed_meanwhile_is_done(
     monkeypatch.setattr(door.files, "apply", once)
     answer = door.ask("PUT", "/lab/k", b"part") if change is Write else door.ask("POST", target, whole)
     assert (answer.status, door.ask("GET", "/lab/k").body) == (200, b"part")
+
+
+def test_a_part_is_called_as_it_is_stored(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Librarian of before `Part.etag` calls it by its SHA-256, and completes by nothing else."""
+    apply = door.files.apply
+
+    async def older(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        return await apply(call, tuple(replace(each, etag="") if isinstance(each, Part) else each for each in changes))
+
+    monkeypatch.setattr(door.files, "apply", older)
+    target, whole = parted(door)
+    assert (door.ask("POST", target, whole).status, door.ask("GET", "/lab/k").body) == (200, b"part")
 
 
 def test_versions_of_puts_that_cross_stand_in_the_order_in_which_they_had_the_key(
