@@ -365,9 +365,8 @@ class HttpServer:
         except Exception as error:
             # Part of an answer is out: only cutting the connection tells the client that it is not whole.
             level = logging.INFO if isinstance(error, CheloniaError) else logging.ERROR
-            log.log(
-                level, "answer cut off request=%s path=%r sent=%d: %r", request.request_id, request.path, sent, error
-            )
+            told = request.request_id, request.path, raw.writer.output_size, error
+            log.log(level, "answer cut off request=%s path=%r sent=%d: %r", *told)
             if raw.transport is not None:
                 raw.transport.abort()
             raise ConnectionAbortedError(str(error)) from error

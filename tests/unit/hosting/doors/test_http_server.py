@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -320,7 +321,8 @@ async def test_a_body_cut_in_the_middle_reaches_the_door_as_incomplete() -> None
         assert (await seen).kind is Kind.INCOMPLETE
 
 
-async def test_a_client_that_stops_reading_is_cut_off() -> None:
+async def test_a_client_that_stops_reading_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     ended = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -340,6 +342,7 @@ async def test_a_client_that_stops_reading_is_cut_off() -> None:
             await ended.wait()
         await poll_async(lambda: server.connections == 0)
         writer.close()
+    assert re.search(r"answer cut off .* sent=[1-9]\d{5,}: ", caplog.text)
 
 
 async def test_one_address_has_its_share_and_loses_the_oldest_idle_connection(
