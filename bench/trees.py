@@ -11,6 +11,7 @@ import filecmp
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,17 @@ BAR = 2.0
 async def run(setup: Setup) -> Outcome:
     """Move trees up, down and away, in turn."""
     count = int(os.environ.get("CHELONIA_BENCH_TREE", "0")) or (500 if setup.quick else 10_000)
-    tree, peer = _made(setup.scratch / "tree", count), s3.peer()
+    peer = s3.peer()
     if shutil.which("rclone") is None:
         peer = None
+    with tempfile.TemporaryDirectory(dir=setup.scratch, prefix="trees-") as scratch:
+        costs = await _moved(setup, Path(scratch), count, peer)
+    return _outcome(setup, count, costs, [] if peer is not None else ["trees: NOT COMPARED: no peer, or no rclone"])
+
+
+async def _moved(setup: Setup, scratch: Path, count: int, peer: s3.S3Server | None) -> dict[str, dict[str, list[Cost]]]:
     costs: dict[str, dict[str, list[Cost]]] = {}
+    tree = _made(scratch / "tree", count)
     async with cluster.dev(setup.scratch, 3, steady=True) as running:
         movers = [("chelonia", _own(running))]
         if peer is not None:
@@ -46,12 +54,12 @@ async def run(setup: Setup) -> Outcome:
             for block in blocks:
                 for name, move in movers[:: -1 if block % 2 else 1]:
                     for what in steps:
-                        fetched = setup.scratch / f"fetched-{name}-{block}"
+                        fetched = scratch / f"fetched-{name}-{block}"
                         cost = _timed(move, what, Tree(f"tree-{os.getpid()}-{block}", tree, fetched), count)
                         costs.setdefault(name, {}).setdefault(what, []).append(cost)
                         if what == "down":
                             assert not _differing(tree, fetched), "what was downloaded is not what was uploaded"
-    return _outcome(setup, count, costs, [] if peer is not None else ["trees: NOT COMPARED: no peer, or no rclone"])
+    return costs
 
 
 @dataclass(frozen=True)
