@@ -58,7 +58,7 @@ class Crc:
         return copy(self)
 
 
-def new_hash(name: str) -> Hash:
+def hash_named(name: str) -> Hash:
     """A CRC, or what `hashlib` has under this name."""
     return Crc(name) if name in NAMES else hashlib.new(name, usedforsecurity=False)
 

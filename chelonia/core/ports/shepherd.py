@@ -395,7 +395,7 @@ class RangeReader(Protocol):
         ...
 
     async def checksums(self) -> Checksums:
-        """All that were measured when it was stored, out of the record beside it."""
+        """All that were measured when it was stored, as far as its record can be read. Raises: UNAVAILABLE."""
         ...
 
     async def close(self, *, complete: bool) -> None:

@@ -130,13 +130,13 @@ class DataDoor:
         return self._multipart(download, spans, headers)
 
     def _spans(self, request: HttpRequest, download: Download) -> tuple[ByteRange, ...]:
-        wanted = request.headers.get("Range", "")
+        asked = request.headers.get("Range", "")
         condition = request.headers.get("If-Range", "")
-        if not wanted or download.single_use:
+        if not asked or download.single_use:
             return ()
         if condition and condition not in (_etag(download), _modified(download)):
             return ()
-        return parse_range(wanted, download.size)
+        return parse_range(asked, download.size)
 
     def _multipart(self, download: Download, spans: tuple[ByteRange, ...], headers: Headers) -> HttpResponse:
         boundary = f"chelonia-{download.blob}"

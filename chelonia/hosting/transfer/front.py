@@ -8,6 +8,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import Final
 
+from zlib_ng import zlib_ng
+
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
@@ -23,7 +25,7 @@ from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire import receipts
-from chelonia.wire.crcs import new_hash
+from chelonia.wire.crcs import hash_named
 from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.ranges import PartsReader, range_of
 
@@ -47,8 +49,8 @@ class HttpBytes:
         """Send a body to where it was placed.
 
         Its sender may not have it any more: a Shepherd that has all of it and finds nobody for the other copies, as all
-        are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises; TIMEOUT when
-        it takes nothing and says nothing.
+        are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises; CHECKSUM
+        when other bytes are stored; TIMEOUT when it takes nothing and says nothing.
         """
         taken = _TakenBody(body)
         try:
@@ -59,6 +61,9 @@ class HttpBytes:
             done = await self._gone_on(placed.turl, taken.size, start, error)
         if not done.complete:
             raise CheloniaError(Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes were kept; send it again")
+        sent = f"{taken.adler32:08x}"
+        if any(receipt.checksums.adler32 not in (sent, "") for receipt in done.receipts):
+            raise CheloniaError(Kind.CHECKSUM, "PUT", cause="other bytes were stored than were sent; send them again")
         return Arrived(placed.put, tuple(map(receipts.to_text, done.receipts)))
 
     async def _pushed(self, turl: str, body: _TakenBody, size: int, start: int, offset: int = 0) -> Uploaded:
@@ -144,16 +149,17 @@ class HttpBytes:
 
 
 class _TakenBody:
-    """The bytes of a body, how much of it was taken, and whether its sender is waited for."""
+    """The bytes of a body, how much of it was taken, what that sums to, and whether its sender is waited for."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = aiter(body)
-        self.size = 0
+        self.size, self.adler32 = 0, 1
         self.waits = self.whole = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while (chunk := await self._next()) is not None:
             self.size += len(chunk)
+            self.adler32 = zlib_ng.adler32(chunk, self.adler32)
             yield chunk
         self.whole = True
 
@@ -195,7 +201,7 @@ class _Reading:
         return tuple(left)
 
     def asked(self) -> dict[str, str]:
-        """The header fields that ask for what is missing."""
+        """The header fields that ask for what is missing, and for the CRC of a large blob: it costs a record read."""
         more = {"Want-Repr-Digest": "crc64nvme=10"} if self._begins and self._bytes >= bounds.CHUNK_BYTES else {}
         return {"Range": range_of(self.left())} | more
 
@@ -207,7 +213,7 @@ class _Reading:
             told = parse_digests(repr_digest=head.get("Repr-Digest", ""))
             self._sum = self._sum or ("crc64nvme" if told.crc64nvme else "sha256" if told.sha256 else "")
             if self._sum:
-                self._held = self._held or HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES, new_hash(self._sum))
+                self._held = self._held or HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES, hash_named(self._sum))
                 self._told = getattr(told, self._sum) or self._told
 
     def take(self, chunk: bytes) -> Iterator[bytes]:

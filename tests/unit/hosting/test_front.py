@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,16 +14,18 @@ import pytest
 from awscrt import checksums
 
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.files import Placed
 from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
 from chelonia.hosting.transfer.front import HttpBytes
+from chelonia.wire import receipts
 from chelonia.wire.web.digests import digest_headers
-from chelonia.wire.web.headers import ERROR_HEADER, OFFSET_HEADER
+from chelonia.wire.web.headers import ERROR_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
 from chelonia.wire.web.ranges import content_range, parse_range
 from tests.support.shepherd import VirtualClock, virtual
 
@@ -183,6 +186,29 @@ async def chunks() -> AsyncIterator[bytes]:
 async def put(taker: Taker) -> None:
     transfers = HttpBytes(cast(HttpClient, taker), VirtualClock())
     await transfers.put(PLACED, chunks(), len(DATA))
+
+
+class Stored(Taker):
+    """A Shepherd whose receipt tells `adler32` of what it has stored."""
+
+    adler32 = ""
+
+    async def request(self, sending: Sending) -> Received:
+        answer, where = await super().request(sending), Location(ServiceId("s"), ReferenceId("r"))
+        receipt = Receipt(BlobId("b"), where, len(DATA), Checksums(adler32=self.adler32), 1, Ms(1))
+        told = {**answer.headers, RECEIPTS_HEADER: receipts.to_header((receipt,))}
+        return Received(answer.status, told, answer.body)
+
+
+async def test_bytes_that_are_stored_otherwise_than_they_were_sent_are_refused() -> None:
+    stored = Stored([])
+    for right in (f"{zlib.adler32(DATA):08x}", ""):
+        stored.adler32 = right
+        await put(stored)
+    stored.adler32 = f"{zlib.adler32(DATA[1:]):08x}"
+    with pytest.raises(CheloniaError) as refused:
+        await put(stored)
+    assert refused.value.kind is Kind.CHECKSUM
 
 
 @virtual

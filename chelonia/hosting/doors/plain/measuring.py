@@ -14,7 +14,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Looked, Want
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
-from chelonia.wire.crcs import Crc, new_hash
+from chelonia.wire.crcs import Crc, hash_named
 from chelonia.wire.web.digests import wanted
 
 MEASURED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -32,7 +32,7 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
     size = there.attributes.size
     if not missing or size > MEASURED_BYTES_MAX:
         return known
-    sums = {name: new_hash(name) for name in missing if name != "adler32"}
+    sums = {name: hash_named(name) for name in missing if name != "adler32"}
     adler = 1
     async with parts.measuring:  # one at a time, so that asking for checksums costs nobody his turn
         if size:
