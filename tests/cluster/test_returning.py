@@ -96,6 +96,8 @@ async def test_a_killed_shepherd_tells_what_differs_and_an_old_disk_is_compared_
         assert place not in await locations(client, lost)
 
         poll(lambda: last_mark(cluster).settled, DEADLINE_S, what="a reader's doubt about the lost copy is settled")
+        # An order to erase that comes before a start is first heard has it compare all, as an old disk would have to.
+        poll(lambda: "replica erased" in cluster.log_of(NAME), DEADLINE_S, what="what was removed is erased")
         kill_again(cluster)
         home = cluster.data_dir(NAME)
         image = home.with_name("image")
