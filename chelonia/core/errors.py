@@ -123,7 +123,7 @@ TABLE: dict[Kind, Meaning] = {
     Kind.BAD_TICKET: Meaning(403, _C, "AccessDenied", errno.EACCES, _X.DENIED),
     Kind.EXPIRED: Meaning(403, _C, "ExpiredToken", errno.ESTALE, _X.DENIED),
     Kind.ALREADY_DONE: Meaning(409, _C, "OperationAborted", errno.EALREADY, _X.CONFLICT),
-    Kind.NOT_ALIVE: Meaning(404, _S, "NoSuchKey", errno.EIO, _X.OTHER, retryable=True),
+    Kind.NOT_ALIVE: Meaning(503, _S, "ServiceUnavailable", errno.EIO, _X.OTHER, retryable=True),
     Kind.NO_PROTOCOL: Meaning(400, _C, "InvalidRequest", errno.EPROTONOSUPPORT, _X.USAGE),
     Kind.BAD_RANGE: Meaning(416, _C, "InvalidRange", errno.EINVAL, _X.OTHER),
     Kind.NOT_SUPPORTED: Meaning(501, _C, "NotImplemented", errno.ENOTSUP, _X.OTHER),

@@ -22,8 +22,12 @@ def test_the_table_has_no_row_too_many() -> None:
 
 
 def test_server_faults_are_the_servers_http_errors() -> None:
-    kinds = [kind for kind, meaning in TABLE.items() if meaning.fault == "Server" and meaning.http < 500]
-    assert kinds == [Kind.NOT_ALIVE]  # an absent replica is our fault, but 404 is what a TURL's client understands
+    assert [kind for kind, meaning in TABLE.items() if meaning.fault == "Server" and meaning.http < 500] == []
+
+
+def test_only_what_no_entry_has_is_not_found() -> None:
+    """A client that was led to a replica, which has gone meanwhile, would take the file for gone."""
+    assert [kind for kind, meaning in TABLE.items() if meaning.http == 404] == [Kind.NOT_FOUND]
 
 
 @pytest.mark.parametrize("kind", list(Kind))
