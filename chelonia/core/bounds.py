@@ -283,7 +283,11 @@ UPLOADS_REMEMBERED_MAX: Final = 20_000
 """Complete uploads of one Shepherd whose sender may repeat them, some 2 KiB each; of an earlier one the ticket is
 refused, and the sender starts anew."""
 CHUNK_BYTES: Final = 1024 * 1024
-"""Read and write unit of bulk data."""
+"""Read and write unit of bulk data: so many blocks."""
+CHECKED_BLOCK_BYTES: Final = 64 * 1024
+"""A replica has a CRC of each such block, by which a part of it is verified when it is read."""
+BLOCK_CRCS_KEPT_BYTES: Final = 4 * CHUNK_BYTES
+"""CRCs that a Shepherd keeps of what was read lately: those of 64 GiB."""
 READ_HELD_BYTES: Final = 8 * CHUNK_BYTES
 """Last bytes of a streamed read that are held until all are verified: a smaller file goes on from another replica."""
 READ_HELD_AT_DOORS_BYTES: Final = 256 * 1024

@@ -14,7 +14,9 @@ from typing import Final, Protocol, Self
 
 from awscrt import checksums as crt
 
+from chelonia.core import bounds
 from chelonia.core.combining import combined_adler32
+from chelonia.core.contents.extents import ByteRange
 
 _STEPS: Final[Mapping[str, tuple[Callable[[bytes, int], int], Callable[[int, int, int], int], int]]] = {
     "crc32": (zlib.crc32, crt.combine_crc32, 4),
@@ -23,6 +25,8 @@ _STEPS: Final[Mapping[str, tuple[Callable[[bytes, int], int], Callable[[int, int
 }
 """Of each: (bytes, value before) -> value; (of the first, of those behind, how many) -> of all; its size."""
 NAMES: Final = frozenset(_STEPS)
+BLOCK_CRC_BYTES: Final = 4
+"""A CRC-32C, big-endian: one of each block of `bounds.CHECKED_BLOCK_BYTES`, the last of which may be shorter."""
 
 
 class Hash(Protocol):
@@ -56,6 +60,67 @@ class Crc:
 
     def copy(self) -> Self:
         return copy(self)
+
+
+class BlockCrcs:
+    """The CRC-32C of each block of a stream, and with them that of all of it."""
+
+    def __init__(self) -> None:
+        self._closed = bytearray()
+        self._before = self._open = self._filled = 0
+
+    def update(self, data: bytes, /) -> None:
+        view, at = memoryview(data), 0
+        while at < len(view):
+            taken = min(bounds.CHECKED_BLOCK_BYTES - self._filled, len(view) - at)
+            self._open = crt.crc32c(view[at : at + taken], self._open)
+            self._filled += taken
+            at += taken
+            if self._filled == bounds.CHECKED_BLOCK_BYTES:
+                self._closed += _block_crc(self._open)
+                self._before = crt.combine_crc32c(self._before, self._open, self._filled)
+                self._open = self._filled = 0
+
+    def digest(self) -> bytes:
+        """That of all that was taken."""
+        return _block_crc(crt.combine_crc32c(self._before, self._open, self._filled))
+
+    def blocks(self) -> bytes:
+        """Those of the blocks, one after the other."""
+        return bytes(self._closed) + (_block_crc(self._open) if self._filled else b"")
+
+
+def _block_crc(value: int) -> bytes:
+    return value.to_bytes(BLOCK_CRC_BYTES, "big")
+
+
+def block_count(size: int) -> int:
+    """How many blocks so many bytes are."""
+    return -(-size // bounds.CHECKED_BLOCK_BYTES)
+
+
+def whole_blocks(span: ByteRange, size: int) -> ByteRange:
+    """The blocks that a span touches. `size`: where the last one ends at the latest."""
+    assert 0 <= span.offset <= span.offset + span.length <= size, "a span lies within what is there"
+    start = span.offset - span.offset % bounds.CHECKED_BLOCK_BYTES
+    end = min(block_count(span.offset + span.length) * bounds.CHECKED_BLOCK_BYTES, size)
+    return ByteRange(start, end - start)
+
+
+def wrong_block(data: bytes, first: int, crcs: bytes) -> int:
+    """Which block is not what it was, -1 where all are.
+
+    Args:
+        data: whole blocks, the last of which may be the end; `first`: the number of the first one.
+        crcs: of all blocks, as `BlockCrcs.blocks` has them.
+    """
+    view = memoryview(data)
+    for number in range(first, first + block_count(len(data))):
+        start = (number - first) * bounds.CHECKED_BLOCK_BYTES
+        found = _block_crc(crt.crc32c(view[start : start + bounds.CHECKED_BLOCK_BYTES], 0))
+        if found != crcs[number * BLOCK_CRC_BYTES : (number + 1) * BLOCK_CRC_BYTES]:
+            return number
+    return -1
 
 
 def hash_named(name: str) -> Hash:

@@ -3,7 +3,8 @@
 A `Format` is one byte of version and a msgpack body: newer versions are refused, older ones migrated step by step.
 A checked record adds magic and a digest, so that a torn or rotten record shows instead of lying.
 
-Replica record: `CHLR` | BLAKE2b-64 of the rest | version byte (1) | msgpack map of `ReplicaFacts` by field name.
+Replica record: `CHLR` | BLAKE2b-64 of the rest | version byte (1) | msgpack map of `ReplicaFacts` by field name, and
+`blocks` where the replica has several (`crcs.BlockCrcs`).
 Golden bytes: `docs/formats/tickets.md`.
 """
 
@@ -16,8 +17,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.wire.crcs import BLOCK_CRC_BYTES, BlockCrcs, block_count
 
 T = TypeVar("T")
 
@@ -92,9 +95,36 @@ _MAGIC: Final = b"CHLR"
 _FACTS: Final = Format("replica record", ReplicaFacts, 1)
 
 
-def encode_facts(facts: ReplicaFacts) -> bytes:
-    """The record kept beside a replica's bytes."""
+class _BlocksToo(ReplicaFacts, frozen=True):
+    """The record of a replica of several blocks; of one block the CRC is among the checksums."""
+
+    blocks: bytes = b""
+
+
+_BLOCKS_TOO: Final = Format(_FACTS.name, _BlocksToo, _FACTS.version)
+
+
+def encode_facts(facts: ReplicaFacts, blocks: bytes = b"") -> bytes:
+    """The record kept beside a replica's bytes. `blocks`: the CRC of each of its blocks, where they are known."""
+    assert len(blocks) in (0, block_count(facts.size) * BLOCK_CRC_BYTES), "each block has its CRC"
+    if len(blocks) > BLOCK_CRC_BYTES:
+        return check_in(_MAGIC, _BLOCKS_TOO.encode(_BlocksToo(**msgspec.structs.asdict(facts), blocks=blocks)))
     return check_in(_MAGIC, _FACTS.encode(facts))
+
+
+def record_of(facts: ReplicaFacts, data: bytes) -> bytes:
+    """The record of a replica all of whose bytes are here."""
+    crcs = BlockCrcs()
+    crcs.update(data if len(data) > bounds.CHECKED_BLOCK_BYTES else b"")
+    return encode_facts(facts, crcs.blocks())
+
+
+def decode_blocks(raw: bytes) -> bytes:
+    """The CRC of each block, out of a replica's record; b"" where it tells none (as `decode_facts`)."""
+    record = _BLOCKS_TOO.decode(check_out(_MAGIC, raw, _FACTS.name))
+    count = block_count(record.size)
+    told = record.blocks if count > 1 else bytes.fromhex(record.checksums.crc32c)
+    return told if len(told) == count * BLOCK_CRC_BYTES else b""
 
 
 def decode_facts(raw: bytes) -> ReplicaFacts:

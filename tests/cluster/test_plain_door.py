@@ -98,6 +98,40 @@ def test_a_large_upload_goes_to_a_shepherd_and_a_lock_keeps_it_here(
     assert sent() == b"201 1"
 
 
+@pytest.mark.parametrize("rotten", [1, 3])
+@pytest.mark.parametrize("by", ["door", "node"])
+async def test_rot_is_never_told(cluster: Cluster, place: str, rotten: int, by: str) -> None:
+    """One good copy is found, whoever is asked first; without one nothing is told."""
+    cluster.expect_log("replica is invalid|check impossible|is lost, no verified copy is left|none of its . replicas")
+    async with cluster.client("user") as client:
+        for number in range(3):
+            name = f"{urlsplit(place).path}/{number}"
+            await put(client, name, DATA, 3)
+            for held in list(await until_live(client, name, 3))[:rotten]:
+                with cluster.replica_file(held).open("r+b") as file:
+                    file.seek(2_000_000)
+                    file.write(bytes([DATA[2_000_000] ^ 1]))
+            for first, last in ((1_999_990, 2_000_010), (0, 2_999_999), (0, 1_000_000)):
+                told = await asyncio.to_thread(_told, cluster, f"{place}/{number}", by, (first, last))
+                assert told in (None, DATA[first : last + 1])
+                assert told is not None or by == "node" or rotten == 3
+                assert told is None or first + last < 2_000_000 or rotten == 1
+            await client.del_file(name)
+
+
+def _told(cluster: Cluster, url: str, by: str, span: tuple[int, int]) -> bytes | None:
+    """What an answer says is in a span, None where it is refused or cut off."""
+    asked = {"Range": f"bytes={span[0]}-{span[1]}", "User-Agent": "curl"}
+    try:
+        answer = cluster.request("GET", url if by == "node" else f"{url}?proxy", headers=asked)
+        if answer.status == 307:
+            answer = cluster.request("GET", answer.headers["location"], headers=asked)
+    except (http.client.HTTPException, ConnectionError):
+        return None
+    assert answer.status in (206, 503), answer
+    return answer.body if answer.status == 206 else None
+
+
 def test_a_copy_from_inside_is_refused_without_leave(cluster: Cluster, place: str) -> None:
     answer = cluster.request("COPY", f"{place}/file", headers={"Source": f"{cluster.files_url}/"})
     assert answer.status == 202

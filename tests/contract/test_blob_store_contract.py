@@ -15,12 +15,14 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import MARK, BlobStore, Notes, SmallReplica
+from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_files
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia.shepherd.store.blobs_segments import Entry
 from chelonia.wire import records
+from chelonia.wire.crcs import BlockCrcs
 from tests.support.memory_blobs import MemoryBlobs
 
 REF = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
@@ -151,6 +153,26 @@ async def refused(store: BlobStore, reference: ReferenceId, length: int) -> Kind
     with pytest.raises(CheloniaError) as caught:
         await read(store, reference, 0, length)
     return caught.value.kind
+
+
+@pytest.mark.parametrize("size", [0, 5, bounds.CHECKED_BLOCK_BYTES, 3 * bounds.CHECKED_BLOCK_BYTES + 1])
+async def test_the_crc_of_each_block_is_told_again(engine: Engine, size: int) -> None:
+    data, crcs = b"hello world!" * (size // 12 + 1), BlockCrcs()
+    crcs.update(data[:size])
+    told = replace(facts(size), checksums=Checksums(crc32c=crcs.digest().hex()))
+    writer = await engine.store.create(REF)
+    await writer.write(data[:size])
+    await writer.commit(told, crcs.blocks())
+    await write(engine.store, OTHER, data[:size])
+    assert await engine.store.blocks(REF) == crcs.blocks()
+    assert await engine.store.blocks(OTHER) in (b"", crcs.blocks())  # nobody has told them, who wrote may have looked
+    store = engine.reopen(False)
+    assert await store.blocks(REF) == crcs.blocks()
+    assert await store.facts(REF) == told
+    if size == 5:
+        engine.damage_record(REF)
+        assert await store.blocks(REF) == b""
+    assert await store.blocks(ReferenceId("ffffffff-0000-4000-8000-000000000000")) == b""
 
 
 async def test_committed_bytes_and_record_read_back(engine: Engine) -> None:
@@ -446,7 +468,7 @@ async def test_a_page_of_what_was_set_aside_reads_only_that(tmp_path: Path, monk
         await write(store, reference, b"abc")
         await store.quarantine(reference)
     reading = blobs_files._read_record
-    monkeypatch.setattr(blobs_files, "_read_record", lambda path: read.append(path) or reading(path))
+    monkeypatch.setattr(blobs_files, "_read_record", lambda path, decode: read.append(path) or reading(path, decode))
     assert await store.count_quarantined() == 2
     assert read == []
     await store.quarantined(REF, 1)

@@ -163,6 +163,11 @@ class SimDisk:
         check_alive()
         return await self.platter.facts(reference)
 
+    async def blocks(self, reference: ReferenceId) -> bytes:
+        """The CRC of each block."""
+        check_alive()
+        return await self.platter.blocks(reference)
+
     async def spoil(self, reference: ReferenceId) -> bool:
         """Change a byte of a replica."""
         await self.lag()
@@ -247,12 +252,12 @@ class SimDisk:
             await asyncio.sleep(self._rng.randint(0, self.slow_ms) / 1000)
             check_alive()
 
-    async def commit(self, reference: ReferenceId, writer: Any, facts: ReplicaFacts) -> None:
+    async def commit(self, reference: ReferenceId, writer: Any, facts: ReplicaFacts, blocks: bytes) -> None:
         """Put bytes and record under their final name: a crash on the way leaves nothing, the record alone, or all."""
         self._committing[reference] = False
         try:
             await self.lag()
-            await self.synced(writer.commit(facts), whole=True)
+            await self.synced(writer.commit(facts, blocks), whole=True)
             self._committing[reference] = True
             await self.lag()
         finally:
@@ -292,9 +297,9 @@ class _Writer:
         await self._disk.lag()
         await self._writer.write(chunk)
 
-    async def commit(self, facts: ReplicaFacts) -> None:
+    async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Make it a replica."""
-        await self._disk.commit(self._reference, self._writer, facts)
+        await self._disk.commit(self._reference, self._writer, facts, blocks)
 
     async def suspend(self) -> None:
         """Keep what was written."""

@@ -28,6 +28,7 @@ from chelonia.core.ports.shepherd import (
 )
 from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes
+from chelonia.wire import records
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class _MemoryReplica:
     data: bytes | None
     facts: ReplicaFacts | None
     committed: bool
+    blocks: bytes = b""
 
 
 class MemoryBlobs:
@@ -196,6 +198,11 @@ class MemoryBlobs:
         """Read the record again; None when it is missing or damaged."""
         return self.record(reference)
 
+    async def blocks(self, reference: ReferenceId) -> bytes:
+        """The CRC of each block; b"" where nobody told them, or the record is damaged."""
+        kept = self._replicas.get(parse_reference(reference))
+        return records.decode_blocks(records.encode_facts(kept.facts, kept.blocks)) if kept and kept.facts else b""
+
     async def spoil(self, reference: ReferenceId) -> bool:
         """Change one byte in the middle of a replica; False when it has none."""
         size = len(self.data(parse_reference(reference)))
@@ -301,9 +308,9 @@ class MemoryBlobs:
             used += sum([len(kept.data) for kept in place.values() if kept.data is not None])
         return used + sum([len(writer.buffer) for writer in self._writers.values()])
 
-    def publish(self, reference: ReferenceId, data: bytes, facts: ReplicaFacts) -> None:
+    def publish(self, reference: ReferenceId, data: bytes, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Make an upload a replica."""
-        self._replicas[reference] = _MemoryReplica(data, facts, committed=False)
+        self._replicas[reference] = _MemoryReplica(data, facts, committed=False, blocks=blocks)
 
     def release(self, writer: MemoryWriter, keep: bytes | None = None) -> None:
         """End an upload; `keep` is what to resume from."""
@@ -335,12 +342,12 @@ class MemoryWriter:
             raise CheloniaError(Kind.NO_SPACE, "write", self.reference, "the disk of this Shepherd is full")
         self.buffer += chunk
 
-    async def commit(self, facts: ReplicaFacts) -> None:
+    async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Put bytes and record under their final name."""
         self._check_alive()
         assert facts.size == len(self.buffer), f"record says {facts.size} bytes, {len(self.buffer)} were written"
         self._store.release(self)
-        self._store.publish(self.reference, bytes(self.buffer), facts)
+        self._store.publish(self.reference, bytes(self.buffer), facts, blocks)
 
     async def suspend(self) -> None:
         """Keep what was written for a later resume."""

@@ -439,8 +439,9 @@ class BlobWriter(Protocol):
         """Append. Raises: NO_SPACE."""
         ...
 
-    async def commit(self, facts: ReplicaFacts) -> None:
-        """Put bytes and record on stable storage under their final name; durable when it returns."""
+    async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
+        """Put bytes and record on stable storage under their final name; durable when it returns. `blocks`: the CRC of
+        each block, where they were measured."""
         ...
 
     async def suspend(self) -> None:
@@ -579,6 +580,10 @@ class BlobStore(Protocol):
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record of a replica again; None when it is missing or damaged."""
+        ...
+
+    async def blocks(self, reference: ReferenceId) -> bytes:
+        """The CRC of each block of a replica (`crcs.BlockCrcs`), out of its record; b"" where it tells none."""
         ...
 
     async def spoil(self, reference: ReferenceId) -> bool:

@@ -106,7 +106,10 @@ class DataDoor:
     async def _get(self, request: HttpRequest) -> HttpResponse:
         download = await self._data.open(await call_of(request, self._registry), _turl(request))
         try:
-            return self._content(request, download, await _describe(request, download))
+            answer = self._content(request, download, await _describe(request, download))
+            assert isinstance(answer.body, _Content), "what can be read has a body that is read"
+            await answer.body.begin()
+            return answer
         except BaseException as error:  # who goes away while the record is read leaves no used ticket behind
             await download.reader.close(complete=False)
             if isinstance(error, CheloniaError) and error.kind is Kind.BAD_RANGE:
@@ -209,13 +212,21 @@ class _Content:
     def __init__(self, download: Download, chunks: AsyncGenerator[bytes, None]) -> None:
         self._download = download
         self._chunks = chunks
+        self._first: bytes | None = None
         self._complete = False
         self._closed = False
+
+    async def begin(self) -> None:
+        """Have the first of it, so that a replica which cannot be read is refused, and not cut off. Raises: as it."""
+        self._first = await anext(self._chunks, None)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
         try:
             chunk = await anext(self._chunks)
         except StopAsyncIteration:

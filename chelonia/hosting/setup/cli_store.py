@@ -19,9 +19,9 @@ from chelonia.core.values import replace
 from chelonia.hosting.config import load_config
 from chelonia.hosting.setup import host_files
 from chelonia.shepherd.store import blobs_notes
-from chelonia.shepherd.store.blobs_files import lay_out, locked
+from chelonia.shepherd.store.blobs_files import lay_out
 from chelonia.shepherd.store.blobs_segment_start import count_committed, numbers
-from chelonia.shepherd.store.store_state import read_identity, write_identity
+from chelonia.shepherd.store.store_state import locked, read_identity, write_identity
 
 
 def add_to(verbs: Any) -> None:

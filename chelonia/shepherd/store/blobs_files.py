@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import stat
@@ -75,7 +74,7 @@ class FileBlobs:
         self._root = root
         self._min_free_bytes = min_free_bytes
         root.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock_directory(root)
+        self._lock = store_state.lock_directory(root)
         try:
             _prepare(root)
         except BaseException:
@@ -156,7 +155,10 @@ class FileBlobs:
                 yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
-        return await self.run(lambda: _read_record(self.replica(reference))[0])
+        return await self.run(lambda: _read_record(self.replica(reference), records.decode_facts)[0])
+
+    async def blocks(self, reference: ReferenceId) -> bytes:
+        return await self.run(lambda: _read_record(self.replica(reference), records.decode_blocks)[0] or b"")
 
     async def spoil(self, reference: ReferenceId) -> bool:
         return await self._move(lambda: _spoil(self.replica(reference)))
@@ -229,7 +231,12 @@ class FileBlobs:
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
         folder = self._root / "quarantine"
-        return await self.run(lambda: tuple(islice(_scan_folder(folder, after), limit or None)))
+
+        def look() -> tuple[StoredReplica, ...]:
+            names = (name for name in os.listdir(folder) if name[:UUID_CHARS] > after)
+            return tuple(islice(_scan_names(folder, names), limit or None))
+
+        return await self.run(look)
 
     async def count_quarantined(self) -> int:
         folder = self._root / "quarantine"
@@ -389,10 +396,10 @@ class FileWriter:
             self._synced, fd = self._offset, self._fd
             self._sync = self._store.start(lambda: os.fdatasync(fd))
 
-    async def commit(self, facts: ReplicaFacts) -> None:
+    async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Put bytes and record on stable storage under their final name. Raises: NO_SPACE, UNAVAILABLE."""
         assert facts.size == self._offset, f"record says {facts.size} bytes, {self._offset} were written"
-        record = records.encode_facts(facts)
+        record = records.encode_facts(facts, blocks)
         try:
             await self._synchronised()
             await self._store.run(lambda: self._publish(record))
@@ -469,7 +476,7 @@ def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica])
     drafts = [
         draft
         for where, each in zip(writing, replicas, strict=True)
-        for draft in ((where.bytes, each.data), (where.record, records.encode_facts(each.facts)))
+        for draft in ((where.bytes, each.data), (where.record, records.record_of(each.facts, each.data)))
     ]
     try:
         for start in range(0, len(drafts), DRAFTS_OPEN_MAX):
@@ -489,27 +496,6 @@ def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica])
 
 def _with(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-@contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Hold the directory as the engine would. Raises: BAD_CONFIG when a process uses it."""
-    fd = _lock_directory(root)
-    try:
-        yield
-    finally:
-        os.close(fd)
-
-
-def _lock_directory(root: Path) -> int:
-    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        cause = "another process uses this directory; give each Shepherd its own"
-        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause) from error
-    return fd
 
 
 def _prepare(root: Path) -> None:
@@ -579,8 +565,8 @@ def _read_at(path: Path, fd: int, where: tuple[int, int]) -> tuple[int, bytes]:
         raise
 
 
-def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
-    """(facts or None, committed) of the replica at `path`; a record that cannot be read counts as committed."""
+def _read_record(path: Path, decode: Callable[[bytes], T]) -> tuple[T | None, bool]:
+    """(what it tells or None, committed) of the record at `path`; one that cannot be read counts as committed."""
     for suffix in (COMMITTED, UNCOMMITTED):
         try:
             raw = _read_whole(f"{path}{suffix}")
@@ -591,7 +577,7 @@ def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
                 raise
             return None, True
         try:
-            return records.decode_facts(raw), suffix == COMMITTED
+            return decode(raw), suffix == COMMITTED
         except CheloniaError as damage:
             if damage.kind is Kind.NOT_SUPPORTED:
                 raise  # written by newer software: nothing is wrong with it
@@ -648,10 +634,6 @@ def _size(path: str) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
 
-def _scan_folder(folder: Path, after: str) -> Iterator[StoredReplica]:
-    return _scan_names(folder, (name for name in os.listdir(folder) if name[:UUID_CHARS] > after))
-
-
 def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
     names = dict.fromkeys(sorted(listed))
     references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED).removesuffix(ERASING): None for name in names}
@@ -663,7 +645,7 @@ def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
             with contextlib.suppress(CheloniaError):  # what is in the way is told when the order comes again
                 _erase_at(path)
             continue
-        facts, committed = _read_record(path)
+        facts, committed = _read_record(path, records.decode_facts)
         yield StoredReplica(ReferenceId(reference), facts, _size(str(path)), committed)
 
 
@@ -763,7 +745,7 @@ def _bring_back(source: Path, target: Path) -> StoredReplica | None:
     os.replace(source, target)
     _fsync_directory(target.parent)
     _fsync_directory(source.parent)
-    facts, committed = _read_record(target)
+    facts, committed = _read_record(target, records.decode_facts)
     return StoredReplica(ReferenceId(target.name), facts, target.stat().st_size, committed)
 
 

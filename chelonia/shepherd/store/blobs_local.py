@@ -194,6 +194,13 @@ class LocalBlobs:
                 return found
         return await self._files.run(lambda: self._segments.facts(reference))
 
+    async def blocks(self, reference: ReferenceId) -> bytes:
+        if reference not in self._segments:
+            found = await self._files.blocks(reference)
+            if found or reference not in self._segments:
+                return found
+        return await self._files.run(lambda: self._segments.blocks(reference))
+
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
         others = [reference for reference in references if reference not in self._segments]
         found = dict(zip(others, await self._files.sizes(others), strict=True)) if others else {}
@@ -393,10 +400,10 @@ class SmallWriter:
             self.held = bytearray()
             await self._file.write(chunk)
 
-    async def commit(self, facts: ReplicaFacts) -> None:
+    async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Put bytes and record on stable storage under their final name. Raises: NO_SPACE, UNAVAILABLE."""
         if self._file is not None:
-            await self._file.commit(facts)
+            await self._file.commit(facts, blocks)
             return
         assert facts.size == len(self.held), f"record says {facts.size} bytes, {len(self.held)} were written"
         try:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
@@ -32,6 +32,8 @@ from chelonia.shepherd.store.blobs_segment_file import UNREADABLE, SegmentFile, 
 from chelonia.shepherd.store.blobs_segment_start import FOLDER, Found, Known, name_of
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader, Place
 from chelonia.wire import records
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +165,13 @@ class BlobSegments:
 
     def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record; None when it is missing or damaged, and when the header before it is."""
+        return self._decoded(reference, records.decode_facts)
+
+    def blocks(self, reference: ReferenceId) -> bytes:
+        """The CRC of each block, out of the record."""
+        return self._decoded(reference, records.decode_blocks) or b""
+
+    def _decoded(self, reference: ReferenceId, decode: Callable[[bytes], T]) -> T | None:
         while (packed := self._packed(reference)) is not None:
             place = layout.unpack(packed)
             header, record = self._front(place)
@@ -171,7 +180,7 @@ class BlobSegments:
             if header is None or header.reference != reference:
                 return None
             try:
-                return records.decode_facts(record)
+                return decode(record)
             except CheloniaError as damage:
                 if damage.kind is Kind.NOT_SUPPORTED:
                     raise  # written by newer software: nothing is wrong with it
@@ -243,7 +252,7 @@ class BlobSegments:
         """Put new replicas on stable storage, together; when it fails none of them is there."""
         entries = list[Entry]()
         for each in replicas:
-            record = records.encode_facts(each.facts)
+            record = records.record_of(each.facts, each.data)
             entries.append(Entry(layout.header_of(each.reference, record, each.data), record + each.data))
         self.add(entries)
 

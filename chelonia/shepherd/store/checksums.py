@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 from zlib_ng import zlib_ng
 
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.wire.crcs import Crc
+from chelonia.wire.crcs import BlockCrcs, Crc
 
 T = TypeVar("T")
 
@@ -42,7 +42,8 @@ class Hasher:
         self.md5 = md5
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._adler32 = 1 if combining else None
-        self._crcs = (Crc("crc32c"), Crc("crc64nvme")) if combining else ()
+        self._blocks = BlockCrcs()
+        self._crcs = (self._blocks, Crc("crc64nvme")) if combining else ()
         self.size = 0
 
     def update(self, chunk: bytes) -> None:
@@ -76,6 +77,10 @@ class Hasher:
         md5 = self._md5.hexdigest() if self.md5 else ""
         adler32 = "" if self._adler32 is None else f"{self._adler32:08x}"
         return Checksums(self._sha256.hexdigest(), md5, adler32, *(crc.digest().hex() for crc in self._crcs))
+
+    def blocks(self) -> bytes:
+        """With `combining`, the CRC of each block of what was added so far; else b""."""
+        return self._blocks.blocks()
 
 
 async def hash_stream(worker: Worker, stream: AsyncIterator[bytes], hasher: Hasher) -> None:

@@ -7,8 +7,11 @@ replicas. Layout: docs/formats/replica-store.md. Calls block; the service makes 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,3 +141,25 @@ def _decode(content: dict[str, Any]) -> ShepherdState:
         sequence=int(content["sequence"]),
         extra=extra,
     )
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the directory as the engine would. Raises: BAD_CONFIG when a process uses it."""
+    fd = lock_directory(root)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def lock_directory(root: Path) -> int:
+    """Keep other processes out of a store. Returns: a descriptor, until it is closed. Raises: as `locked`."""
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        cause = "another process uses this directory; give each Shepherd its own"
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause) from error
+    return fd

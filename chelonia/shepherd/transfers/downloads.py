@@ -1,6 +1,7 @@
 """Downloads: read tickets issued, replicas opened, single-use tickets accounted for.
 
-A replica found truncated or unreadable while it is read is checked at once.
+A part of a replica is verified before it leaves, block by block. One that is found truncated, unreadable or wrong while
+it is read is checked at once.
 """
 
 from __future__ import annotations
@@ -8,16 +9,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncIterator
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
-from chelonia.core.ports.shepherd import Download, GetRequest, Turl, TurlOutcome
+from chelonia.core.ports.shepherd import BlobStore, Download, GetRequest, Turl, TurlOutcome
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store.lifecycle import KeptReplica
 from chelonia.shepherd.transfers import ticket_gate as gate
+from chelonia.wire.crcs import whole_blocks, wrong_block
 from chelonia.wire.tickets import Ticket
 
 
@@ -49,12 +52,38 @@ class _SingleUses:
             self._presented.discard(heapq.heappop(self._used_up)[1])
 
 
+class _KnownBlocks:
+    """The CRCs of the blocks of replicas, as their records tell them: those that were read last are kept."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self._kept: dict[ReferenceId, bytes] = {}
+        self._bytes = 0
+
+    async def of(self, reference: ReferenceId) -> bytes:
+        """Those of a replica, b"" where its record tells none."""
+        crcs = self._kept.pop(reference, None)
+        if crcs is None:
+            crcs = await self._blobs.blocks(reference)
+            self._forget(reference)  # somebody else has read them meanwhile
+            self._bytes += len(crcs) + len(reference)
+        self._kept[reference] = crcs
+        while self._bytes > bounds.BLOCK_CRCS_KEPT_BYTES:
+            self._forget(next(iter(self._kept)))
+        return crcs
+
+    def _forget(self, reference: ReferenceId) -> None:
+        if (crcs := self._kept.pop(reference, None)) is not None:
+            self._bytes -= len(crcs) + len(reference)
+
+
 class Downloads:
     """The download side of one Shepherd."""
 
     def __init__(self, node: ShepherdNode) -> None:
         self._node = node
         self._uses = _SingleUses()
+        self._blocks = _KnownBlocks(node.ports.blobs)
 
     def offer(self, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Issue a TURL per request, or say in the original's words why not."""
@@ -69,7 +98,7 @@ class Downloads:
             raise CheloniaError(Kind.NOT_ALIVE, gate.GET, ticket.reference, cause)
         if ticket.single_use:
             self._uses.begin(ticket)
-        reader = ReplicaReader(self._node, held, self._uses, ticket if ticket.single_use else None)
+        reader = ReplicaReader(self._node, held, self._blocks, self._uses, ticket if ticket.single_use else None)
         return Download(held.size, held.checksums, held.created_ms, held.blob, reader, ticket.single_use)
 
     def expire(self) -> None:
@@ -97,24 +126,42 @@ class Downloads:
 class ReplicaReader:
     """Reads ranges of one open replica. `ticket`: when it is for a single use, until that has ended."""
 
-    def __init__(self, node: ShepherdNode, held: KeptReplica, uses: _SingleUses, ticket: Ticket | None) -> None:
+    def __init__(
+        self, node: ShepherdNode, held: KeptReplica, blocks: _KnownBlocks, uses: _SingleUses, ticket: Ticket | None
+    ) -> None:
         self._node = node
         self._held = held
+        self._blocks = blocks
         self._uses = uses
         self._ticket = ticket
 
     async def read(self, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`. Raises: NOT_ALIVE when they are not all there, BAD_RANGE beyond the end."""
+        """Yield the bytes of `span`. Raises: NOT_ALIVE before a block that is not whole or not what it was, BAD_RANGE
+        beyond the end."""
         reference: ReferenceId = self._held.reference
         if span.offset < 0 or span.length < 0 or span.offset + span.length > self._held.size:
             raise CheloniaError(Kind.BAD_RANGE, gate.GET, reference, f"the replica has {self._held.size} bytes")
         try:
-            async for chunk in self._node.ports.blobs.read(reference, span):
+            async for chunk in self._verified(span):
                 yield chunk
         except CheloniaError as error:
             if error.kind is Kind.NOT_ALIVE:
                 self._node.suspect(reference)
             raise
+
+    async def _verified(self, span: ByteRange) -> AsyncIterator[bytes]:
+        reference, blobs = self._held.reference, self._node.ports.blobs
+        crcs = await self._blocks.of(reference)
+        asked = whole_blocks(span, self._held.size) if crcs else span
+        at, end = asked.offset, span.offset + span.length
+        async for chunk in blobs.read(reference, asked):
+            wrong = wrong_block(chunk, at // bounds.CHECKED_BLOCK_BYTES, crcs) if crcs else -1
+            if wrong >= 0:
+                cause = f"the bytes from {wrong * bounds.CHECKED_BLOCK_BYTES} on are not those that were stored"
+                raise CheloniaError(Kind.NOT_ALIVE, gate.GET, reference, cause)
+            first, last = max(span.offset - at, 0), min(end - at, len(chunk))
+            yield chunk if last - first == len(chunk) else chunk[first:last]
+            at += len(chunk)
 
     async def checksums(self) -> Checksums:
         """All that were measured when it was stored, as far as its record can be read. Raises: UNAVAILABLE."""

@@ -407,7 +407,7 @@ class ShepherdUploads:
         sums = measured.with_more(expected.checksums)  # an MD5 that is known of bytes with this SHA-256
         facts = replace(expected, size=intake.writer.offset, checksums=sums, commit_within_ms=commit_within_ms)
         releasing = node.background.start(intake.release())
-        await intake.writer.commit(facts)
+        await intake.writer.commit(facts, intake.hasher.blocks())
         await releasing
         keep_until_ms = pending.ends_ms + node.settings.unknown_grace_ms
         held = lifecycle.arrived(pending.reference, facts, keep_until_ms, node.ports.clock.now_ms())

@@ -29,8 +29,7 @@ from chelonia.hosting.net.identity import identity_of_chain
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
 from chelonia.hosting.setup.dev import DevCluster, DevOptions, dn_of, load_issued
 from chelonia.hosting.setup.host_files import give_back
-from chelonia.shepherd.store.blobs_files import locked
-from chelonia.shepherd.store.store_state import read_identity, write_identity
+from chelonia.shepherd.store.store_state import locked, read_identity, write_identity
 from tests.unit.hosting.grid import handshake, real_now_ms
 
 CONF = Path(__file__).parents[3] / "conf"

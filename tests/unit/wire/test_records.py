@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.values import replace
 from chelonia.wire import records
+from chelonia.wire.crcs import BlockCrcs
 from chelonia.wire.records import Format
 
 FACTS = ReplicaFacts(
@@ -43,6 +45,30 @@ def refusal(raw: bytes) -> CheloniaError:
 
 def test_a_replica_record_has_the_bytes_of_the_document() -> None:
     assert records.encode_facts(FACTS).hex() == BLOCKS["record"].replace("\n", "")
+
+
+def test_the_crcs_of_several_blocks_stand_in_the_record_and_disturb_no_older_software() -> None:
+    data = bytes(bounds.CHECKED_BLOCK_BYTES + 1)
+    facts, crcs = replace(FACTS, size=len(data)), BlockCrcs()
+    crcs.update(data)
+    raw = records.encode_facts(facts, crcs.blocks())
+    assert raw == records.record_of(facts, data) == records.encode_facts(facts, crcs.blocks())
+    assert records.decode_blocks(raw) == crcs.blocks() != b""
+    assert records.decode_facts(raw) == facts
+    assert records.decode_blocks(records.encode_facts(facts)) == b""
+
+
+def test_the_crc_of_one_block_is_that_of_the_whole() -> None:
+    facts = replace(FACTS, checksums=Checksums(crc32c="9a71bb4c"))
+    assert records.decode_blocks(records.record_of(facts, b"hello")).hex() == "9a71bb4c"
+    assert records.record_of(facts, b"hello") == records.encode_facts(facts)
+    assert records.decode_blocks(records.encode_facts(FACTS)) == b""
+
+
+@pytest.mark.parametrize("blocks", [b"", b"1", b"1234", b"123456789abc"])
+def test_crcs_that_are_not_one_of_each_block_are_none(blocks: bytes) -> None:
+    body = {**msgspec.to_builtins(replace(FACTS, size=bounds.CHECKED_BLOCK_BYTES + 1)), "blocks": blocks}
+    assert records.decode_blocks(records.check_in(b"CHLR", b"\x01" + msgspec.msgpack.encode(body))) == b""
 
 
 def test_a_record_of_software_before_says_not_for_how_long_it_may_be_named() -> None:

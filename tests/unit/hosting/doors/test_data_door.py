@@ -221,6 +221,15 @@ async def test_a_truncated_replica_cuts_the_answer_and_is_released_as_incomplete
         assert world.replica.closed == [False]
 
 
+@pytest.mark.parametrize("asked", [{}, {"Range": "bytes=0-4"}, {"Range": "bytes=0-4,7-8"}])
+async def test_a_replica_that_cannot_be_read_is_refused_before_anything_is_sent(asked: dict[str, str]) -> None:
+    async with served(Replica(readable=0)) as world:
+        answer = await world.get(**asked)
+        assert (answer.status, answer.headers["Chelonia-Error"]) == (503, "not-alive")
+        assert answer.headers["Retry-After"] == "1"
+        assert world.replica.closed == [False]
+
+
 async def test_head_describes_without_using_the_ticket_up() -> None:
     async with served() as world:
         answer = await world.get("once", "HEAD")

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from awscrt import checksums as crt
 
+from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import GetRequest, Turl, TurlOutcome
+from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire import tickets
 from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
 from tests.support.turls import parse_turl
@@ -134,3 +136,68 @@ async def test_a_truncated_replica_is_not_alive_and_checked_at_once() -> None:
     assert (await ask(world, reference)).error == "file is not alive"
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.NOT_ALIVE
     await world.stop()
+
+
+BLOCK = bounds.CHECKED_BLOCK_BYTES
+LARGE = bytes(range(251)) * (21 * BLOCK // 251)
+"""Twenty blocks and a part of one: more than one chunk."""
+
+
+async def part(world: World, turl: Turl, offset: int, length: int) -> bytes:
+    download = await world.service.open(JOE, turl)
+    return b"".join([chunk async for chunk in download.reader.read(ByteRange(offset, length))])
+
+
+@virtual
+async def test_any_part_of_a_replica_is_what_was_stored() -> None:
+    world = await World().start()
+    turl = await ticket_of(world, await world.store(LARGE), dn=JOE.dn)
+    ends = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 16 * BLOCK - 1, 16 * BLOCK, 16 * BLOCK + 1, len(LARGE) - 1, len(LARGE))
+    for start in ends:
+        for end in ends:
+            if start <= end:
+                assert await part(world, turl, start, end - start) == LARGE[start:end], (start, end)
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_no_byte_of_a_block_that_has_rotted_leaves_and_the_replica_is_checked_at_once() -> None:
+    world = await World(scrub_period_ms=10**9).start(run=True)
+    reference = await world.store(LARGE)
+    turl = await ticket_of(world, reference, dn=JOE.dn)
+    await part(world, turl, 0, 1)  # the CRCs are known from here on
+    world.blobs.flip(reference, 17 * BLOCK + 5)
+    assert await part(world, turl, 0, 17 * BLOCK) == LARGE[: 17 * BLOCK]
+    assert await part(world, turl, 18 * BLOCK, 10) == LARGE[18 * BLOCK :][:10]
+    assert await kind_of(part(world, turl, 17 * BLOCK, 1)) is Kind.NOT_ALIVE
+    assert await kind_of(part(world, turl, 0, len(LARGE))) is Kind.NOT_ALIVE
+    await world.pass_ms(100)
+    assert await world.state_of(reference) == "invalid"
+    await world.stop()
+
+
+@virtual
+async def test_a_replica_whose_record_tells_no_crcs_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Software before did not store them; the scrub compares the whole of it."""
+    monkeypatch.setattr(Hasher, "blocks", lambda _: b"")
+    world = await World(scrub_period_ms=10**9).start()
+    turl = await ticket_of(world, await world.store(LARGE), dn=JOE.dn)
+    assert await part(world, turl, 3, 2 * BLOCK) == LARGE[3:][: 2 * BLOCK]
+
+
+@virtual
+async def test_crcs_of_what_was_read_last_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "BLOCK_CRCS_KEPT_BYTES", 3 * (4 * 21 + 36))
+    world = await World().start()
+    turls = [await ticket_of(world, await world.store(LARGE, number), dn=JOE.dn) for number in range(1, 5)]
+    asked, read = list[ReferenceId](), world.blobs.blocks
+
+    async def blocks(reference: ReferenceId) -> bytes:
+        asked.append(reference)
+        return await read(reference)
+
+    monkeypatch.setattr(world.blobs, "blocks", blocks)
+    one, two, three, four = turls
+    for turl in (one, two, three, one, two, three, four, three, two, one):
+        assert await part(world, turl, BLOCK, 1) == LARGE[BLOCK:][:1]
+    assert asked == [turl.reference for turl in (one, two, three, four, one)]
