@@ -1,8 +1,8 @@
 """The scrub: re-reads every replica within a period, suspicious ones at once, and believes nothing but the bytes.
 
-A replica is intact when its record can be read, names the blob the index has, and size and checksums of its bytes
-are the record's. Otherwise it is `invalid` and reported; a later match makes it alive again. Nothing is erased here,
-but for bytes behind the end of a replica that is right: no record speaks of them, and nobody can read them.
+A replica is intact when its record can be read, names the blob the index has, and size and checksums of its bytes, also
+block by block, are the record's. Otherwise it is `invalid` and reported; a later match makes it alive again. Nothing is
+erased here, but for bytes behind the end of a replica that is right: no record speaks of them, nobody can read them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from chelonia.shepherd.rules.scrub import RoundPace
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.shepherd.store.lifecycle import KeptReplica
+from chelonia.shepherd.store.verified import verified
 
 log = logging.getLogger(__name__)
 
@@ -160,15 +161,17 @@ class Scrubber:
 
     async def _damage(self, held: KeptReplica, paced: bool) -> str:
         """What is wrong with a replica, "" when nothing."""
-        facts = await self._node.ports.blobs.facts(held.reference)
+        blobs = self._node.ports.blobs
+        facts = await blobs.facts(held.reference)
         if facts is None:
             return "its record is missing or unreadable"
         if held.blob and facts.blob != held.blob:
             return f"its record names blob {facts.blob}"
-        old = not facts.checksums.sha256
-        hasher = Hasher(md5=old, combining=old)
+        old, one_block = not facts.checksums.sha256, facts.size <= bounds.CHECKED_BLOCK_BYTES
+        hasher, whole = Hasher(md5=old, combining=old or one_block), ByteRange(0, facts.size)
+        crcs = b"" if one_block else await blobs.blocks(held.reference)
         try:
-            async for chunk in self._node.ports.blobs.read(held.reference, ByteRange(0, facts.size)):
+            async for chunk in verified(blobs, held.reference, whole, facts.size, crcs):
                 await hasher.feed(self._node.ports.worker, chunk)
                 if paced:
                     await self._node.ports.clock.sleep(scrub.read_ms(len(chunk), self._pace))

@@ -19,8 +19,8 @@ from chelonia.core.ports.shepherd import BlobStore, Download, GetRequest, Turl, 
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store.lifecycle import KeptReplica
+from chelonia.shepherd.store.verified import verified
 from chelonia.shepherd.transfers import ticket_gate as gate
-from chelonia.wire.crcs import whole_blocks, wrong_block
 from chelonia.wire.tickets import Ticket
 
 
@@ -141,27 +141,14 @@ class ReplicaReader:
         reference: ReferenceId = self._held.reference
         if span.offset < 0 or span.length < 0 or span.offset + span.length > self._held.size:
             raise CheloniaError(Kind.BAD_RANGE, gate.GET, reference, f"the replica has {self._held.size} bytes")
+        crcs = await self._blocks.of(reference)
         try:
-            async for chunk in self._verified(span):
+            async for chunk in verified(self._node.ports.blobs, reference, span, self._held.size, crcs):
                 yield chunk
         except CheloniaError as error:
             if error.kind is Kind.NOT_ALIVE:
                 self._node.suspect(reference)
             raise
-
-    async def _verified(self, span: ByteRange) -> AsyncIterator[bytes]:
-        reference, blobs = self._held.reference, self._node.ports.blobs
-        crcs = await self._blocks.of(reference)
-        asked = whole_blocks(span, self._held.size) if crcs else span
-        at, end = asked.offset, span.offset + span.length
-        async for chunk in blobs.read(reference, asked):
-            wrong = wrong_block(chunk, at // bounds.CHECKED_BLOCK_BYTES, crcs) if crcs else -1
-            if wrong >= 0:
-                cause = f"the bytes from {wrong * bounds.CHECKED_BLOCK_BYTES} on are not those that were stored"
-                raise CheloniaError(Kind.NOT_ALIVE, gate.GET, reference, cause)
-            first, last = max(span.offset - at, 0), min(end - at, len(chunk))
-            yield chunk if last - first == len(chunk) else chunk[first:last]
-            at += len(chunk)
 
     async def checksums(self) -> Checksums:
         """All that were measured when it was stored, as far as its record can be read. Raises: UNAVAILABLE."""

@@ -43,9 +43,9 @@ async def test_a_requested_scrub_goes_through_all_in_pages_and_says_what_is_wron
     assert [page.left for page in pages] == sorted((page.left for page in pages), reverse=True)
     assert pages[-1].left == 0
     took_ms = world.clock.monotonic_ms() - before_ms
-    assert took_ms >= 1000 * 5 * len(DATA) // 200_000, "faster than it may read"
+    assert took_ms >= 1000 * 4 * len(DATA) // 200_000, "faster than it may read"
     reasons = [found.damage for page in pages for found in page.damaged]
-    assert "checksum differs" in reasons[0]
+    assert reasons[0] == "the bytes from 0 on are not those that were stored"
     assert "record is missing" in reasons[3]
 
 

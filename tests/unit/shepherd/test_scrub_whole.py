@@ -44,3 +44,20 @@ async def test_every_replica_of_every_page_is_read(
     for reference in references:
         world.blobs.flip(reference)
     assert await paged(world) == references
+
+
+@pytest.mark.parametrize("size", [5, bounds.CHECKED_BLOCK_BYTES, 3 * bounds.CHUNK_BYTES + 5])
+@virtual
+async def test_a_record_by_which_no_part_can_be_read_is_damage(size: int, expect_log: Callable[..., None]) -> None:
+    """The bytes are right, but readers are refused them by the CRCs of their blocks: another copy is to be made."""
+    world = await World().start()
+    reference = await world.store(b"x" * size)
+    assert await world.service.scrub(ADMINISTRATOR, ()) == 0
+    facts, crcs = world.blobs.record(reference), bytearray(await world.blobs.blocks(reference))
+    assert facts is not None
+    crcs[-1] ^= 1
+    if size <= bounds.CHECKED_BLOCK_BYTES:
+        facts = replace(facts, checksums=replace(facts.checksums, crc32c=crcs.hex()))
+    world.blobs.publish(reference, b"x" * size, facts, bytes(crcs))
+    expect_log("replica is invalid")
+    assert await world.service.scrub(ADMINISTRATOR, ()) == 1

@@ -1,0 +1,35 @@
+"""Bytes of a replica that are those which were stored: no other leaves the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from chelonia.core import bounds
+from chelonia.core.contents.extents import ByteRange
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.ports.shepherd import BlobStore
+from chelonia.wire.crcs import whole_blocks, wrong_block
+
+
+async def verified(
+    blobs: BlobStore, reference: ReferenceId, span: ByteRange, size: int, crcs: bytes
+) -> AsyncIterator[bytes]:
+    """Yield the bytes of `span`, as `BlobStore.read`.
+
+    Args:
+        size: of the replica.
+        crcs: of its blocks (`BlobStore.blocks`); b"": nothing is verified.
+
+    Raises: NOT_ALIVE before a block that is not whole or not what it was.
+    """
+    asked = whole_blocks(span, size) if crcs else span
+    at, end = asked.offset, span.offset + span.length
+    async for chunk in blobs.read(reference, asked):
+        wrong = wrong_block(chunk, at // bounds.CHECKED_BLOCK_BYTES, crcs) if crcs else -1
+        if wrong >= 0:
+            cause = f"the bytes from {wrong * bounds.CHECKED_BLOCK_BYTES} on are not those that were stored"
+            raise CheloniaError(Kind.NOT_ALIVE, "read", reference, cause)
+        first, last = max(span.offset - at, 0), min(end - at, len(chunk))
+        yield chunk if last - first == len(chunk) else chunk[first:last]
+        at += len(chunk)
