@@ -23,7 +23,7 @@ async def verified(
 
     Raises: NOT_ALIVE before a block that is not whole or not what it was.
     """
-    asked = whole_blocks(span, size) if crcs else span
+    asked = whole_blocks(span, size) if crcs and span.length else span
     at, end = asked.offset, span.offset + span.length
     async for chunk in blobs.read(reference, asked):
         wrong = wrong_block(chunk, at // bounds.CHECKED_BLOCK_BYTES, crcs) if crcs else -1
