@@ -11,10 +11,9 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from chelonia.core import bounds
-from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
@@ -35,7 +34,6 @@ from chelonia.core.ports.files import (
     Listing,
     Look,
     Looked,
-    Placed,
     Placing,
     Setting,
     Space,
@@ -56,19 +54,6 @@ DEADLINE_S: Final = 30.0
 AWAY_S: Final = 15.0
 """For so long after a question that nobody answered, those who can do without an answer do not ask."""
 A = TypeVar("A")
-
-
-class Sender(Protocol):
-    """Sends bytes, and gives one that has stalled up."""
-
-    async def __call__(
-        self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int, start: int
-    ) -> Arrived:
-        """Send a body to where it was placed; `start`: how many fresh starts came before, which makes patient.
-
-        Raises: as `Bytes.put`.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +77,6 @@ class MountedCluster:
 
     files: Files
     transfers: Bytes
-    send: Sender
     wanted: int
     away_until_s: float = 0.0
     _crowd: CommitCrowd = field(default_factory=CommitCrowd)
@@ -175,7 +159,7 @@ class MountedCluster:
         (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
         placed = _good(answer, "place")
         tried.append(placed.blob)
-        arrived = await self.send(placed, saving.body, plan.length, len(tried) - 1)
+        arrived = await self.transfers.put(placed, saving.body(), plan.length, len(tried) - 1)
         if plan.plain:
             return await self._commit(Write(place, arrived, saving.setting, when=saving.when, etag=saving.etag))
         content = _content(saving, placed.blob, arrived)
@@ -225,6 +209,3 @@ async def _in_time(work: Awaitable[A], op: str, place: LogicalName) -> A:
     except TimeoutError as error:
         cause = f"the cluster did not answer within {DEADLINE_S:.0f} s"
         raise CheloniaError(Kind.TIMEOUT, op, str(place), cause) from error
-
-
-__all__ = ["Call", "MountedCluster", "Saving", "Sender"]

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,13 +18,10 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Arrived, Placed
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
+from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
 from chelonia.hosting.transfer.front import HttpBytes
-from chelonia.hosting.transfer.stall_watch import StallWatch
-from chelonia.wire.web.headers import RECEIPTS_HEADER
 from chelonia_fuse import kernel
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
@@ -38,7 +35,6 @@ from chelonia_fuse.xattrs import Xattrs
 
 READ_MS, RETRY_MS = 15_000, 10_000
 """How long one Bartender is waited for, and how long a question is repeated."""
-TRIES: Final = 4
 DRAIN_S: Final = 30.0
 """How long the end of a mount waits for what is in its journal; the next mount does the rest."""
 _LOG = logging.getLogger(__name__)
@@ -53,35 +49,6 @@ class MountConnection:
     wanted: int
 
 
-class MountUploads:
-    """`Sender`: sends anew at once where a Shepherd has gone silent."""
-
-    def __init__(self, http: HttpClient) -> None:
-        self._http = http
-        self._clock = SystemClock()
-
-    async def __call__(
-        self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int, start: int
-    ) -> Arrived:
-        """Send a body to where it was placed."""
-        moved = 0
-
-        async def counted() -> AsyncIterator[bytes]:
-            nonlocal moved
-            async for chunk in body():
-                moved += len(chunk)
-                yield chunk
-
-        sending = Sending("PUT", placed.turl, {"Content-Type": "application/octet-stream"}, counted(), size)
-        watch = StallWatch(self._http, self._clock, start, lambda: moved)
-        answer: Received = await watch.settled(asyncio.ensure_future(self._http.request(sending)), placed.turl)
-        raise_for_status(answer.status, answer.headers, answer.body, "put")
-        words = [word for word in answer.headers.get(RECEIPTS_HEADER, "").replace(" ", "").split(",") if word]
-        if not words:
-            raise CheloniaError(Kind.INCOMPLETE, "put", cause="the Shepherd answered without a receipt; send it again")
-        return Arrived(placed.put, tuple(words))
-
-
 class Mount:
     """A mount of `place` at `mountpoint`."""
 
@@ -92,7 +59,7 @@ class Mount:
         http = connection.http
         link = Link(http, SystemClock(), SystemIds(), compact=http.compact)
         files = remote_files(link, connection.bartenders, RetryLimits(retry_ms=RETRY_MS, read_ms=READ_MS))
-        self._cluster = MountedCluster(files, HttpBytes(http, SystemClock()), MountUploads(http), connection.wanted)
+        self._cluster = MountedCluster(files, HttpBytes(http, SystemClock()), connection.wanted)
         self._directory = cache_directory(options, place, mountpoint)
         self._began_s = time.time()
 

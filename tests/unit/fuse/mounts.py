@@ -72,9 +72,6 @@ class Network:
 
         return ask
 
-    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = 0) -> Arrived:
-        raise AssertionError("bytes are sent by `send`")
-
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncGenerator[bytes, None]:
         self.check()
         whole = self.twin.bytes_of(sources[0])
@@ -86,9 +83,9 @@ class Network:
             if self.slow_bytes is not None:
                 await self.slow_bytes.wait()
 
-    async def send(self, placed: Placed, body: Callable[[], AsyncIterator[bytes]], size: int, start: int) -> Arrived:
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = 0) -> Arrived:
         self.check()
-        data = b"".join([chunk async for chunk in body()])
+        data = b"".join([chunk async for chunk in body])
         assert len(data) == size
         self.sent_bytes += size
         return self.twin.arrive(placed, data)
@@ -160,7 +157,7 @@ class Trial:
 async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, cache_bytes: int = 1 << 30) -> Trial:
     """A mount of the root, with its cache and journal in a directory."""
     network = Network(twin)
-    cluster = MountedCluster(cast(Files, network), network, network.send, 2)
+    cluster = MountedCluster(cast(Files, network), network, 2)
     (there,) = await network.look(Call(), (Look(parse_ln("/")),))
     assert isinstance(there, Looked)
     inodes = Inodes(there.attributes, parse_ln("/"))
