@@ -17,7 +17,7 @@ from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.hosting.standard_files import open_standard_files
 from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
 from chelonia_clients.local_files import local_error
-from chelonia_clients.output import AnswerLost, Output, answering, describe
+from chelonia_clients.output import AnswerLost, Output, answering
 from chelonia_clients.verbs.finding import find_verb, suggest
 from chelonia_clients.verbs.table import VERBS, Verb
 
@@ -236,9 +236,6 @@ async def help_(session: Session, arguments: Arguments) -> None:
     if verb is None:
         raise UsageError(f"there is no verb {arguments.operands[0]!r}.{suggest(arguments.operands[0])}")
     session.out.say(*usage_of(verb))
-
-
-__all__ = ["describe", "main", "run"]
 
 
 if __name__ == "__main__":

@@ -36,14 +36,12 @@ from chelonia.core.ports.files import (
 )
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
-from chelonia_fuse.copies import AHEAD_BYTES, Cache, CachedCopy
+from chelonia_fuse.copies import AHEAD_BYTES, Cache
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import AWAITED_S, UNWRITTEN_NS, Inode, Inodes, is_unwritten
 from chelonia_fuse.lookups import VALID_S, Lookups
-from chelonia_fuse.options import Options
 from chelonia_fuse.reading import READABLE, WINDOW_MIN, CopyReader
-from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
 FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
@@ -84,7 +82,6 @@ class FileSystem:
         cache: Cache,
         committer: FileCommitter,
         reader: CopyReader,
-        options: Options,
     ) -> None:
         self._cluster = cluster
         self.inodes = inodes
@@ -92,7 +89,6 @@ class FileSystem:
         self.committer = committer
         self.lookups = Lookups(cluster, inodes, committer.behind)
         self._reader = reader
-        self._options = options
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -451,6 +447,3 @@ def _touch(inode: Inode, name: str = "") -> None:
 def _learn(inode: Inode, done: Done) -> None:
     if done.attributes is not None:
         inode.learn(done.attributes)
-
-
-__all__ = ["CachedCopy", "FileSystem", "Handle", "OpenDirectory", "Owner", "Staged", "asyncio"]

@@ -102,6 +102,3 @@ class Lookups:
             del self._listings[children]
         entries = {each.name: each.attributes for each in page.entries}
         self._inodes.told(parent, Told(after, page.after, asked_ns, entries))
-
-
-__all__ = ["VALID_S", "Lookups"]

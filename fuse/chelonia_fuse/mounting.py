@@ -85,7 +85,7 @@ class Mount:
         self._committer = FileCommitter(
             self._cluster, inodes, self._cache, reader, journal, strict=self._options.strict
         )
-        system = FileSystem(self._cluster, inodes, self._cache, self._committer, reader, self._options)
+        system = FileSystem(self._cluster, inodes, self._cache, self._committer, reader)
         self._inodes = inodes
         self._binding = kernel.Binding(system, Xattrs(self._cluster, self.status), self._options)
 

@@ -99,11 +99,10 @@ def error_answer(error: CheloniaError) -> HttpResponse:
 @dataclass(frozen=True, slots=True)
 class Whole:
     """How a body is collected: at most `limit` bytes within `deadline_ms`; `large` is told its size as it grows
-    beyond `small` bytes, and may refuse it."""
+    beyond `bounds.SOAP_SMALL_BYTES`, and may refuse it."""
 
     limit: int
     deadline_ms: int = bounds.SOAP_BODY_MS
-    small: int = bounds.SOAP_SMALL_BYTES
     large: Callable[[int], None] = lambda size: None
 
 
@@ -127,7 +126,7 @@ async def _collect(request: HttpRequest, how: Whole) -> bytes:
         size += len(chunk)
         if size > limit:
             raise CheloniaError(Kind.TOO_LARGE, cause=f"a body here has at most {limit} bytes")
-        if size > how.small:
+        if size > bounds.SOAP_SMALL_BYTES:
             how.large(size)
         parts.append(chunk)
     return b"".join(parts)

@@ -37,15 +37,9 @@ class FsckTally:
     """What one pass has found. `left`: what no repair has settled."""
 
     examined: int = 0
-    found: Counter[str] = field(default_factory=Counter)
     mended: Counter[str] = field(default_factory=Counter)
     severity: dict[str, Severity] = field(default_factory=dict)
     left: list[Finding] = field(default_factory=list)
-
-    def note(self, finding: Finding) -> None:
-        """Count a finding."""
-        self.found[finding.rule] += 1
-        self.severity[finding.rule] = finding.severity
 
     @property
     def faults(self) -> list[Finding]:
@@ -88,7 +82,7 @@ async def _pass(session: Session, below: Guid, *, repair: bool) -> FsckTally:
             bar.expect(page.objects or -1)
             bar.advance(page.examined)
             for finding in page.findings:
-                tally.note(finding)
+                tally.severity[finding.rule] = finding.severity
             if repair:
                 await _mend(session, tally, [finding for finding in page.findings if finding.mendable])
             tally.left += [finding for finding in page.findings if not (repair and finding.mendable)]

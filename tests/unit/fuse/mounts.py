@@ -29,7 +29,6 @@ from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.filesystem import FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.journal import StagingJournal
-from chelonia_fuse.options import Options
 from chelonia_fuse.reading import CopyReader
 from tests.support.files import MemoryFiles
 
@@ -165,7 +164,7 @@ async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, c
     reader = CopyReader(cluster, cache)
     committer = FileCommitter(cluster, inodes, cache, reader, StagingJournal(directory / "journal"), strict=strict)
     await committer.replay()
-    return Trial(network, FileSystem(cluster, inodes, cache, committer, reader, Options()), committer, cache)
+    return Trial(network, FileSystem(cluster, inodes, cache, committer, reader), committer, cache)
 
 
 async def names(trial: Trial, start: int = 0, most: int = 1000) -> list[str]:
