@@ -43,8 +43,7 @@ from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient
-from chelonia.hosting.net.rpc_client import AGAIN
-from chelonia.hosting.transfer.call_batches import CallBatches
+from chelonia.hosting.transfer.call_batches import PASSING, PAUSE_MS, PAUSE_MS_MAX, CallBatches
 from chelonia_clients.waiting import keep_quiet
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ Metadata = Mapping[str, Mapping[str, str]]
 
 RETRY_MS = 10_000
 """How long an operation is repeated under the same request key while the cluster is busy with itself."""
-PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
 
 
 class DirectoryEntry(msgspec.Struct, frozen=True):
@@ -151,9 +149,10 @@ class Client:
             [answer] = await attempt(call)
             pause = backoff.failed()
             late = self.clock.monotonic_ms() + pause > give_up
-            if not answer.kind or kind_from_wire(answer.kind) not in AGAIN or late:
+            kind = getattr(answer, "kind", "")
+            if kind not in PASSING or late:
                 return answer
-            self.trouble("the Bartender", answer.cause or answer.kind)
+            self.trouble("the Bartender", getattr(answer, "cause", "") or str(kind))
             await self.clock.sleep(int(pause * random.uniform(0.5, 1)))
 
     async def stat(self, ln: str) -> Metadata:

@@ -12,11 +12,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
-import msgspec
-
-from chelonia.core.caller import Call
 from chelonia.core.contents.parts import UploadId
-from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import (
@@ -36,7 +33,7 @@ from chelonia.core.ports.files import (
     UploadParts,
     When,
 )
-from chelonia.hosting.transfer.requester import Progress
+from chelonia.hosting.transfer.requester import A, Progress
 from chelonia.hosting.transfer.upload import (
     BegunUpload,
     FileAim,
@@ -66,18 +63,6 @@ FAREWELL_S: Final = 2
 
 ArrivedParts = dict[int, tuple[int, str]]
 """Size and etag of the parts of an upload that have arrived, by number."""
-
-
-class _FilesAnswer(msgspec.Struct, frozen=True):
-    """One answer of the port `Files` in the form that repeats on passing trouble."""
-
-    kind: str
-    cause: str
-    found: Placed | Done | None = None
-
-    @classmethod
-    def of(cls, found: Placed | Done | Failure) -> _FilesAnswer:
-        return cls(found.kind.value, found.cause) if isinstance(found, Failure) else cls("", "", found)
 
 
 class PartedUpload:
@@ -132,32 +117,21 @@ class PartedUpload:
     async def placed(self, size: int) -> Placed:
         """Where a part may go."""
         ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True)
-
-        async def attempt(call: Call) -> tuple[_FilesAnswer]:
-            return (_FilesAnswer.of((await self.files.place(call, (ask,)))[0]),)
-
-        placed = self._good("put", await self.client.settled(attempt))
-        assert isinstance(placed, Placed)
-        return placed
+        return self._good("put", await self.client.settled(lambda call: self.files.place(call, (ask,))))
 
     async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
         """Make bytes that have arrived a part. Returns: its etag."""
         return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
 
     async def _apply(self, op: str, change: Change) -> Done:
-        async def attempt(call: Call) -> tuple[_FilesAnswer]:
-            return (_FilesAnswer.of((await self.files.apply(call, (change,)))[0]),)
+        return self._good(op, await self.client.settled(lambda call: self.files.apply(call, (change,))))
 
-        done = self._good(op, await self.client.settled(attempt))
-        assert isinstance(done, Done)
-        return done
-
-    def _good(self, op: str, answer: _FilesAnswer) -> Placed | Done | None:
-        if answer.kind == Kind.PRECONDITION.value:
+    def _good(self, op: str, answer: A | Failure) -> A:
+        if not isinstance(answer, Failure):
+            return answer
+        if answer.kind is Kind.PRECONDITION:
             raise CheloniaError(Kind.EXISTS, op, self.ln, "somebody gave this name to another file; -f overwrites it")
-        if answer.kind:
-            raise CheloniaError(kind_from_wire(answer.kind), op, self.ln, answer.cause)
-        return answer.found
+        raise CheloniaError(answer.kind, op, self.ln, answer.cause)
 
 
 class _PartAim:

@@ -29,8 +29,8 @@ CALL_BYTES_MAX: Final = bounds.INLINE_CALL_BYTES_MAX // 2
 """Bytes of the files in one call: with their names and metadata it stays below what a user may send."""
 AGAIN_MS: Final = 10_000
 PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
-_PASSING: Final = frozenset({*AGAIN, *(kind.value for kind in AGAIN)})
-"""As `Files` answers it, and as the Bartender's operations do."""
+PASSING: Final = frozenset({*AGAIN, *(kind.value for kind in AGAIN)})
+"""Troubles that pass, as `Files` answers them, and as the Bartender's operations do."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -78,7 +78,7 @@ class CallBatches(Generic[Q, A]):
                 return
             pause_ms = backoff.failed()
             kinds = [getattr(told, "kind", None) for told in answers]
-            passing = [each for each, kind in zip(batch, kinds, strict=True) if kind in _PASSING]
+            passing = [each for each, kind in zip(batch, kinds, strict=True) if kind in PASSING]
             over = self._clock.monotonic_ms() + pause_ms > give_up_ms or not still_wanted(passing)
             for each, told, refused in zip(batch, answers, kinds, strict=True):
                 if not each.answer.done() and (over or not refused):

@@ -22,21 +22,7 @@ Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a transfer starts over)."""
 
 
-class BartenderOutcome(Protocol):
-    """What all outcomes of the Bartender have: `kind` and `cause`, "" on success."""
-
-    @property
-    def kind(self) -> str:
-        """The kind's value of a failure."""
-        ...
-
-    @property
-    def cause(self) -> str:
-        """Why it failed."""
-        ...
-
-
-A = TypeVar("A", bound=BartenderOutcome)
+A = TypeVar("A")
 
 
 class Requester(Protocol):
