@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import structs
-
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
-from chelonia.core.ports.files import Listing, Make, Remove, Removing, Set, When
+from chelonia.core.ports.files import Listing, Make, Remove, Removing
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
 from chelonia.hosting.doors.s3.parts import (
     REGION,
@@ -17,6 +15,7 @@ from chelonia.hosting.doors.s3.parts import (
     S3Parts,
     check_bucket,
     no_bucket,
+    note_facts,
     readable_bucket,
     said,
     xml_answer,
@@ -120,10 +119,7 @@ async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of whether a bucket keeps versions."""
-    status = await said(ask, requests.versioning)
-    there = await readable_bucket(parts, ask)
-    user = facts.stored(structs.replace(facts.facts_of(there.user), versioning=status))
-    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
+    await note_facts(parts, ask, versioning=await said(ask, requests.versioning))
     parts.states.clear()  # whoever reads by this front end is told at once
     return HttpResponse(200, (), b"", 0)
 
@@ -145,17 +141,11 @@ async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket's tags."""
-    tags = await said(ask, requests.tagging)
-    return await _tagged(parts, ask, tags)
+    await note_facts(parts, ask, tags=await said(ask, requests.tagging))
+    return HttpResponse(204, (), b"", 0)
 
 
 async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket's tags."""
-    return await _tagged(parts, ask, {})
-
-
-async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str]) -> HttpResponse:
-    there = await readable_bucket(parts, ask)
-    user = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
-    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
+    await note_facts(parts, ask, tags={})
     return HttpResponse(204, (), b"", 0)

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import structs
-
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Look, Looked, Set, Want, When
+from chelonia.core.ports.files import Look, Looked, Want
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import apply
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, own_call, readable_bucket, said, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, note_facts, own_call, readable_bucket, said, xml_answer
 from chelonia.hosting.doors.s3.signing import call_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import answers, facts, requests
@@ -34,19 +31,14 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket's rules."""
-    return await _ruled(parts, ask, await said(ask, requests.cors), 200)
+    await note_facts(parts, ask, cors=tuple(await said(ask, requests.cors)))
+    return HttpResponse(200, (), b"", 0)
 
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket's rules."""
-    return await _ruled(parts, ask, (), 204)
-
-
-async def _ruled(parts: S3Parts, ask: Ask, rules: Sequence[CorsRule], status: int) -> HttpResponse:
-    there = await readable_bucket(parts, ask)
-    user = facts.stored(structs.replace(facts.facts_of(there.user), cors=tuple(rules)))
-    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
-    return HttpResponse(status, (), b"", 0)
+    await note_facts(parts, ask, cors=())
+    return HttpResponse(204, (), b"", 0)
 
 
 async def preflight(parts: S3Parts, ask: Ask) -> HttpResponse:

@@ -26,8 +26,10 @@ from chelonia.core.ports.files import (
     Looked,
     Named,
     Placing,
+    Set,
     UserValues,
     Want,
+    When,
 )
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
@@ -364,6 +366,14 @@ async def readable_bucket(parts: S3Parts, ask: Ask) -> Looked:
     if there is None:
         raise S3Error("AccessDenied", "Access Denied")
     return there
+
+
+async def note_facts(parts: S3Parts, ask: Ask, **changed: object) -> None:
+    """Change what is kept beside a bucket, fields of `Facts`. Raises: PRECONDITION when it has
+    changed meanwhile."""
+    there = await readable_bucket(parts, ask)
+    user = facts.stored(structs.replace(facts.facts_of(there.user), **changed))
+    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
 
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
