@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
+from asn1crypto import core
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -536,32 +537,20 @@ def _namespace(cert: x509.Certificate) -> str:
     return f"{render_dn(x509.Name(cert.subject.rdns[:-1]))}/*"
 
 
+class _ProxyPolicy(core.Sequence):  # type: ignore[misc] # asn1crypto has no types
+    _fields: ClassVar = [("language", core.ObjectIdentifier)]
+
+
+class _ProxyCertInfo(core.Sequence):  # type: ignore[misc]
+    """Source: RFC 3820 section 3.8."""
+
+    _fields: ClassVar = [("path_length", core.Integer, {"optional": True}), ("policy", _ProxyPolicy)]
+
+
 def _proxy_cert_info(language: x509.ObjectIdentifier, path_length: int | None) -> bytes:
-    """ProxyCertInfo in DER: SEQUENCE { [INTEGER], SEQUENCE { OBJECT IDENTIFIER } } (RFC 3820 section 3.8)."""
-    policy = _der(0x30, _der(0x06, _object_identifier(language)))
-    if path_length is None:
-        return _der(0x30, policy)
-    return _der(0x30, _der(0x02, path_length.to_bytes(path_length.bit_length() // 8 + 1, "big")) + policy)
-
-
-def _object_identifier(oid: x509.ObjectIdentifier) -> bytes:
-    """The content of a DER OBJECT IDENTIFIER (X.690 section 8.19)."""
-    arcs = [int(arc) for arc in oid.dotted_string.split(".")]
-    return b"".join(_base128(arc) for arc in [40 * arcs[0] + arcs[1], *arcs[2:]])
-
-
-def _base128(number: int) -> bytes:
-    """Big-endian groups of seven bits, all but the last with the high bit set."""
-    groups = [number & 0x7F]
-    while number := number >> 7:
-        groups.append(number & 0x7F | 0x80)
-    return bytes(reversed(groups))
-
-
-def _der(tag: int, content: bytes) -> bytes:
-    """One short DER element."""
-    assert len(content) < 0x80, "short form only: what we write is under 128 bytes"
-    return bytes([tag, len(content)]) + content
+    policy = {"language": language.dotted_string}
+    encoded: bytes = _ProxyCertInfo({"path_length": path_length, "policy": policy}).dump()
+    return encoded
 
 
 def _crl_of(published: Path) -> Path:
