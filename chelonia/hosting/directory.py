@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from functools import lru_cache
 from typing import Final
 
 from chelonia.core.ids import ServiceId
@@ -17,22 +17,13 @@ class ShepherdDirectory:
     """`core.ports.shepherd.Directory` of one process. A Shepherd's service id is its URL."""
 
     def __init__(self, link: Link) -> None:
-        self._link = link
-        self._patience = RetryLimits(retry_ms=0, read_ms=10_000)
+        patience = RetryLimits(retry_ms=0, read_ms=10_000)
         self._local: dict[ServiceId, Shepherd] = {}
-        self._remote: OrderedDict[ServiceId, Shepherd] = OrderedDict()
+        self._remote = lru_cache(STUBS_MAX)(lambda service: remote_shepherd(link, (service,), patience))
 
     def host(self, service: ServiceId, shepherd: Shepherd) -> None:
         """Make a Shepherd of this process known."""
         self._local[service] = shepherd
 
     def shepherd(self, service: ServiceId) -> Shepherd:
-        local = self._local.get(service)
-        if local is not None:
-            return local
-        known = self._remote.get(service)
-        if known is None:
-            known = self._remote[service] = remote_shepherd(self._link, (service,), self._patience)
-            if len(self._remote) > STUBS_MAX:
-                self._remote.popitem(last=False)
-        return known
+        return self._local.get(service) or self._remote(service)

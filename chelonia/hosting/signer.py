@@ -8,7 +8,7 @@ Shepherd announced on its authenticated connection.
 from __future__ import annotations
 
 import base64
-import binascii
+import functools
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,6 @@ VERIFIED_MAX: Final = 256
 """Signatures remembered as right: receipts that share one come together."""
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 _PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
 
@@ -53,53 +52,40 @@ class KeyVerifier:
     """A `Verifier` of signatures; remembers parsed keys, and the last signatures that were right."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str, PublicKey] = OrderedDict()
         self._right: OrderedDict[tuple[str, bytes, str], None] = OrderedDict()
 
     def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
         asked = (verify_key, message, signature)
         if asked not in self._right:
-            if not self._verify(verify_key, message, signature):
+            if not _is_right(verify_key, message, signature):
                 return False
             self._right[asked] = None
             if len(self._right) > VERIFIED_MAX:
                 self._right.popitem(last=False)
         return True
 
-    def _verify(self, verify_key: str, message: bytes, signature: str) -> bool:
-        key = self._load(verify_key)
-        if key is None:
-            return False
-        try:
-            raw = base64.b64decode(signature, validate=True)
-            match key:
-                case rsa.RSAPublicKey():
-                    key.verify(raw, message, _PSS, hashes.SHA256())
-                case ec.EllipticCurvePublicKey():
-                    key.verify(raw, message, ec.ECDSA(hashes.SHA256()))
-                case ed25519.Ed25519PublicKey():
-                    key.verify(raw, message)
-        except (InvalidSignature, binascii.Error, ValueError):
-            return False
-        return True
 
-    def _load(self, pem: str) -> PublicKey | None:
-        known = self._keys.get(pem)
-        if known is not None:
-            self._keys.move_to_end(pem)
-            return known
-        if len(pem) > KEY_TEXT_MAX:
-            return None
-        try:
-            key = serialization.load_pem_public_key(pem.encode("ascii"))
-        except (ValueError, UnsupportedAlgorithm):
-            return None
-        if not isinstance(key, PublicKey):
-            return None
-        self._keys[pem] = key
-        if len(self._keys) > KEYS_MAX:
-            self._keys.popitem(last=False)
-        return key
+def _is_right(verify_key: str, message: bytes, signature: str) -> bool:
+    try:
+        raw = base64.b64decode(signature, validate=True)
+        match _public_key(verify_key) if len(verify_key) <= KEY_TEXT_MAX else None:
+            case rsa.RSAPublicKey() as key:
+                key.verify(raw, message, _PSS, hashes.SHA256())
+            case ec.EllipticCurvePublicKey() as key:
+                key.verify(raw, message, ec.ECDSA(hashes.SHA256()))
+            case ed25519.Ed25519PublicKey() as key:
+                key.verify(raw, message)
+            case _:
+                return False
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError):
+        return False
+    return True
+
+
+@functools.lru_cache(KEYS_MAX)
+def _public_key(pem: str) -> object:
+    """Raises: ValueError, UnsupportedAlgorithm."""
+    return serialization.load_pem_public_key(pem.encode("ascii"))
 
 
 def load_signer(key_file: Path) -> HostSigner:
