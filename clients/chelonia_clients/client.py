@@ -186,7 +186,7 @@ class Client:
         while True:
             answer = await self._page(ListRequest("0", ln, after, page), needed, recursive)
             if answer.status != "found":
-                raise _error("list", ln, Outcome("0", answer.status, answer.kind, answer.cause))
+                raise _error("list", ln, answer)
             for entry in answer.entries:
                 yield _listed(entry)
             after = answer.after
@@ -280,7 +280,7 @@ class Client:
         while True:
             answer = await self._deleted_page(ListRequest("0", ln, after, bounds.PAGE_ENTRIES_MAX))
             if answer.status != "found":
-                raise _error("listDeleted", ln, Outcome("0", answer.status, answer.kind, answer.cause))
+                raise _error("listDeleted", ln, answer)
             for entry in answer.entries:
                 yield entry
             after = answer.after
@@ -384,7 +384,7 @@ def _done(op: str, ln: str, outcome: Outcome) -> str:
     return outcome.status
 
 
-def _error(op: str, ln: str, outcome: Outcome) -> CheloniaError:
+def _error(op: str, ln: str, outcome: Outcome | ListOutcome | ListDeletedOutcome) -> CheloniaError:
     kind = kind_from_wire(outcome.kind) if outcome.kind else _BY_STATUS.get(outcome.status, Kind.INTERNAL)
     return CheloniaError(kind, op, ln, outcome.cause or outcome.status)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +24,7 @@ from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse
 from chelonia_clients.output import record_facts
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
+from chelonia_clients.verbs.removing import agreed
 
 LOOK_MS: Final = 200
 """Between two looks at a drill, at first; later a part of the time that it has taken, so that the curve stays small."""
@@ -34,15 +34,12 @@ PATIENCE_MS: Final = 30_000
 NOT_HEALED: Final = 1
 """Exit code of a drill after which all was not whole in time, or that was called off."""
 
-Ask = Callable[[str], str]
-"""Asks a person; given so that a test can answer."""
 
-
-async def drill(session: Session, arguments: Arguments, words: list[str], ask: Ask = input) -> None:
+async def drill(session: Session, arguments: Arguments, words: list[str]) -> None:
     """The verbs `admin drill ...`."""
     match words:
         case ["silence" | "corrupt" as what, *shepherd] if len(shepherd) <= 1:
-            await _exercise(session, arguments, order_of(arguments, DrillAction(what), "".join(shepherd)), ask)
+            await _exercise(session, arguments, order_of(arguments, DrillAction(what), "".join(shepherd)))
         case ["status"]:
             status = await session.administrator().drill_status()
             _say(session, status.drill)
@@ -68,7 +65,7 @@ def order_of(arguments: Arguments, action: DrillAction, shepherd: str) -> DrillO
     return replace(order, files_max=files, one_left_max=parse_count(arguments.value("--one-left", "0"), "--one-left"))
 
 
-async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, ask: Ask) -> None:
+async def _exercise(session: Session, arguments: Arguments, order: DrillOrder) -> None:
     names = arguments.flags.get("--curve", ())
     for name in names:
         _check_curve(name)
@@ -79,7 +76,7 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, a
         session.out.say("nothing was done: --dry-run")
         session.out.result(**record_facts(planned))
         return
-    await _confirm(session, arguments, ask)
+    await _confirm(session, arguments)
     begun = await administrator.drill(replace(order, shepherd=planned.shepherd))
     drawn = await _watch(session, administrator, begun)
     for name in names:
@@ -111,13 +108,13 @@ def _plan(planned: Drill) -> str:
     )
 
 
-async def _confirm(session: Session, arguments: Arguments, ask: Ask) -> None:
+async def _confirm(session: Session, arguments: Arguments) -> None:
     """Raises: UsageError where nobody can be asked, CANCELLED when he says no."""
     if arguments.has("--yes"):
         return
     if session.out.as_json or not sys.stdin.isatty():
         raise UsageError("a drill does harm that heals; say --yes to begin it without being asked")
-    if (await asyncio.to_thread(ask, "Begin? [y/N] ")).strip().lower() not in ("y", "yes"):
+    if not await agreed("Begin?"):
         raise CheloniaError(Kind.CANCELLED, "drill", cause="nothing was done")
 
 

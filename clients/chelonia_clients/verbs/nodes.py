@@ -75,9 +75,8 @@ async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> 
 async def _known(session: Session, op: str, shepherd: str) -> NodeView:
     """The Shepherd as it is now. Raises: NOT_FOUND, naming those there are."""
     known = {node.shepherd: node for node in await session.administrator().nodes()}
-    for service_id, node in known.items():
-        if service_id == shepherd:
-            return node
+    if (node := known.get(ServiceId(shepherd))) is not None:
+        return node
     raise CheloniaError(Kind.NOT_FOUND, op, shepherd, f"no such Shepherd; known: {', '.join(sorted(known)) or 'none'}")
 
 

@@ -26,6 +26,7 @@ from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import drill as verbs_drill
+from chelonia_clients.verbs import removing
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import administrator_on, client_on
 
@@ -117,7 +118,8 @@ async def run(
     session = Session(Arguments((), {}), out, {"HOME": "/nonexistent"})
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
     given = {f"--{name.replace('_', '-')}": tuple(value.split(",")) for name, value in flags.items()}
-    await verbs_drill.drill(session, Arguments((), given), list(words), lambda _: answer)
+    monkeypatch.setattr(removing, "ask", lambda _: answer)
+    await verbs_drill.drill(session, Arguments((), given), list(words))
     out.finish("admin")
     return Ran(cast(io.StringIO, out.stdout).getvalue(), out.exit_code)
 
