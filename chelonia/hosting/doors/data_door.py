@@ -20,12 +20,13 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import Download, ShepherdData, Turl, Upload, Uploaded
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import RoleRegistry
+from chelonia.hosting.doors.ranged import Headers, Parts, ranged
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, nothing, text_answer
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import digest_headers, parse_digests, wanted
 from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
-from chelonia.wire.web.ranges import content_range, parse_content_range, parse_range, unsatisfied_range
+from chelonia.wire.web.ranges import parse_content_range, parse_range, unsatisfied_range
 
 log = logging.getLogger("chelonia.data")
 
@@ -34,8 +35,6 @@ BINARY: Final = "application/octet-stream"
 
 TOGETHER_BYTES: Final = 64 * 1024
 """Small parts of a body leave together."""
-
-Headers = tuple[tuple[str, str], ...]
 
 
 class DataDoor:
@@ -119,18 +118,13 @@ class DataDoor:
             raise
 
     def _content(self, request: HttpRequest, download: Download, headers: Headers) -> HttpResponse:
+        def body(parts: Parts, tail: bytes) -> _Content:
+            return _Content(download, self._chunks(download, parts, tail))
+
         spans = self._spans(request, download)
-        if not spans:
-            if _matches(request.headers.get("If-None-Match", ""), download):
-                return HttpResponse(304, headers, _Content(download, self._chunks(download, (), b"")))
-            whole = ByteRange(0, download.size)
-            body = self._body(download, ((b"", whole),))
-            return HttpResponse(200, (*headers, ("Content-Type", BINARY)), body, download.size)
-        if len(spans) == 1:
-            span = spans[0]
-            more = (("Content-Type", BINARY), ("Content-Range", content_range(span, download.size)))
-            return HttpResponse(206, (*headers, *more), self._body(download, ((b"", span),)), span.length)
-        return self._multipart(download, spans, headers)
+        if not spans and _matches(request.headers.get("If-None-Match", ""), download):
+            return HttpResponse(304, headers, body((), b""))
+        return ranged((*headers, ("Content-Type", BINARY)), spans, download.size, download.blob, body)
 
     def _spans(self, request: HttpRequest, download: Download) -> tuple[ByteRange, ...]:
         asked = request.headers.get("Range", "")
@@ -141,30 +135,7 @@ class DataDoor:
             return ()
         return parse_range(asked, download.size)
 
-    def _multipart(self, download: Download, spans: tuple[ByteRange, ...], headers: Headers) -> HttpResponse:
-        boundary = f"chelonia-{download.blob}"
-        parts: list[tuple[bytes, ByteRange]] = []
-        length = 0
-        for span in spans:
-            head = (
-                f"\r\n--{boundary}\r\nContent-Type: {BINARY}\r\n"
-                f"Content-Range: {content_range(span, download.size)}\r\n\r\n"
-            ).encode()
-            parts.append((head, span))
-            length += len(head) + span.length
-        tail = f"\r\n--{boundary}--\r\n".encode()
-        kind = ("Content-Type", f"multipart/byteranges; boundary={boundary}")
-        body = self._body(download, tuple(parts), tail)
-        return HttpResponse(206, (*headers, kind), body, length + len(tail))
-
-    def _body(
-        self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes = b""
-    ) -> AsyncIterator[bytes]:
-        return _Content(download, self._chunks(download, parts, tail))
-
-    async def _chunks(
-        self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes
-    ) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, download: Download, parts: Parts, tail: bytes) -> AsyncGenerator[bytes, None]:
         held, size = list[bytes](), 0
         for head, span in parts:
             if head:

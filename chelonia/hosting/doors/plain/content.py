@@ -20,8 +20,8 @@ from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import frame, measuring, pages, preview, redirects
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
-from chelonia.hosting.doors.plain.ranged import ranged
 from chelonia.hosting.doors.plain.sending import file_in, for_write
+from chelonia.hosting.doors.ranged import ranged_file
 from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import HttpResponse, error_answer
 from chelonia.wire.s3.forms import FormDecoder, boundary_of
@@ -102,7 +102,7 @@ def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Heade
         is_document = kind == "text/html" or kind.endswith("xml")
         if is_document and query_of(request) and there.attributes.owner != exchange.call.dn:
             told = (*told, SAVED)
-        return ranged(reader(parts, exchange.call, exchange.place), there, told, wanted)
+        return ranged_file(reader(parts, exchange.call, exchange.place), there, told, wanted)
     except CheloniaError as error:
         refusal = error_answer(error)
         unsatisfied = ("Content-Range", unsatisfied_range(there.attributes.size))

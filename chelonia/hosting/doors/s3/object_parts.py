@@ -10,7 +10,7 @@ from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ports.files import Look, Looked, Want
 from chelonia.hosting.doors.plain.parts import good
-from chelonia.hosting.doors.plain.ranged import Headers
+from chelonia.hosting.doors.ranged import Headers
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, xml_answer
 from chelonia.hosting.doors.s3.versions import version_fields
 from chelonia.hosting.net.http_messages import HttpResponse

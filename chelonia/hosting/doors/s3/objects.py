@@ -37,8 +37,8 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, good, reader
-from chelonia.hosting.doors.plain.ranged import Headers, ranged
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
+from chelonia.hosting.doors.ranged import Headers, ranged_file
 from chelonia.hosting.doors.s3 import object_parts, versions
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
@@ -98,7 +98,7 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
         wanted, headers = await object_parts.one_part(parts, ask, there, headers)
     try:
-        answer = ranged(_reader(parts, ask, there), there, headers, wanted)
+        answer = ranged_file(_reader(parts, ask, there), there, headers, wanted)
     except CheloniaError as error:
         raise _unsatisfied(error, known.size) from error
     return replace(answer, body=b"") if is_head else answer
