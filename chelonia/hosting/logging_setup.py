@@ -121,7 +121,6 @@ class LinesTogether(logging.handlers.WatchedFileHandler):
             loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what waits."""
         self.acquire()
         waiting, self._waiting = self._waiting, []
         try:

@@ -155,7 +155,6 @@ class Metrics:
         self._cut.inc(count)
 
     def answered(self, status: int) -> None:
-        """Count one HTTP answer."""
         names = (f"{status // 100}xx",)
         self._http[names] = self._http.get(names, 0) + 1
 
@@ -166,7 +165,6 @@ class Metrics:
         self._gauges[name].set(value)
 
     def replicas(self, by_state: Mapping[str, int]) -> None:
-        """Set the replicas by state."""
         for state, count in sorted(by_state.items()):
             self._replicas.labels(state).set(count)
 

@@ -101,7 +101,6 @@ class Administrator:
         return self._ports.ahashes
 
     def shepherd(self, service: ServiceId) -> Shepherd:
-        """The control port of a Shepherd."""
         return self._ports.shepherd(service)
 
     nodes = _asks(Librarian.nodes)
@@ -116,7 +115,6 @@ class Administrator:
     recount_quotas = _asks(Librarian.recount_quotas)
 
     async def quotas(self) -> tuple[QuotaUse, ...]:
-        """All quotas, with what is used."""
         return await self.librarian.quotas(new_call(), Dn(""), Guid(""))
 
     def node_urls(self, records: Sequence[ServiceRecord]) -> tuple[str, ...]:

@@ -67,7 +67,6 @@ class DirectoryEntry(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        """The entry's type."""
         return self.metadata.get("entry", {}).get("type", "")
 
     @property

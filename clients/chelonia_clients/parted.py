@@ -81,13 +81,11 @@ class PartedUpload:
         """Fresh ones that parts have taken: where Shepherds are busy each would begin with too little patience."""
 
     async def open(self) -> UploadId:
-        """Begin one."""
         above = LogicalName(self.place.start, self.place.parts[:-1])
         setting = Setting(modified_ns=self._modified_ns)
         return (await self._apply("put", Open(self.place, above, self.wish.replicas, setting))).upload
 
     async def arrived(self, upload: UploadId) -> ArrivedParts:
-        """What has arrived of one."""
         found: ArrivedParts = {}
         after = 0
         while True:

@@ -100,7 +100,6 @@ class Session:
             self._wish = replace(self._wish, cluster_user="admin")
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._client is not None:
             await self._client.http.close()
 

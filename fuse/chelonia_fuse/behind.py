@@ -53,7 +53,6 @@ class WriteBehind:
         return self.is_busy() and time.monotonic() > self._trouble_until
 
     def is_busy(self) -> bool:
-        """Whether many files are being made."""
         return len(self._made) == MANY and time.monotonic() - self._made[0] < MANY_S
 
     def takes(self, inode: Inode, copy: CachedCopy) -> bool:

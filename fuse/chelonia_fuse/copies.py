@@ -149,13 +149,11 @@ class CachedCopy:
         return data if len(data) == size else data + bytes(size - len(data))
 
     def store(self, offset: int, data: bytes | memoryview) -> None:
-        """Put bytes into its file."""
         while data:
             done = self._put(offset, data)
             data, offset = data[done:], offset + done
 
     def write(self, offset: int, data: bytes, *, append: bool) -> None:
-        """Change bytes."""
         self.modified_ns = self._changed()
         while data:
             done = self._put(offset, data)
@@ -208,7 +206,6 @@ class CachedCopy:
             self.staged.valid.add(start, start + len(data))
 
     def shift(self, at: int, end: int, by: int) -> None:
-        """Move bytes within the file."""
         starts = range(at, end, bounds.CHUNK_BYTES)
         for start in reversed(starts) if by > 0 else starts:
             size = min(bounds.CHUNK_BYTES, end - start)
@@ -236,7 +233,6 @@ class CachedCopy:
             self.fd = -1
 
     def remove(self) -> None:
-        """Close and remove its file."""
         made = self.held is None or self.fd >= 0
         self._close()
         if made:
@@ -265,7 +261,6 @@ class Cache:
                 path.unlink()
 
     def path(self, guid: Guid) -> Path:
-        """Where the bytes of a file are kept."""
         return self._directory / guid
 
     def scratch(self) -> int:
@@ -339,7 +334,6 @@ class Cache:
             self.bytes += copy.staged.valid.total - left.get(inode.guid, 0)
 
     def drop(self, inode: Inode) -> None:
-        """Let go of a file's bytes."""
         for order in (self._inodes, self._open):
             order.pop(inode.guid, None)
         if inode.copy is not None:

@@ -60,7 +60,6 @@ class Handle:
 
     @property
     def writes(self) -> bool:
-        """Whether it was opened to write."""
         return self.flags & os.O_ACCMODE != os.O_RDONLY
 
 
@@ -119,7 +118,6 @@ class FileSystem:
         return await self._made(parent, name, Make(self._inside(parent, name), TYPE_SPECIAL, kind, when=_NEW))
 
     async def make_directory(self, parent: Inode, name: str, mode: int, owner: Owner) -> Inode:
-        """Make a directory."""
         mode = stat.S_IMODE(mode) | (mode_of(parent.attributes) & stat.S_ISGID)
         setting, asked_ns = Setting(mode=mode, uid=owner.uid, gid=self._group(parent, owner)), time.monotonic_ns()
         made = await self._made(parent, name, Make(self._inside(parent, name), TYPE_COLLECTION, setting, when=_NEW))
@@ -127,7 +125,6 @@ class FileSystem:
         return made
 
     async def make_symlink(self, parent: Inode, name: str, target: str, owner: Owner) -> Inode:
-        """Make a symbolic link."""
         setting = Setting(uid=owner.uid, gid=self._group(parent, owner))
         place = self._inside(parent, name)
         return await self._made(parent, name, Make(place, TYPE_SYMLINK, setting, target=target, when=_NEW))
@@ -208,7 +205,6 @@ class FileSystem:
                 self.cache.drop(inode)
 
     async def rename(self, source: tuple[Inode, str], target: tuple[Inode, str], over: Over) -> None:
-        """Give an entry another name."""
         (old, old_name), (new, new_name) = source, target
         inode, there = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
         if inode is not None and inode is not there:

@@ -122,7 +122,6 @@ class Inodes:
         return len(self._by_number)
 
     def get(self, number: int) -> Inode:
-        """The inode of a number that the kernel was given."""
         return self._by_number[number]
 
     def seen(self, attributes: Attributes, parent: int = 0, name: str = "") -> Inode:
@@ -178,7 +177,6 @@ class Inodes:
         return self._children.get((parent, name))
 
     def name(self, inode: Inode, parent: int, name: str) -> None:
-        """Note a name."""
         key = (parent, name)
         if self._children.get(key) is inode:
             return
@@ -187,7 +185,6 @@ class Inodes:
         self._children[key] = inode
 
     def unname(self, parent: int, name: str) -> None:
-        """Forget a name."""
         inode = self._children.pop((parent, name), None)
         if inode is not None:
             inode.names = tuple(each for each in inode.names if each != (parent, name))

@@ -48,7 +48,6 @@ class JournalRecord(msgspec.Struct, frozen=True):
     commit: str = ""
 
     def staged(self) -> Staged:
-        """What was staged."""
         valid, dirty = Ranges(self.valid), Ranges(self.dirty)
         return Staged(self.etag, self.base, self.size, self.kept, appended=self.appended, valid=valid, dirty=dirty)
 
@@ -90,7 +89,6 @@ class StagingJournal:
         self._sync()
 
     def remove(self, guid: str) -> None:
-        """Let go of a record."""
         with contextlib.suppress(FileNotFoundError):
             self._path(guid).unlink()
             self._unsynced = True
@@ -163,7 +161,6 @@ class PackedJournal:
         yield from found.values()
 
     def clear(self) -> None:
-        """Let go of all."""
         for fd in self._fds:
             os.ftruncate(fd, 0)
             os.fdatasync(fd)

@@ -424,7 +424,6 @@ class SessionWatch:
 
     @property
     def watches(self) -> bool:
-        """Whether the session is watched now."""
         return self._fd >= 0
 
     async def readable(self, fd: int) -> None:

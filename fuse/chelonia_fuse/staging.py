@@ -49,7 +49,6 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """How many bytes there are."""
         return sum(self._ends) - sum(self._starts)
 
     @property
@@ -84,7 +83,6 @@ class Ranges:
         self.remove(size, max(size, self.end))
 
     def clear(self) -> None:
-        """Take everything out."""
         self._starts, self._ends = [], []
 
     def missing(self, start: int, end: int) -> list[Range]:
@@ -124,7 +122,6 @@ class Plan:
 
     @property
     def length(self) -> int:
-        """Bytes to send."""
         return sum(end - start for start, end in self.ranges)
 
 
@@ -158,7 +155,6 @@ class Staged:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to commit."""
         return bool(self.dirty) or self.size != self.base
 
     def missing(self, start: int, end: int) -> list[Range]:
@@ -172,7 +168,6 @@ class Staged:
             self.valid.add(first, last)
 
     def wrote(self, start: int, end: int, *, append: bool) -> None:
-        """Take note of a write."""
         self.appended = self.appended and append and start >= self.base
         if start > self.size:
             self.resize(start)

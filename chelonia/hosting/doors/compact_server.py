@@ -277,7 +277,6 @@ class CompactConnection(asyncio.Protocol):
         self._mind_pace()
 
     def resume_writing(self) -> None:
-        """It reads again."""
         self._unread = False
         self._mind_pace()
 

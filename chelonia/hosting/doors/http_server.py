@@ -426,7 +426,6 @@ class _Greeter(asyncio.BufferedProtocol):
         self._agreed = agreed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the connection over."""
         ssl_object = transport.get_extra_info("ssl_object")
         chosen: asyncio.BaseProtocol = self._http
         if ssl_object is not None and ssl_object.selected_alpn_protocol() == compact.PROTOCOL:
@@ -475,7 +474,6 @@ class _Newcomers:
             connection.cut()
 
     def forget(self, connection: Hashable) -> None:
-        """It has ended."""
         self.table.gone(connection)
         self._cuts.pop(connection, None)
 
@@ -508,7 +506,6 @@ class _Acceptor(web.Server):
         return Buffered(self(), self._buffer, bounds.UNASKED_BYTES)
 
     def __call__(self) -> RequestHandler:
-        """A handler for a new connection."""
         return _Connection(self, loop=self._loop, **self._options)
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:

@@ -29,7 +29,6 @@ class Readiness:
         self.stopping = False
 
     def add(self, part: str, check: Check) -> None:
-        """Ask `check` about `part`."""
         self._checks[part] = check
 
     async def problems(self) -> dict[str, str]:

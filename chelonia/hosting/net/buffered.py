@@ -58,5 +58,4 @@ class Buffered(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass them on."""
         self._handler.data_received(bytes(self._view[:nbytes]))

@@ -74,7 +74,6 @@ class Issued:
 
     @property
     def certificate(self) -> x509.Certificate:
-        """The leaf."""
         return self.chain[0]
 
     @property
@@ -497,13 +496,11 @@ def _builder(
 
 
 def _as_ca(builder: x509.CertificateBuilder, key: PublicKey, signer: PrivateKey) -> x509.CertificateBuilder:
-    """Add what makes a CA certificate."""
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     return _identifiers(builder.add_extension(_key_usage(key, ca=True), critical=True), key, signer)
 
 
 def _identifiers(builder: x509.CertificateBuilder, key: PublicKey, signer: PrivateKey) -> x509.CertificateBuilder:
-    """Add subject and authority key identifiers."""
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     return builder.add_extension(authority, critical=False)

@@ -543,7 +543,6 @@ def _canonical_type(kind: str, whole: str) -> str:
 
 
 def _der(cert: x509.Certificate) -> bytes:
-    """The certificate as it was signed."""
     return cert.public_bytes(Encoding.DER)
 
 

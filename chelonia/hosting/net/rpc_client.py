@@ -256,7 +256,6 @@ class Channel:
             self._heard[url] = self._link.clock.monotonic_ms()
 
     async def _once(self, url: str, call: Call, method: ChannelMethod, args: tuple[Any, ...]) -> Any:
-        """Ask one instance."""
         client = self._link.compact
         if client is None or not self._packs(url, method):
             return await self._by_soap(url, call, method, args)

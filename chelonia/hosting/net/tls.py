@@ -128,7 +128,6 @@ class SigningPolicy(msgspec.Struct, frozen=True):
     patterns: tuple[str, ...]
 
     def allows(self, subject: Dn) -> bool:
-        """Whether the CA may sign `subject`."""
         return any(_pattern(pattern).fullmatch(subject) for pattern in self.patterns)
 
 
@@ -148,7 +147,6 @@ class Crl(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def signed_by(self, issuer: x509.Certificate) -> bool:
-        """Whether `issuer`'s key verifies the signature."""
         return fingerprint(issuer) in self.signers or _crl_signed(self.crl, issuer)
 
 
@@ -284,7 +282,6 @@ class TlsStore:
         return shell
 
     def _current(self, key: _Key) -> ssl.SSLContext:
-        """The newest context for `key`."""
         if key not in self._contexts:
             self._contexts[key] = self._build(key, self.trust)
         return self._contexts[key]
@@ -579,7 +576,6 @@ def _check_revoked(cert: x509.Certificate, issuer: x509.Certificate, crls: Seque
 
 
 def _refused(cert: x509.Certificate, cause: str) -> CheloniaError:
-    """A refusal of one certificate."""
     return CheloniaError(Kind.UNTRUSTED, "identify", subject_dn(cert), cause)
 
 
@@ -672,7 +668,6 @@ def _load_crl(data: bytes, path: Path, cas: _Cas) -> Crl:
 
 
 def _crl_signed(crl: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:
-    """Whether `issuer`'s key verifies the CRL's signature."""
     try:
         return crl.is_signature_valid(issuer.public_key())  # type: ignore[arg-type]
     except (TypeError, ValueError, UnsupportedAlgorithm):
@@ -738,7 +733,6 @@ def _spki(key: Any) -> bytes:
 
 
 def _ends(certs: Iterable[x509.Certificate]) -> list[Ms]:
-    """When each certificate expires."""
     return [instant_ms(cert.not_valid_after_utc) for cert in certs]
 
 

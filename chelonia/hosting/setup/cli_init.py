@@ -224,7 +224,6 @@ def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
 
 
 def _found(host: HostFacts, cluster: ClusterFacts, places: HostPaths, owner: host_files.Account) -> None:
-    """Begin the A-Hash."""
     section = core_config(host, cluster, places).ahash
     assert section is not None
     host_files.found(section, owner)

@@ -226,7 +226,6 @@ def _own(ca: CertificateAuthority) -> tuple[Dn, CertificatePublicKeyTypes]:
 
 
 def _trusted(core: NodeConfig) -> list[tuple[Dn, CertificatePublicKeyTypes]]:
-    """The CAs that this host trusts."""
     trust = load_trust(TlsSettings(ca_dir=Path(core.tls.ca_dir)))
     return [(subject_dn(each), each.public_key()) for each in trust.cas]
 

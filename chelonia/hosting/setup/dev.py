@@ -127,14 +127,12 @@ class DevNode:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """What it hosts."""
         if not self.core:
             return ("Shepherd",)
         return ("AHash", "Librarian", "Bartender") if self.front else ("AHash",)
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Where it listens."""
         every = (self.port, self.data_port, self.replica_port, self.files_port, self.s3_port)
         return tuple(filter(None, every))
 

@@ -51,12 +51,10 @@ class HostPaths:
 
     @property
     def core(self) -> Path:
-        """The configuration of the core."""
         return self.conf / "core.toml"
 
     @property
     def shepherd(self) -> Path:
-        """The configuration of the Shepherd."""
         return self.conf / "shepherd.toml"
 
     @property
@@ -66,7 +64,6 @@ class HostPaths:
 
     @property
     def cert(self) -> Path:
-        """The host certificate."""
         return self.grid / "hostcert.pem"
 
     @property
@@ -75,17 +72,14 @@ class HostPaths:
 
     @property
     def ca_dir(self) -> Path:
-        """The CAs."""
         return self.grid / "certificates"
 
     @property
     def ahash(self) -> Path:
-        """The store of the A-Hash."""
         return self.data / "core" / "ahash"
 
     @property
     def backups(self) -> Path:
-        """Where backups of it are made."""
         return self.data / "core" / "backups"
 
 

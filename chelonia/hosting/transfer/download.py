@@ -347,7 +347,6 @@ def _turls(answer: TransferOutcome) -> list[str]:
 
 
 def _from(client: Requester, choice: _Choice, fetched: _Fetched) -> AsyncGenerator[bytes, None]:
-    """Yield what is missing of a file."""
     if isinstance(choice, _SmallChoice):
         choice.turls.clear()
         return _all(choice.data[fetched.size :])

@@ -183,7 +183,6 @@ class _Reading:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all are there."""
         return self.size == self._bytes
 
     @property
@@ -192,7 +191,6 @@ class _Reading:
         return not self.size and self._spans == (ByteRange(0, self._bytes),)
 
     def left(self) -> tuple[ByteRange, ...]:
-        """What is missing."""
         left, there = list[ByteRange](), self.size
         for span in self._spans:
             if span.length > there:

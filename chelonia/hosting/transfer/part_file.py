@@ -58,7 +58,6 @@ class PartFile:
             yield chunk
 
     def write(self, piece: bytes) -> None:
-        """Take the next bytes."""
         self._held.append(piece)
         self._held_bytes += len(piece)
         if self._is_kept or self._held_bytes >= bounds.CHUNK_BYTES:
@@ -72,7 +71,6 @@ class PartFile:
         return file
 
     def start_over(self) -> None:
-        """Forget what has come."""
         self._held, self._held_bytes = [], 0
         if self._file is not None:
             self._file.seek(0)
@@ -85,7 +83,6 @@ class PartFile:
             os.utime(file.fileno(), (mtime_s, mtime_s))
 
     def fileno(self) -> int:
-        """The descriptor of what has been written."""
         assert self._file is not None, "nothing has been written"
         return self._file.fileno()
 

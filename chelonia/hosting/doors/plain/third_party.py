@@ -57,8 +57,6 @@ class ThirdParty:
 
 @dataclass(slots=True)
 class _Moved:
-    """What has passed so far."""
-
     count: int = 0
     adler: int = 1
 
@@ -169,7 +167,6 @@ def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
 
 
 async def _server(strangers: Strangers, other: Remote) -> str:
-    """What the other server calls itself."""
     async with strangers.stream(Sending("HEAD", other.url, dict(other.headers))) as answer:
         return answer.headers.get("Server", "")
 
