@@ -49,7 +49,7 @@ from chelonia_clients.waiting import keep_quiet
 if TYPE_CHECKING:
     from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked, Named, Space
     from chelonia.core.rights.scopes import Shared
-    from chelonia.hosting.transfer.requester import A, Trouble
+    from chelonia.hosting.transfer.requester import A, R, Trouble
 
 Metadata = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}` as the user may see it."""
@@ -139,13 +139,13 @@ class Client:
         """The context of one request of this user."""
         return new_call()
 
-    async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
+    async def settled(self, ask: Callable[[Call, tuple[R, ...]], Awaitable[tuple[A, ...]]], request: R) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
         call = new_call()
         give_up = self.clock.monotonic_ms() + self._retry_ms
         backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while True:
-            [answer] = await attempt(call)
+            [answer] = await ask(call, (request,))
             pause = backoff.failed()
             late = self.clock.monotonic_ms() + pause > give_up
             kind = getattr(answer, "kind", "")
@@ -156,17 +156,17 @@ class Client:
 
     async def stat(self, ln: str) -> Metadata:
         """Return all metadata of an entry. Raises: NOT_FOUND, DENIED."""
-        answer = await self.settled(partial(self._stat, NameRequest(str(next(self._numbers)), ln)))
+        answer = await self.settled(self._stat, NameRequest(str(next(self._numbers)), ln))
         if answer.kind == Kind.TOO_LARGE.value:  # with what others asked for: one message has room for it alone
-            answer = await self.settled(lambda call: self.bartender.stat(call, (NameRequest("0", ln),)))
+            answer = await self.settled(self.bartender.stat, NameRequest("0", ln))
         if answer.kind:
             raise CheloniaError(kind_from_wire(answer.kind), "stat", ln, answer.cause)
         if not answer.metadata:
             raise CheloniaError(Kind.NOT_FOUND, "stat", ln, "no such entry")
         return from_triples(answer.metadata)
 
-    async def _stat(self, request: NameRequest, call: Call) -> tuple[StatOutcome]:
-        return (await self._stats.send(call, request),)
+    async def _stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome]:
+        return (await self._stats.send(call, requests[0]),)
 
     async def exists(self, ln: str) -> str:
         """The type of the entry, or "" when there is none. Raises: DENIED."""
@@ -181,9 +181,10 @@ class Client:
         self, ln: str, *, recursive: bool = False, needed: Filter = (), page: int = bounds.PAGE_ENTRIES_MAX
     ) -> AsyncGenerator[DirectoryEntry, None]:
         """Yield the entries of a collection in order, page by page. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED."""
+        ask = partial(self.bartender.list, needed=needed, recursive=recursive)
         after = ""
         while True:
-            answer = await self._page(ListRequest("0", ln, after, page), needed, recursive)
+            answer = await self.settled(ask, ListRequest("0", ln, after, page))
             if answer.status != "found":
                 raise _error("list", ln, answer)
             for entry in answer.entries:
@@ -191,9 +192,6 @@ class Client:
             after = answer.after
             if not after:
                 return
-
-    async def _page(self, request: ListRequest, needed: Filter, recursive: bool) -> ListOutcome:
-        return await self.settled(lambda call: self.bartender.list(call, (request,), needed, recursive))
 
     async def names(self, ln: str, *, recursive: bool = False) -> AsyncGenerator[DirectoryEntry, None]:
         """As `list`, but of names, types and sizes (bytes) alone, which are told without reading each file.
@@ -217,11 +215,8 @@ class Client:
 
     async def make_collection(self, ln: str, metadata: Sequence[Triple] = ()) -> str:
         """Make a collection; return the server's word. Raises: EXISTS, NO_PARENT, DENIED."""
-        triples = (*metadata, Triple("states", "closed", "no"))
-        answer = await self.settled(
-            lambda call: self.bartender.make_collection(call, (MakeRequest("0", ln, tuple(triples)),))
-        )
-        return _done("makeCollection", ln, answer)
+        request = MakeRequest("0", ln, (*metadata, Triple("states", "closed", "no")))
+        return _done("makeCollection", ln, await self.settled(self.bartender.make_collection, request))
 
     async def make_collections(self, ln: str) -> None:
         """Make a collection and what is missing above it; nothing when it exists."""
@@ -237,24 +232,22 @@ class Client:
 
     async def unmake_collection(self, ln: str) -> str:
         """Remove an empty collection. Raises: NOT_FOUND, NOT_EMPTY, DENIED."""
-        answer = await self.settled(lambda call: self.bartender.unmake_collection(call, (NameRequest("0", ln),)))
+        answer = await self.settled(self.bartender.unmake_collection, NameRequest("0", ln))
         return _done("unmakeCollection", ln, answer)
 
     async def make_mountpoint(self, ln: str, url: str) -> str:
         """Make a mount point. Raises: EXISTS, NO_PARENT, DENIED."""
-        answer = await self.settled(lambda call: self.bartender.make_mountpoint(call, (MakeRequest("0", ln, (), url),)))
+        answer = await self.settled(self.bartender.make_mountpoint, MakeRequest("0", ln, (), url))
         return _done("makeMountpoint", ln, answer)
 
     async def unmake_mountpoint(self, ln: str) -> str:
         """Remove a mount point. Raises: NOT_FOUND, DENIED."""
-        answer = await self.settled(lambda call: self.bartender.unmake_mountpoint(call, (NameRequest("0", ln),)))
+        answer = await self.settled(self.bartender.unmake_mountpoint, NameRequest("0", ln))
         return _done("unmakeMountpoint", ln, answer)
 
     async def move(self, source: str, target: str, *, preserve: bool = False) -> str:
         """Rename or move an entry; `preserve` keeps the old name too (hard link). Raises: NOT_FOUND, EXISTS, ..."""
-        answer = await self.settled(
-            lambda call: self.bartender.move(call, (MoveRequest("0", source, target, preserve),))
-        )
+        answer = await self.settled(self.bartender.move, MoveRequest("0", source, target, preserve))
         return _done("move", source, answer)
 
     async def del_file(self, ln: str) -> str:
@@ -269,15 +262,16 @@ class Client:
 
     async def undelete(self, ln: str, target: str = "") -> str:
         """Bring a deleted file back under the name it had, or as `target`. Raises: NOT_FOUND, EXISTS, DENIED."""
-        request = UndeleteRequest("0", ln, target)
-        answer = await self.settled(lambda call: self.bartender.undelete(call, (request,)))
+        answer = await self.settled(self.bartender.undelete, UndeleteRequest("0", ln, target))
         return _done("undelete", ln, answer)
 
     async def list_deleted(self, ln: str = "") -> AsyncGenerator[DeletedEntry, None]:
         """Yield the user's deleted files that are kept: of one collection, or all. Raises: NOT_FOUND."""
         after = ""
         while True:
-            answer = await self._deleted_page(ListRequest("0", ln, after, bounds.PAGE_ENTRIES_MAX))
+            answer = await self.settled(
+                self.bartender.list_deleted, ListRequest("0", ln, after, bounds.PAGE_ENTRIES_MAX)
+            )
             if answer.status != "found":
                 raise _error("listDeleted", ln, answer)
             for entry in answer.entries:
@@ -286,13 +280,10 @@ class Client:
             if not after:
                 return
 
-    async def _deleted_page(self, request: ListRequest) -> ListDeletedOutcome:
-        return await self.settled(lambda call: self.bartender.list_deleted(call, (request,)))
-
     async def modify(self, ln: str, change_type: str, triple: Triple) -> str:
         """Change one property (`set unset add setifvalue=<v>`). Raises: NOT_FOUND, DENIED, CONFLICT."""
         request = ModifyRequest("0", ln, change_type, triple.section, triple.property, triple.value)
-        answer = await self.settled(lambda call: self.bartender.modify(call, (request,)))
+        answer = await self.settled(self.bartender.modify, request)
         if answer.cause and not answer.kind:
             self.remark(answer.cause)
         return _done("modify", ln, answer)

@@ -115,14 +115,14 @@ class PartedUpload:
     async def placed(self, size: int) -> Placed:
         """Where a part may go."""
         ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True)
-        return self._good("put", await self.client.settled(lambda call: self.files.place(call, (ask,))))
+        return self._good("put", await self.client.settled(self.files.place, ask))
 
     async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
         """Make bytes that have arrived a part. Returns: its etag."""
         return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
 
     async def _apply(self, op: str, change: Change) -> Done:
-        return self._good(op, await self.client.settled(lambda call: self.files.apply(call, (change,))))
+        return self._good(op, await self.client.settled(self.files.apply, change))
 
     def _good(self, op: str, answer: A | Failure) -> A:
         if not isinstance(answer, Failure):

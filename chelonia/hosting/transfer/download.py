@@ -295,8 +295,8 @@ class _Search:
             looked = await self._looked(looks, patience_ms)
             if looked is not None:
                 return looked
-        client, request = self._client, (GetFileRequest("0", self._ln, (PROTOCOL_HTTP,)),)
-        answer = await client.settled(lambda call: client.bartender.get_file(call, request))
+        client, request = self._client, GetFileRequest("0", self._ln, (PROTOCOL_HTTP,))
+        answer = await client.settled(client.bartender.get_file, request)
         kind = kind_from_wire(answer.kind) if answer.kind else None
         if kind is Kind.NOT_SUPPORTED and client.files is not None:
             return await self._content(client.files)

@@ -23,6 +23,7 @@ Progress = Callable[[int], None]
 
 
 A = TypeVar("A")
+R = TypeVar("R")
 
 
 class Requester(Protocol):
@@ -48,6 +49,6 @@ class Requester(Protocol):
         """The context of one request."""
         ...
 
-    async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
+    async def settled(self, ask: Callable[[Call, tuple[R, ...]], Awaitable[tuple[A, ...]]], request: R) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
         ...

@@ -235,16 +235,16 @@ class FileAim:
 
     async def start(self, size: int) -> BegunUpload:
         """As `Aim.start`. Raises: EXISTS, NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE."""
-        request = (StartPutRequest("0", self._ln, size, "", "", self._wish.replicas, self._wish.replace),)
-        start = await self._client.settled(lambda call: self._client.bartender.start_put(call, request))
+        request = StartPutRequest("0", self._ln, size, "", "", self._wish.replicas, self._wish.replace)
+        start = await self._client.settled(self._client.bartender.start_put, request)
         if start.kind:
             raise CheloniaError(kind_from_wire(start.kind), "put", self._ln, start.cause or start.status)
         return BegunUpload(start.turl, start.put, start.cause)
 
     async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
         metadata = (*self._wish.metadata, *_mtime(self._wish.mtime_s))
-        request = (CommitPutRequest("0", begun.put, tuple(words), metadata),)
-        done = await self._client.settled(lambda call: self._client.bartender.commit_put(call, request))
+        request = CommitPutRequest("0", begun.put, tuple(words), metadata)
+        done = await self._client.settled(self._client.bartender.commit_put, request)
         if done.kind:
             error = CheloniaError(kind_from_wire(done.kind), "commitPut", self._ln, done.cause or done.status)
             raise _Again(error) if error.kind is Kind.EXISTS and self._wish.replace else error  # made meanwhile

@@ -97,13 +97,12 @@ async def test_a_file_of_several_blobs_is_read_blob_after_blob(tmp_path: Path, m
     async def look(call: Call, looks: tuple[Look, ...]) -> tuple[Looked, ...]:
         return (there,)
 
-    async def settled(attempt: object) -> TransferOutcome:
+    async def settled(ask: object, request: object) -> TransferOutcome:
         return TransferOutcome("0", "", kind=Kind.NOT_SUPPORTED.value)
 
     monkeypatch.setattr("chelonia.hosting.transfer.front.HttpBytes", Bytes)
-    requester: Any = SimpleNamespace(
-        files=SimpleNamespace(look=look), http=None, clock=HandClock(), looks=None, settled=settled, new_call=Call
-    )
+    ports: Any = {"bartender": SimpleNamespace(get_file=None), "files": SimpleNamespace(look=look)}
+    requester: Any = SimpleNamespace(**ports, http=None, clock=HandClock(), looks=None, settled=settled, new_call=Call)
     await download(requester, "/f", tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == DATA
     assert asked == [("https://s1/one", ByteRange(0, half)), ("https://s2/two", ByteRange(0, len(DATA) - half))]
