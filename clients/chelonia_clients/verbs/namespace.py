@@ -30,30 +30,25 @@ async def make_collection(session: Session, arguments: Arguments) -> None:
 
 async def unmake_collection(session: Session, arguments: Arguments) -> None:
     """The verb `unmakeCollection`."""
-
-    async def unmake(ln: str) -> str:
-        return await session.client().unmake_collection(ln)
-
-    await each_name(session, arguments.operands, "unmakeCollection", "Removing collection '{}': {}", unmake)
+    form = "Removing collection '{}': {}"
+    await each_name(
+        session, arguments.operands, "unmakeCollection", form, lambda ln: session.client().unmake_collection(ln)
+    )
 
 
 async def make_mountpoint(session: Session, arguments: Arguments) -> None:
     """The verb `makeMountPoint`."""
     text, url = arguments.operands
-
-    async def make(ln: str) -> str:
-        return await session.client().make_mountpoint(ln, url)
-
-    await each_name(session, (text,), "makeMountpoint", "Creating mountpoint '{}': {}", make)
+    form = "Creating mountpoint '{}': {}"
+    await each_name(session, (text,), "makeMountpoint", form, lambda ln: session.client().make_mountpoint(ln, url))
 
 
 async def unmake_mountpoint(session: Session, arguments: Arguments) -> None:
     """The verb `unmakeMountPoint`."""
-
-    async def unmake(ln: str) -> str:
-        return await session.client().unmake_mountpoint(ln)
-
-    await each_name(session, arguments.operands, "unmakeMountpoint", "Removing mountpoint '{}': {}", unmake)
+    form = "Removing mountpoint '{}': {}"
+    await each_name(
+        session, arguments.operands, "unmakeMountpoint", form, lambda ln: session.client().unmake_mountpoint(ln)
+    )
 
 
 async def move(session: Session, arguments: Arguments) -> None:
