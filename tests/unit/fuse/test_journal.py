@@ -21,8 +21,10 @@ from chelonia.core.names import parse_ln
 from chelonia_fuse import journal
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from tests.support.files import MemoryFiles
-from tests.unit.fuse.mounts import Trial, mounted, without_haste
-from tests.unit.fuse.test_behind import NEW, held, many, slow_disk, young_as_the_clock_says
+from tests.unit.fuse.mounts import Trial, mounted
+from tests.unit.fuse.test_behind import NEW, held, mount, quick, slow_disk
+
+__all__ = ["mount", "quick"]
 
 RECORD = JournalRecord("6d4a", "/lab/f", "6d4a-0", 0, 5, 0, False, ((0, 5),), ((0, 5),), {"mode": 420}, "e1")
 TEXT = (
@@ -30,17 +32,6 @@ TEXT = (
     b'"valid":[[0,5]],"dirty":[[0,5]],"attributes":{"mode":420},"commit":"e1"}'
 )
 FRAME = bytes.fromhex("a30000000500000013f03e66")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_haste(monkeypatch)
-
-
-@pytest.fixture
-async def mount(twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
-    young_as_the_clock_says(monkeypatch)
-    return await many(await mounted(twin, tmp_path / "one"))
 
 
 class Disk:

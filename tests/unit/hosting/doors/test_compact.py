@@ -63,6 +63,18 @@ class Port:
         return await self._status(call)
 
 
+class SlowPort(Port):
+    """A port that answers nobody before its gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(self._waiting)
+        self.gate = asyncio.Event()
+
+    async def _waiting(self, call: Call) -> AHashStatus:
+        await self.gate.wait()
+        return STATUS
+
+
 async def until(done: Callable[[], bool]) -> None:
     await poll_async(done, what="the state this test waits for")
 
@@ -150,17 +162,11 @@ async def test_the_port_behaves_as_if_it_were_local(grid: Grid, tmp_path: Path) 
 
 
 async def test_many_calls_are_in_flight_at_once(grid: Grid) -> None:
-    gate = asyncio.Event()
-
-    async def slow(call: Call) -> AHashStatus:
-        await gate.wait()
-        return STATUS
-
-    port = Port(slow)
+    port = SlowPort()
     async with door(grid, port) as server, stub(grid, server) as ahash:
         calls = [asyncio.create_task(ahash.status(Call())) for _ in range(50)]
         await until(lambda: port.asked == 50)
-        gate.set()
+        port.gate.set()
         assert await asyncio.gather(*calls) == [STATUS] * 50
 
 
@@ -269,6 +275,19 @@ class Names:
         raise AssertionError("it is for Shepherds")
 
 
+class SlowNames(Names):
+    """One that answers nobody before its gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
+        self.asked.append(call.dn)
+        await self.gate.wait()
+        return ()
+
+
 @asynccontextmanager
 async def for_users(grid: Grid, port: object, limits: HttpLimits | None = None) -> AsyncIterator[HttpServer]:
     """A listener that users reach, with a Bartender in the compact encoding alone."""
@@ -316,34 +335,18 @@ async def test_one_call_of_a_user_is_small_and_of_a_stranger_smaller(
 
 async def test_a_user_has_fewer_calls_in_flight(grid: Grid, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "chelonia.limits")
-    gate = asyncio.Event()
-
-    class Slow(Names):
-        async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
-            self.asked.append(call.dn)
-            await gate.wait()
-            return ()
-
-    port = Slow()
+    port = SlowNames()
     async with for_users(grid, port) as server, bartender_at(grid, server, grid.client(grid.user(JANE))) as bartender:
         calls = [asyncio.create_task(bartender.stat(Call(), ())) for _ in range(USERS.calls_max + 20)]
         await until(lambda: len(port.asked) >= USERS.calls_max)
         assert len(port.asked) < len(calls)
         assert "limit='calls in flight on one connection'" in caplog.text
-        gate.set()
+        port.gate.set()
         await asyncio.gather(*calls)
 
 
 async def test_who_asks_nothing_is_cut_and_who_is_at_work_gives_way_to_nobody(grid: Grid) -> None:
-    gate = asyncio.Event()
-
-    class Slow(Names):
-        async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
-            self.asked.append(call.dn)
-            await gate.wait()
-            return ()
-
-    port, limits = Slow(), HttpLimits(first_request_ms=round(500 * patience()), connections_per_dn_max=1)
+    port, limits = SlowNames(), HttpLimits(first_request_ms=round(500 * patience()), connections_per_dn_max=1)
     async with for_users(grid, port, limits) as server:
         async with raw(grid, server, JANE) as (reader, _):
             assert await asyncio.wait_for(reader.read(), 60) == b""
@@ -355,7 +358,7 @@ async def test_who_asks_nothing_is_cut_and_who_is_at_work_gives_way_to_nobody(gr
             with pytest.raises(CheloniaError) as caught:
                 await second.stat(Call(), ())
             assert caught.value.kind is Kind.NETWORK
-            gate.set()
+            port.gate.set()
             assert await asking == ()
 
 
@@ -696,13 +699,7 @@ async def test_what_is_no_frame_ends_the_connection(grid: Grid, junk: bytes) -> 
 
 
 async def test_who_floods_waits_for_himself(grid: Grid) -> None:
-    gate = asyncio.Event()
-
-    async def slow(call: Call) -> AHashStatus:
-        await gate.wait()
-        return STATUS
-
-    port = Port(slow)
+    port = SlowPort()
     calls = 4 * bounds.COMPACT_CALLS_MAX
     async with door(grid, port) as server, raw(grid, server) as (reader, writer):
         for number in range(calls):
@@ -713,7 +710,7 @@ async def test_who_floods_waits_for_himself(grid: Grid) -> None:
             waiting = asyncio.create_task(other.status(Call()))
             await until(lambda: port.asked > bounds.COMPACT_CALLS_MAX)
             assert port.asked < calls, "calls beyond the bound are not even read"
-            gate.set()
+            port.gate.set()
             assert await waiting == STATUS
         assert {(await answer_from(reader)).number for _ in range(calls)} == set(range(calls))
 
@@ -751,19 +748,13 @@ async def test_calls_before_what_is_no_frame_are_answered_and_none_behind_it_beg
 
 
 async def test_stopping_answers_what_has_begun(grid: Grid) -> None:
-    gate = asyncio.Event()
-
-    async def slow(call: Call) -> AHashStatus:
-        await gate.wait()
-        return STATUS
-
-    port = Port(slow)
+    port = SlowPort()
     async with door(grid, port) as server, stub(grid, server, retry_ms=0) as ahash:
         waiting = asyncio.create_task(ahash.status(Call()))
         await until(lambda: port.asked == 1)
         stopping = asyncio.create_task(server.stop(5_000))
         await asyncio.sleep(0)
-        gate.set()
+        port.gate.set()
         assert await waiting == STATUS
         await stopping
         assert server.connections == 0

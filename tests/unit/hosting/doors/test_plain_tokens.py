@@ -15,8 +15,6 @@ from chelonia.wire.shares import ShareToken, issue
 from tests.support.files import SHARE_KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 
-NOW_MS = 1_000 * 1_000 * 1_000 * 1_000
-"""Long ago."""
 REQUEST = "application/macaroon-request"
 
 
