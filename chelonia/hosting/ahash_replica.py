@@ -223,8 +223,10 @@ def tell(metrics: Metrics, status: AHashStatus) -> None:
         metrics.gauge("ahash_pages_damaged", "Damaged pages and log files: replace this replica.", seen.damaged)
         if seen.ended_ms:  # 0 after a start would look like a scrub that has stood still for fifty years
             metrics.gauge("ahash_pages_checked_seconds", "When all were last checked, Unix time.", seen.ended_ms / 1000)
-    metrics.lags({view.replica: view.lag for view in status.replicas if view.lag >= 0})
-    metrics.round_trips({view.replica: view.round_trip_ms for view in status.replicas if view.round_trip_ms >= 0})
+    lags = {view.replica: view.lag for view in status.replicas if view.lag >= 0}  # known to the master alone
+    metrics.gauges("ahash_lag_commits", "Commits a replica has yet to confirm.", "replica", lags)
+    away_s = {view.replica: view.round_trip_ms / 1000 for view in status.replicas if view.round_trip_ms >= 0}
+    metrics.gauges("ahash_round_trip_seconds", "To a replica and back, at least.", "replica", away_s)
 
 
 def unready(status: AHashStatus) -> None:

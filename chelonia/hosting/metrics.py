@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -115,25 +116,13 @@ class Metrics:
         self.keep("data_bytes", "File bytes moved, by direction.", ("direction",), lambda: self._bytes)
         self._http: dict[tuple[str, ...], float] = {}
         self.keep("http_responses", "HTTP answers by status class.", ("status",), lambda: self._http)
-        self._cut = Counter(
+        cut = Counter(
             "chelonia_connections_cut", "Clients' connections cut because this process stood still.", registry=r
         )
-        self._replicas = Gauge(
-            "chelonia_replicas", "Replicas by state, as the namespace has them.", ("state",), registry=r
-        )
-        self._exposed = Gauge(
-            "chelonia_heal_exposed", "Files with fewer verified copies than wanted, by copies left.", ("left",),
-            registry=r,
-        )  # fmt: skip
+        self.cut = cut.inc
+        """Counts connections that the guard has cut."""
         self._lives: set[int] = set()
         self._gauges: dict[str, Gauge] = {}
-        self._lag = Gauge(
-            "chelonia_ahash_lag_commits", "Commits a replica has yet to confirm.", ("replica",), registry=r
-        )
-        self._round_trip = Gauge(
-            "chelonia_ahash_round_trip_seconds", "To a replica and back, at least.", ("replica",), registry=r
-        )
-        self._days = Gauge("chelonia_certificate_days_left", "Days until the first expires.", ("what",), registry=r)
 
     def keep(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
         """Have a counter read from who keeps it; `name` without the prefix `chelonia_`."""
@@ -150,40 +139,32 @@ class Metrics:
         """Count file bytes; `direction` is `in` or `out`."""
         self._bytes[direction,] += count
 
-    def cut(self, count: int) -> None:
-        """Count connections that the guard has cut."""
-        self._cut.inc(count)
-
     def answered(self, status: int) -> None:
         names = (f"{status // 100}xx",)
         self._http[names] = self._http.get(names, 0) + 1
 
     def gauge(self, name: str, text: str, value: float) -> None:
         """Set a plain gauge, made at its first use; `name` without the prefix `chelonia_`."""
+        self._gauge(name, text).set(value)
+
+    def gauges(self, name: str, text: str, label: str, values: Mapping[Any, float]) -> None:
+        """As `gauge`, for each value of a label; what is not told any more has no figure."""
+        gauge = self._gauge(name, text, label)
+        gauge.clear()
+        for which, value in sorted(values.items()):
+            gauge.labels(str(which)).set(value)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         if name not in self._gauges:
-            self._gauges[name] = Gauge(f"chelonia_{name}", text, registry=self.registry)
-        self._gauges[name].set(value)
-
-    def replicas(self, by_state: Mapping[str, int]) -> None:
-        for state, count in sorted(by_state.items()):
-            self._replicas.labels(state).set(count)
-
-    def lags(self, commits: Mapping[int, int]) -> None:
-        """Set how many commits each replica of the A-Hash has yet to acknowledge, known to the master alone; whoever is
-        not told has no figure."""
-        _set_all(self._lag, commits)
-
-    def round_trips(self, round_trip_ms: Mapping[int, int]) -> None:
-        """Set how long an answer of each other replica of the A-Hash takes at least; whoever is not told has no
-        figure."""
-        _set_all(self._round_trip, {replica: ms / 1000 for replica, ms in round_trip_ms.items()})
+            self._gauges[name] = Gauge(f"chelonia_{name}", text, labels, registry=self.registry)
+        return self._gauges[name]
 
     def healing(self, status: HealStatus) -> None:
         """Set how far healing is. A class of exposed files that has emptied shows 0, not its last number."""
         told = {found.live: found.blobs for found in status.exposed}
-        for live in sorted({*told, *self._lives}):
-            self._exposed.labels(str(live)).set(told.get(live, 0))
         self._lives.update(told)
+        text = "Files with fewer verified copies than wanted, by copies left."
+        self.gauges("heal_exposed", text, "left", {**dict.fromkeys(self._lives, 0), **told})
         for name, text, value in (
             ("leader", "Whether this Librarian leads repair: its figures are the whole picture.", status.is_leader),
             ("paused", "Whether an administrator has paused healing.", status.control.paused),
@@ -211,11 +192,6 @@ class Metrics:
         ):
             self.gauge(f"drill_{name}", text, value)
 
-    def certificate_days(self, days: Mapping[str, float]) -> None:
-        """Set the days left of certificate, CA and CRL."""
-        for what, left in sorted(days.items()):
-            self._days.labels(what).set(left)
-
     def read_with(self, reader: Reader) -> None:
         """Have `reader` called before each exposition."""
         self._readers.append(reader)
@@ -233,9 +209,3 @@ class Metrics:
 def _lasted_s(drill: Drill, until_ms: int) -> float:
     """Seconds from a drill's beginning, -1 for what has not been."""
     return (until_ms - drill.began_ms) / 1000 if until_ms else -1.0
-
-
-def _set_all(gauge: Gauge, by_replica: Mapping[int, float]) -> None:
-    gauge.clear()
-    for replica, value in by_replica.items():
-        gauge.labels(str(replica)).set(value)

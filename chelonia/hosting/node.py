@@ -127,7 +127,8 @@ class Node:
         return replace(limits, connections_per_address_max=limits.connections_per_dn_max)
 
     async def _certificate_days(self) -> None:
-        self._node.metrics.certificate_days(self._node.tls.days_left())
+        days = self._node.tls.days_left()
+        self._node.metrics.gauges("certificate_days_left", "Days until the first expires.", "what", days)
 
     async def _watch_certificates(self) -> None:
         """Take up certificates and CRLs that were replaced on disk without a SIGHUP."""

@@ -54,7 +54,7 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
         node.metrics.healing(await librarian.heal_status(call))
         node.metrics.drill((await librarian.drill_status(call)).drill)
         health = await librarian.health(call)
-        node.metrics.replicas(health.replicas)
+        node.metrics.gauges("replicas", "Replicas by state, as the namespace has them.", "state", health.replicas)
         for name in ("exposed", "queued", "copying", "erasing", "held_back"):
             node.metrics.gauge(f"repair_{name}", f"Repair as this Librarian sees it: {name}.", getattr(health, name))
 
