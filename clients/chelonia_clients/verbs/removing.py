@@ -25,11 +25,8 @@ ask = input
 
 async def unlink(session: Session, arguments: Arguments) -> None:
     """The verb `unlink`."""
-
-    async def drop(ln: str) -> str:
-        return await session.client().unlink(ln)
-
-    await each_name(session, arguments.operands, "unlink", "Unlinking '{}': {}", drop)
+    form = "Unlinking '{}': {}"
+    await each_name(session, arguments.operands, "unlink", form, lambda ln: session.client().unlink(ln))
 
 
 async def delete(session: Session, arguments: Arguments) -> None:
