@@ -14,13 +14,14 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import Dn, RequestKey
+from chelonia.core.ids import Dn
 from chelonia.core.ports.ahash import AHash, AHashStatus
 from chelonia.core.values import replace
 from chelonia.hosting.config import (
@@ -42,8 +43,8 @@ from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.support.ahash import no_panic
 from tests.support.polling import patience, poll_async
 from tests.support.ports import free_ports
-from tests.support.replica_group import ROOT, Writers
-from tests.support.replica_process import SETTINGS, turn_of
+from tests.support.replica_group import ROOT, DaemonDoor, Writers
+from tests.support.replica_process import SETTINGS
 
 CA = "/DC=org/O=Grid/CN=Group CA"
 BASE = "/DC=org/O=Grid"
@@ -222,9 +223,9 @@ class AHashDaemons:
             lambda: self.log(replica).count(text) >= times, deadline, what=f"replica {replica} logs {text!r}"
         )
 
-    def door(self, replica: int) -> "DaemonDoor":
+    def door(self, replica: int) -> DaemonDoor:
         """A way to one replica."""
-        return DaemonDoor(self._asking, self.url(replica))
+        return DaemonDoor(partial(self._asking.at, self.url(replica)))
 
     def writers(self, count: int = 4, first: int = 0) -> Writers:
         """Writers that try all there may ever be."""
@@ -324,28 +325,6 @@ class _Asking:
 
     async def close(self) -> None:
         await self._link.client.close()
-
-
-class DaemonDoor:
-    """Asks one daemon, as `replica_group.Control` asks a process of the shell alone."""
-
-    def __init__(self, asking: _Asking, url: str) -> None:
-        self._asking = asking
-        self._url = url
-
-    async def ask(self, *request: Any, patience_s: float) -> Any:
-        """Carry out `("write", writer, turn, size)`. Raises: ValueError, whatever came of it but success."""
-        _, writer, turn, size = request
-        ahash = self._asking.at(self._url, int(patience_s * 1000))
-        try:
-            outcome = await ahash.transact(Call(), RequestKey(f"{writer}.{turn}"), turn_of(writer, turn, size))
-        except CheloniaError as error:
-            raise ValueError(str(error)) from error
-        assert outcome.applied, outcome
-        return outcome.position.sequence
-
-    def close(self) -> None:
-        """Nothing: connections are everybody's."""
 
 
 def _environ(more: Mapping[str, str]) -> dict[str, str]:

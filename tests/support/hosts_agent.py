@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.history import records, run
 from tests.history.faults import Watch
 from tests.history.recorder import Plan
 from tests.history.records import Fault, History
-from tests.support.replica_group import Writers
+from tests.support.replica_group import DaemonDoor, Writers
 from tests.support.replica_process import turn_of
 
 LOOK_MS = 1_000
@@ -97,8 +98,8 @@ class Agent:
         self._writers.start()
         return {}
 
-    def _door(self, number: int) -> "Door":
-        return Door(self, list(self._urls)[number])
+    def _door(self, number: int) -> DaemonDoor:
+        return DaemonDoor(partial(self.at, list(self._urls)[number]))
 
     async def do_written(self) -> dict[str, Any]:
         """How many were acknowledged, and when (monotonic s)."""
@@ -138,26 +139,6 @@ class Agent:
         history = await self._noting
         records.write(Path(path), History(history.operations, tuple(Fault(*hit) for hit in hits)))
         return {"count": len(history.operations)}
-
-
-class Door:
-    """A writer's way to one host."""
-
-    def __init__(self, agent: Agent, host: str) -> None:
-        self._agent, self._host = agent, host
-
-    async def ask(self, *request: Any, patience_s: float) -> Any:
-        """Carry out `("write", writer, turn, size)`. Raises: ValueError, whatever came of it but success."""
-        _, writer, turn, size = request
-        ahash = self._agent.at(self._host, int(patience_s * 1000))
-        try:
-            outcome = await ahash.transact(Call(), RequestKey(f"{writer}.{turn}"), turn_of(writer, turn, size))
-        except CheloniaError as error:
-            raise ValueError(f"{self._host}: {error}") from error
-        assert outcome.applied, outcome
-
-    def close(self) -> None:
-        """Nothing: connections are everybody's."""
 
 
 async def main() -> None:

@@ -25,13 +25,16 @@ import msgspec
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core import bounds
-from chelonia.core.ids import ObjectId
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.ports.ahash import AHash
 from tests.support.ahash import no_panic
 from tests.support.far_links import FarLinks
 from tests.support.polling import patience, poll_async
 from tests.support.ports import free_ports
 from tests.support.replica_grid import ReplicaGrid, replica_dn
-from tests.support.replica_process import SETTINGS
+from tests.support.replica_process import SETTINGS, turn_of
 
 ROOT = Path(__file__).parents[2]
 ASK_S = 12.0
@@ -89,6 +92,27 @@ class Door(Protocol):
     def close(self) -> None:
         """Let go of it."""
         ...
+
+
+class DaemonDoor:
+    """A way to the replica of one daemon. `at`: its A-Hash, which answers once, within so many milliseconds."""
+
+    def __init__(self, at: Callable[[int], AHash]) -> None:
+        self._at = at
+
+    async def ask(self, *request: Any, patience_s: float) -> Any:
+        """Carry out `("write", writer, turn, size)`. Raises: ValueError, whatever came of it but success."""
+        _, writer, turn, size = request
+        ahash = self._at(int(patience_s * 1000))
+        try:
+            outcome = await ahash.transact(Call(), RequestKey(f"{writer}.{turn}"), turn_of(writer, turn, size))
+        except CheloniaError as error:
+            raise ValueError(str(error)) from error
+        assert outcome.applied, outcome
+        return outcome.position.sequence
+
+    def close(self) -> None:
+        """Nothing: connections are everybody's."""
 
 
 @dataclass
