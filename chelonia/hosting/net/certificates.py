@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 
 from asn1crypto import core
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -425,7 +426,7 @@ def load_key(path: Path) -> PrivateKey:
     """Read a private key that no password closes. Raises: BAD_CONFIG with what is wrong."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CheloniaError(Kind.BAD_CONFIG, "read key", str(path), str(error)) from error
     if not isinstance(key, PrivateKey):
         raise CheloniaError(Kind.BAD_CONFIG, "read key", str(path), "the key is neither RSA nor elliptic curve")

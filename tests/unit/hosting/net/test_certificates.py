@@ -175,3 +175,12 @@ def test_rsa_keys_have_2048_bits() -> None:
     key = make_key(KeyKind.RSA)
     assert isinstance(key, rsa.RSAPrivateKey)
     assert key.key_size == 2048
+
+
+def test_a_key_on_a_curve_that_nobody_knows_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("""-----BEGIN EC PRIVATE KEY-----
+MD4CAQEEDsAblb32hFvv7PHhXUuboAcGBSuBBAAGoSADHgAEFz6EDP9YpvDLBfKS
+N9QN6/2a0sfa3h0l6ngMkQ==
+-----END EC PRIVATE KEY-----""")  # secp112r1, of `openssl ecparam`
+    with pytest.raises(CheloniaError, match="not supported"):
+        certificates.load_key(tmp_path / "key")
