@@ -16,6 +16,7 @@ from chelonia.hosting.doors.s3.parts import (
     check_bucket,
     no_bucket,
     note_facts,
+    number_of,
     readable_bucket,
     said,
     xml_answer,
@@ -35,9 +36,7 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
-    query, limit = ask.query, ask.query.get("max-buckets", "") or str(BUCKETS_MAX)
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and int(limit)):
-        raise S3Error("InvalidArgument", "max-buckets is a number from 1")
+    query, limit = ask.query, number_of(ask.query.get("max-buckets", "") or str(BUCKETS_MAX), "max-buckets", 1)
     out: list[tuple[str, int]] = []
     asked = Listing(parts.root, query.get("continuation-token", ""), prefix=query.get("prefix", ""))
     async for page in list_pages(parts.plain, call, asked):
@@ -45,7 +44,7 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
             known = entry.attributes
             # Of what he may not read the caller is told no owner.
             if known.type == TYPE_COLLECTION and known.owner and keys.is_bucket_name(entry.name):
-                if len(out) == min(int(limit), BUCKETS_MAX):
+                if len(out) == min(limit, BUCKETS_MAX):
                     return xml_answer(answers.buckets(call.dn, out, f"{out[-1][0]}/"))
                 out.append((entry.name, known.created_ns))
     return xml_answer(answers.buckets(call.dn, out))

@@ -29,6 +29,7 @@ from chelonia.hosting.doors.s3.parts import (
     check_bucket,
     is_kept,
     no_bucket,
+    number_of,
     readable_bucket,
     said,
     seen,
@@ -172,16 +173,14 @@ def asked_of(ask: Ask) -> Asked:
     """What a listing is asked for. Raises: S3Error."""
     query = ask.query
     v2 = query.get("list-type") == "2"
-    limit = query.get("max-keys", "") or str(KEYS_MAX)
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 10):
-        raise S3Error("InvalidArgument", "max-keys is a number from 0")
+    limit = number_of(query.get("max-keys", "") or str(KEYS_MAX), "max-keys")
     if query.get("encoding-type", "url") not in ("url", ""):
         raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request: url is offered")
     return Asked(
         bucket=ask.target.bucket,
         prefix=query.get("prefix", ""),
         delimiter=query.get("delimiter", ""),
-        limit=min(int(limit), KEYS_MAX),
+        limit=min(limit, KEYS_MAX),
         after=query.get("start-after" if v2 else "marker", ""),
         token=query.get("continuation-token") if v2 else None,
         encoded=query.get("encoding-type") == "url",

@@ -48,6 +48,7 @@ from chelonia.hosting.doors.s3.parts import (
     S3Parts,
     apply_again,
     found,
+    number_of,
     readable_bucket,
     said,
     seen,
@@ -304,17 +305,11 @@ def _of_upload(ask: Ask) -> Ask:
 
 
 def _number(ask: Ask) -> int:
-    text = ask.query.get("partNumber", "")
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= bounds.PARTS_MAX):
-        raise S3Error("InvalidArgument", f"Part number must be an integer between 1 and {bounds.PARTS_MAX}, inclusive")
-    return int(text)
+    return number_of(ask.query.get("partNumber", ""), "partNumber", 1, bounds.PARTS_MAX)
 
 
 def _count(ask: Ask, name: str, otherwise: int = PAGE) -> int:
-    text = ask.query.get(name, "") or str(otherwise)
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise S3Error("InvalidArgument", f"{name} is a number from 0")
-    return min(int(text), max(PAGE, bounds.PARTS_MAX))
+    return min(number_of(ask.query.get(name, "") or str(otherwise), name), max(PAGE, bounds.PARTS_MAX))
 
 
 def _scheme(page: PartPage) -> InParts:

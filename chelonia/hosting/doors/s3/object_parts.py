@@ -11,7 +11,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.ports.files import Look, Looked, Want
 from chelonia.hosting.doors.plain.parts import good
 from chelonia.hosting.doors.ranged import Headers
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, number_of, xml_answer
 from chelonia.hosting.doors.s3.versions import version_fields
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts
@@ -42,7 +42,7 @@ async def made_of(parts: S3Parts, ask: Ask, there: Looked) -> tuple[tuple[int, M
 async def one_part(parts: S3Parts, ask: Ask, there: Looked, headers: Headers) -> tuple[str, Headers]:
     """The range that `partNumber` asks for, and the header fields of the object with what is of that part alone.
     Raises: S3Error."""
-    number = _number(ask.query["partNumber"], "partNumber")
+    number = number_of(ask.query["partNumber"], "partNumber", most=bounds.PARTS_MAX)
     pieces = await made_of(parts, ask, there)
     if not 1 <= number <= max(len(pieces), 1):
         raise S3Error("InvalidPart", f"the object has {max(len(pieces), 1)} parts")
@@ -70,16 +70,10 @@ async def attributes(parts: S3Parts, ask: Ask) -> HttpResponse:
     ask, there = await found(parts, ask, Want.USER)
     known, kept = there.attributes, facts.facts_of(there.user)
     pieces = await made_of(parts, ask, there) if "ObjectParts" in wanted else ()
-    after = _number(ask.header("x-amz-part-number-marker") or "0", "x-amz-part-number-marker")
-    limit = min(_number(ask.header("x-amz-max-parts") or str(PAGE), "x-amz-max-parts"), PAGE)
+    after = number_of(ask.header("x-amz-part-number-marker") or "0", "x-amz-part-number-marker")
+    limit = min(number_of(ask.header("x-amz-max-parts") or str(PAGE), "x-amz-max-parts"), PAGE)
     checksum = kept.checksum if kept.etag == known.etag else ("", "")
     shown = tuple((length, _checksum_of(checksum[0], sums)) for length, sums in pieces[after : after + limit])
     told = answers.PartSizes(len(pieces), after, limit, shown) if pieces else None
     body = answers.attributes(wanted, known.size, known.etag, checksum, told)
     return xml_answer(body, ("Last-Modified", http_date(known.modified_ns)), *version_fields(ask, there))
-
-
-def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= bounds.PARTS_MAX):
-        raise S3Error("InvalidArgument", f"{name} is a number up to {bounds.PARTS_MAX}")
-    return int(text)

@@ -176,6 +176,13 @@ async def apply_again(
     raise AssertionError("the last try returns or raises")
 
 
+def number_of(text: str, name: str, least: int = 0, most: int = 9_999_999_999) -> int:
+    """The number that is asked for by `name`. Raises: S3Error."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
+        raise S3Error("InvalidArgument", f"{name} is a number from {least} to {most}")
+    return int(text)
+
+
 def xml_answer(body: bytes, *headers: tuple[str, str], status: int = 200) -> HttpResponse:
     """An answer in XML, with further header fields."""
     return HttpResponse(status, (*answers.XML, *headers), body)
