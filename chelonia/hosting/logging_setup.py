@@ -150,12 +150,8 @@ class TextLines(logging.Formatter):
         return head + body + "".join("\n  | " + one_line(redact(line)) for line in trace.splitlines())
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(TextLines):
     """The same as one JSON object a line."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__()
-        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

@@ -342,7 +342,7 @@ def subject_dn(cert: x509.Certificate) -> Dn:
 
 def fingerprint(cert: x509.Certificate) -> bytes:
     """SHA-256 of the certificate's DER, 32 bytes."""
-    return hashlib.sha256(_der(cert)).digest()
+    return hashlib.sha256(cert.public_bytes(Encoding.DER)).digest()
 
 
 def proxy_language(cert: x509.Certificate) -> x509.ObjectIdentifier | None:
@@ -540,10 +540,6 @@ def _canonical_type(kind: str, whole: str) -> str:
     if oid is None:
         raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], f"unknown attribute type {kind}")
     return _SHORT_NAMES.get(oid, oid)
-
-
-def _der(cert: x509.Certificate) -> bytes:
-    return cert.public_bytes(Encoding.DER)
 
 
 def instant_ms(when: datetime) -> Ms:
