@@ -146,23 +146,21 @@ class MountedCluster:
         place, plan = saving.place, saving.plan
         if not plan.ranges:
             content = Content(size=plan.size, whole=plan.whole)
-            return await self._commit(Splice(place, content, saving.setting, when=saving.when))
-        if plan.plain and plan.length <= bounds.INLINE_BYTES_MAX:
+        elif plan.length <= bounds.INLINE_BYTES_MAX:
             inline = await _inline(saving)
-            return await self._commit(
-                Write(place, setting=saving.setting, when=saving.when, etag=saving.etag, inline=inline)
-            )
-        if plan.length <= bounds.INLINE_BYTES_MAX:
-            content = _content(saving, INLINED, inline=await _inline(saving))
-            return await self._commit(Splice(place, content, saving.setting, when=saving.when))
-        placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
-        (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
-        placed = _good(answer, "place")
-        tried.append(placed.blob)
-        arrived = await self.transfers.put(placed, saving.body(), plan.length, len(tried) - 1)
-        if plan.plain:
-            return await self._commit(Write(place, arrived, saving.setting, when=saving.when, etag=saving.etag))
-        content = _content(saving, placed.blob, arrived)
+            if plan.plain:
+                write = Write(place, setting=saving.setting, when=saving.when, etag=saving.etag, inline=inline)
+                return await self._commit(write)
+            content = _content(saving, INLINED, inline=inline)
+        else:
+            placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
+            (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
+            placed = _good(answer, "place")
+            tried.append(placed.blob)
+            arrived = await self.transfers.put(placed, saving.body(), plan.length, len(tried) - 1)
+            if plan.plain:
+                return await self._commit(Write(place, arrived, saving.setting, when=saving.when, etag=saving.etag))
+            content = _content(saving, placed.blob, arrived)
         return await self._commit(Splice(place, content, saving.setting, when=saving.when))
 
 
