@@ -180,3 +180,13 @@ async def test_a_replica_that_is_gone_has_no_figures() -> None:
     assert f'chelonia_ahash_round_trip_seconds{{replica="{near.replica}"}} 0.002' in told
     tell(metrics, replace(STATUS, replicas=()))
     assert 'replica="' not in (await metrics.expose()).decode()
+
+
+async def test_what_is_told_of_no_more_has_no_figure() -> None:
+    """A state that no replica of a file is in any more does not keep its last number."""
+    metrics = Metrics()
+    for told in ({"alive": 2, "invalid": 1}, {"alive": 3}):
+        metrics.gauges("replicas", "Replicas by state.", "state", told)
+    text = (await metrics.expose()).decode()
+    assert 'chelonia_replicas{state="alive"} 3.0' in text
+    assert "invalid" not in text
