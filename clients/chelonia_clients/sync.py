@@ -28,7 +28,7 @@ from chelonia_clients.settings import Wish
 from chelonia_clients.transfers import get_tree, put_tree
 
 P = ParamSpec("P")
-S = TypeVar("S")
+S = TypeVar("S", bound=Client | Administrator)
 T = TypeVar("T")
 
 
@@ -38,13 +38,13 @@ class _Sync(Generic[S]):
     A base class, against the house style: two context managers would be written twice.
     """
 
-    def __init__(self, source: S, http: HttpClient) -> None:
+    def __init__(self, source: S) -> None:
+        """Take over what no event loop has used yet."""
         self._source = source
-        self._http = http
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chelonia-client", daemon=True)
         self._thread.start()
-        self._end = weakref.finalize(self, _end, http, self._loop, self._thread)
+        self._end = weakref.finalize(self, _end, source.http, self._loop, self._thread)
 
     def __enter__(self) -> Self:
         return self
@@ -112,10 +112,6 @@ def _pages(
 class SyncClient(_Sync[Client]):
     """`Client` for threads. Use as a context manager, or close it."""
 
-    def __init__(self, client: Client) -> None:
-        """Take over a client that no event loop has used yet."""
-        super().__init__(client, client.http)
-
     @classmethod
     def from_environment(cls, wish: Wish | None = None) -> SyncClient:
         """Make one as `connect.from_environment` does. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
@@ -160,10 +156,6 @@ class SyncClient(_Sync[Client]):
 
 class SyncAdministrator(_Sync[Administrator]):
     """`Administrator` for threads. Use as a context manager, or close it."""
-
-    def __init__(self, administrator: Administrator) -> None:
-        """Take over an administrator's connection that no event loop has used yet."""
-        super().__init__(administrator, administrator.http)
 
     @classmethod
     def from_environment(cls, wish: Wish | None = None) -> SyncAdministrator:
