@@ -175,6 +175,31 @@ async def test_the_crc_of_each_block_is_told_again(engine: Engine, size: int) ->
     assert await store.blocks(ReferenceId("ffffffff-0000-4000-8000-000000000000")) == b""
 
 
+@pytest.mark.parametrize("size", [5, 3 * bounds.CHUNK_BYTES])
+async def test_whoever_reads_may_refuse_what_is_read_before_it_is_told(engine: Engine, size: int) -> None:
+    data = bytes(range(251)) * (size // 251 + 1)
+    await write(engine.store, REF, data[:size])
+    refused_at, before = size - size // 3, len(os.listdir("/proc/self/fd"))
+
+    def check(at: int, chunk: bytes) -> None:
+        assert chunk == data[at : at + len(chunk)]
+        if at <= refused_at < at + len(chunk):
+            raise CheloniaError(Kind.CHECKSUM)
+
+    got = list[bytes]()
+
+    async def take() -> None:
+        async for chunk in engine.store.read(REF, ByteRange(0, size), check):
+            got.append(chunk)
+
+    with pytest.raises(CheloniaError) as caught:
+        await take()
+    assert caught.value.kind is Kind.CHECKSUM
+    assert b"".join(got) == data[: refused_at - refused_at % bounds.CHUNK_BYTES]
+    assert await read(engine.store, REF, 0, size) == data[:size]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_committed_bytes_and_record_read_back(engine: Engine) -> None:
     await write(engine.store, REF, b"hello world")
     assert await read(engine.store, REF, 0, 11) == b"hello world"

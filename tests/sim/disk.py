@@ -20,7 +20,16 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.ahash import Position
-from chelonia.core.ports.shepherd import NO_NOTES, Notes, Scanned, ShepherdState, SmallReplica, StoredReplica
+from chelonia.core.ports.shepherd import (
+    NO_NOTES,
+    Check,
+    Notes,
+    Scanned,
+    ShepherdState,
+    SmallReplica,
+    StoredReplica,
+    unchecked,
+)
 from chelonia.core.values import replace
 from tests.sim.process import check_alive
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
@@ -148,10 +157,10 @@ class SimDisk:
         check_alive()
         return await self.platter.suspended(reference)
 
-    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+    async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`."""
         await self.lag()
-        async for chunk in self.platter.read(reference, span):
+        async for chunk in self.platter.read(reference, span, check):
             yield chunk
 
     def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:

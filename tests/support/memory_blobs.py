@@ -19,12 +19,14 @@ from chelonia.core.ports.shepherd import (
     MARK,
     NO_NOTES,
     PREFIX_CHARS,
+    Check,
     Notes,
     Scanned,
     ShepherdState,
     SmallReplica,
     StoredReplica,
     StoreIdentity,
+    unchecked,
 )
 from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes
@@ -170,8 +172,8 @@ class MemoryBlobs:
         """Bytes kept of an interrupted upload, 0 when none."""
         return len(self._suspended.get(parse_reference(reference), b""))
 
-    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there."""
+    async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there; what `check` does."""
         offset, end = span.offset, span.offset + span.length
         while offset < end:
             kept = None if self.broken else self._replicas.get(parse_reference(reference))
@@ -179,6 +181,7 @@ class MemoryBlobs:
             want = min(bounds.CHUNK_BYTES, end - offset)
             if len(data) < offset + want:
                 raise CheloniaError(Kind.NOT_ALIVE, "read", reference, f"bytes missing after {len(data)}")
+            check(offset, data[offset : offset + want])
             yield data[offset : offset + want]
             offset += want
 

@@ -7,7 +7,7 @@ an immediate check. Bytes move only under tickets that this Shepherd itself sign
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -532,6 +532,14 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     replaces: bool = False
 
 
+Check = Callable[[int, bytes], None]
+"""Told where in a replica bytes begin, and these, while they are fresh in the processor's cache: may refuse them."""
+
+
+def unchecked(at: int, data: bytes) -> None:
+    """Refuse nothing."""
+
+
 class BlobStore(Protocol):
     """Where replicas' bytes are. One contract suite runs on every engine."""
 
@@ -565,8 +573,9 @@ class BlobStore(Protocol):
         """Bytes kept of an interrupted upload, 0 when none."""
         ...
 
-    def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
+    def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`, each chunk (of `bounds.CHUNK_BYTES`, but for the last) once it is checked. Raises:
+        NOT_ALIVE when fewer are there or they cannot be read; what `check` does."""
         ...
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:

@@ -30,7 +30,17 @@ from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
-from chelonia.core.ports.shepherd import NO_NOTES, PREFIXES, Notes, Scanned, SmallReplica, StoredReplica, StoreIdentity
+from chelonia.core.ports.shepherd import (
+    NO_NOTES,
+    PREFIXES,
+    Check,
+    Notes,
+    Scanned,
+    SmallReplica,
+    StoredReplica,
+    StoreIdentity,
+    unchecked,
+)
 from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes, store_state
 from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_directory
@@ -139,8 +149,8 @@ class FileBlobs:
         kept = self.incoming(reference, ".kept")
         return await self.run(lambda: kept.stat().st_size if kept.exists() else 0)
 
-    def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
-        return self._read(self.replica(reference), span)
+    def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
+        return self._read(self.replica(reference), span, check)
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
         """Nothing: a file is to be opened first."""
@@ -328,13 +338,13 @@ class FileBlobs:
         stat = os.statvfs(self._root)
         return stat.f_blocks * stat.f_frsize
 
-    async def _read(self, path: Path, span: ByteRange) -> AsyncIterator[bytes]:
+    async def _read(self, path: Path, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         """Open with the first chunk, so that a small file costs one thread hop; read one chunk ahead of the taker."""
         offset, end, fd = span.offset, span.offset + span.length, -1
         ahead: asyncio.Future[tuple[int, bytes]] | None = None
         try:
             while offset < end:
-                ahead = ahead or self._begin_read(path, fd, offset, end)
+                ahead = ahead or self._begin_read(path, fd, offset, end, check)
                 want = min(bounds.CHUNK_BYTES, end - offset)
                 fd, chunk = await asyncio.shield(ahead)
                 ahead = None
@@ -342,7 +352,7 @@ class FileBlobs:
                     raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"bytes missing after {offset + len(chunk)}")
                 offset += want
                 if offset < end:
-                    ahead = self._begin_read(path, fd, offset, end)
+                    ahead = self._begin_read(path, fd, offset, end, check)
                 yield chunk
         except OSError as error:
             if error.errno not in _DAMAGE:
@@ -354,9 +364,11 @@ class FileBlobs:
             elif fd >= 0:
                 os.close(fd)
 
-    def _begin_read(self, path: Path, fd: int, offset: int, end: int) -> asyncio.Future[tuple[int, bytes]]:
+    def _begin_read(
+        self, path: Path, fd: int, offset: int, end: int, check: Check
+    ) -> asyncio.Future[tuple[int, bytes]]:
         where = (offset, min(bounds.CHUNK_BYTES, end - offset))
-        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: _read_at(path, fd, where))
+        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: _read_at(path, fd, where, check))
 
     async def _acquire(self, fn: Callable[[], tuple[int, T]]) -> tuple[int, T]:
         """Run a blocking call that answers an open descriptor first; a cancelled caller leaks none."""
@@ -555,12 +567,15 @@ def _close_unwanted(work: asyncio.Future[tuple[int, T]]) -> None:
         os.close(work.result()[0])
 
 
-def _read_at(path: Path, fd: int, where: tuple[int, int]) -> tuple[int, bytes]:
+def _read_at(path: Path, fd: int, where: tuple[int, int], check: Check) -> tuple[int, bytes]:
     if fd < 0:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return fd, os.pread(fd, where[1], where[0])
-    except OSError:
+        chunk = os.pread(fd, where[1], where[0])
+        if len(chunk) == where[1]:  # else it is told that bytes are missing
+            check(where[0], chunk)
+        return fd, chunk
+    except BaseException:
         os.close(fd)
         raise
 

@@ -21,7 +21,16 @@ from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
-from chelonia.core.ports.shepherd import NO_NOTES, BlobWriter, Notes, Scanned, SmallReplica, StoreIdentity
+from chelonia.core.ports.shepherd import (
+    NO_NOTES,
+    BlobWriter,
+    Check,
+    Notes,
+    Scanned,
+    SmallReplica,
+    StoreIdentity,
+    unchecked,
+)
 from chelonia.core.timing.jobs import Job, Next, Wait
 from chelonia.core.values import replace
 from chelonia.shepherd.store import segment_format as layout
@@ -161,17 +170,19 @@ class LocalBlobs:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+    async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         if reference not in self._segments:
             try:
-                async for chunk in self._files.read(reference, span):
+                async for chunk in self._files.read(reference, span, check):
                     yield chunk
                 return
             except CheloniaError:
                 if reference not in self._segments:
                     raise
         if span.length:  # it may have moved here meanwhile, before its first and only chunk was read
-            yield await self._files.run(lambda: self._segments.read(reference, span))
+            data = await self._files.run(lambda: self._segments.read(reference, span))
+            check(span.offset, data)
+            yield data
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
         """What of a segment is in memory. Two hand-overs between threads cost more than most reads."""

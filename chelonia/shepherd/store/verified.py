@@ -8,7 +8,7 @@ from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import BlobStore
+from chelonia.core.ports.shepherd import BlobStore, unchecked
 from chelonia.wire.crcs import whole_blocks, wrong_block
 
 
@@ -25,11 +25,14 @@ async def verified(
     """
     asked = whole_blocks(span, size) if crcs and span.length else span
     at, end = asked.offset, span.offset + span.length
-    async for chunk in blobs.read(reference, asked):
-        wrong = wrong_block(chunk, at // bounds.CHECKED_BLOCK_BYTES, crcs) if crcs else -1
+
+    def check(start: int, data: bytes) -> None:
+        wrong = wrong_block(data, start // bounds.CHECKED_BLOCK_BYTES, crcs)
         if wrong >= 0:
             cause = f"the bytes from {wrong * bounds.CHECKED_BLOCK_BYTES} on are not those that were stored"
             raise CheloniaError(Kind.NOT_ALIVE, "read", reference, cause)
+
+    async for chunk in blobs.read(reference, asked, check if crcs else unchecked):
         first, last = max(span.offset - at, 0), min(end - at, len(chunk))
         yield chunk if last - first == len(chunk) else chunk[first:last]
         at += len(chunk)
