@@ -71,7 +71,6 @@ class NamedRequest(Protocol):
     @property
     def ln(self) -> str:
         """The name as it came."""
-        ...
 
 
 @dataclass(slots=True)

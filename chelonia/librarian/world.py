@@ -20,11 +20,9 @@ class Neighbours(Protocol):
 
     def librarian(self, service: ServiceId) -> Librarian:
         """Another Librarian. Calls raise NETWORK or TIMEOUT when it does not answer."""
-        ...
 
     async def refused(self, service: ServiceId) -> bool:
         """Whether nobody listens at a service's address: the process is not there. False when that cannot be told."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

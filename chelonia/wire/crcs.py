@@ -34,15 +34,12 @@ class Hash(Protocol):
 
     def update(self, data: bytes, /) -> object:
         """Take bytes."""
-        ...
 
     def digest(self) -> bytes:
         """The sum of all that was taken."""
-        ...
 
     def copy(self) -> Self:
         """One that has taken the same."""
-        ...
 
 
 class Crc:

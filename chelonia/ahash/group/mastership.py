@@ -67,15 +67,12 @@ class ReplicaLinks(Protocol):
 
     def send(self, peer: int, data: bytes) -> bool:
         """Send a message; False when there is no connection."""
-        ...
 
     def set_membership(self, membership: Membership) -> None:
         """Connect to these members from now on, and to nobody else."""
-        ...
 
     def round_trip_ms(self, peer: int) -> int | None:
         """How far a peer is, there and back; None: it is not known."""
-        ...
 
 
 class MastershipListener(Protocol):
@@ -83,23 +80,18 @@ class MastershipListener(Protocol):
 
     def term_opened(self, term: int) -> None:
         """Our term is open: requests may be taken."""
-        ...
 
     def term_ended(self, term: int) -> None:
         """Our term is over."""
-        ...
 
     def called(self, peer: int, number: int, body: bytes) -> None:
         """Another replica forwarded a call."""
-        ...
 
     def answered(self, peer: int, number: int, body: bytes) -> None:
         """The answer to a call of ours came."""
-        ...
 
     def lost(self, peer: int) -> None:
         """The connection to a replica is gone, or it is not our master any more."""
-        ...
 
 
 class TermStore:

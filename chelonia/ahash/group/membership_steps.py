@@ -34,16 +34,13 @@ class Writer(Protocol):
     @property
     def serving(self) -> bool:
         """Whether a term of ours is open and served."""
-        ...
 
     @property
     def has_room(self) -> bool:
         """Whether the disk takes changes, as far as this was looked at."""
-        ...
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
         """Write a record as master; returns where it stands, once it is durable."""
-        ...
 
 
 async def keep(mastership: Mastership, writer: Writer, clock: Clock) -> None:

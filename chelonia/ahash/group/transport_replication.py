@@ -60,15 +60,12 @@ class Receiver(Protocol):
 
     def up(self, peer: int) -> None:
         """A link to `peer` stands, its HELLO was checked."""
-        ...
 
     def down(self, peer: int) -> None:
         """The link to `peer` is gone."""
-        ...
 
     def message(self, peer: int, data: bytes) -> None:
         """`peer` sent a message. Raises: CheloniaError when it is none: the link is closed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

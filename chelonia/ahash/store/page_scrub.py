@@ -53,7 +53,6 @@ class Pages(Protocol):
 
     def look(self, first: int, count: int) -> _PageLook:
         """Check some pages. Raises: OSError when they cannot be read now."""
-        ...
 
 
 class Logs(Protocol):
@@ -64,11 +63,9 @@ class Logs(Protocol):
 
     def names(self) -> tuple[str, ...]:
         """Those that there are. Raises: OSError."""
-        ...
 
     def look(self, name: str, at: int) -> _LogLook:
         """Check some records. Raises: OSError when they cannot be read now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,9 @@ class Reader(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`, or None."""
-        ...
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most `limit` (key, value) with start <= key < end, in byte order of key."""
-        ...
 
 
 class StoredState(Reader, Protocol):
@@ -35,7 +33,6 @@ class StoredState(Reader, Protocol):
     @property
     def number(self) -> int:
         """Which state of this store it is: what two of the same number hold is the same."""
-        ...
 
 
 class Store(Protocol):
@@ -47,19 +44,15 @@ class Store(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`, or None."""
-        ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of `keys`."""
-        ...
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most `limit` (key, value) with start <= key < end, in byte order of key."""
-        ...
 
     def reading(self) -> AbstractContextManager[None]:
         """While held, no commit becomes visible: reads inside see one state. Held briefly, not nested."""
-        ...
 
     def at_once(self, work: Callable[[StoredState], T]) -> T | None:
         """Run a brief read of one state, as within `reading`, if nobody has to be waited for; None: it was not run.
@@ -67,14 +60,12 @@ class Store(Protocol):
         May be called on the event loop: it waits for no lock, only for pages that are in no cache. `work` reads what
         it is given, nothing else of this store, and may be run again.
         """
-        ...
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all or nothing, durable when it returns; deleting an absent key is no error.
 
         Raises: READ_ONLY (no space; nothing changed), OUTCOME_UNKNOWN (failed while syncing).
         """
-        ...
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
         """Run `work`, which may read and `commit`, on the event loop if nobody is waited for; None: it was not run.
@@ -82,38 +73,30 @@ class Store(Protocol):
         What it commits is visible, and no more: it is synced, and in a group told, by `sync_at_once` or `sync`. Nothing
         else is committed until then. Stores whose answers wait for no other replica never run it.
         """
-        ...
 
     def sync_at_once(self) -> bool:
         """Sync what `write_at_once` committed, on the event loop, where that is expected to be brief; else False."""
-        ...
 
     def sync(self) -> None:
         """Sync what `write_at_once` committed. Raises: OUTCOME_UNKNOWN."""
-        ...
 
     def upkeep_due(self) -> bool:
         """Whether `upkeep` has something to do."""
-        ...
 
     def upkeep(self) -> None:
         """Do what the engine needs now and then (a checkpoint, removal of old logs); on the writer's thread."""
-        ...
 
     def backup(self, target: str) -> None:
         """Write a complete copy into the new directory `target`, while commits go on.
 
         The copy holds at least everything committed before the call. Raises: NOT_SUPPORTED, EXISTS, NO_SPACE.
         """
-        ...
 
     def free_bytes(self) -> int:
         """Space left for growth."""
-        ...
 
     def close(self) -> None:
         """Release everything; safe to call twice."""
-        ...
 
 
 class NeverLate:
@@ -137,30 +120,24 @@ class Executor(Protocol):
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the one writer, after all write work handed over before."""
-        ...
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` beside the writer; order against other work is not promised."""
-        ...
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """On any thread: have `work` called on the event loop, in one order with all that is handed back, results too.
 
         Args: `at_once` False: what is run on the writer just now has something to tell; with its result is soon enough.
         """
-        ...
 
     def catch_up(self) -> None:
         """On the event loop, in nothing that was handed back: have what was handed back called now."""
-        ...
 
     def waited(self) -> bool:
         """Whether anything on the calling thread, the event loop's, waited for a disk since this was asked last."""
-        ...
 
     async def close(self) -> None:
         """Finish what was handed over, then stop."""
-        ...
 
 
 class Durability(Protocol):
@@ -171,11 +148,9 @@ class Durability(Protocol):
 
         Raises: OUTCOME_UNKNOWN when that can no longer be said.
         """
-        ...
 
     def holds(self, position: Position) -> bool:
         """Whether `wait` would return at once; if so it is told what `wait` tells. Raises: OUTCOME_UNKNOWN."""
-        ...
 
 
 class LocalDurability:

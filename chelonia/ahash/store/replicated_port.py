@@ -123,20 +123,16 @@ class LogNotes(Protocol):
     @property
     def known(self) -> tuple[int, ...]:
         """What `note_known` was last called with; zeros: never."""
-        ...
 
     def note_known(self, known: tuple[int, ...]) -> None:
         """Write down (term, replica, run, sequence) of a commit that is acknowledged. Not a system call."""
-        ...
 
     @property
     def promised_ms(self) -> int:
         """What `promise` was last called with; 0: never."""
-        ...
 
     def promise(self, lease_ms: int) -> None:
         """Write down how long grants last from now on, on stable storage. Raises: OSError."""
-        ...
 
 
 class ReplicatedEngine(Store, Protocol):
@@ -152,23 +148,18 @@ class ReplicatedEngine(Store, Protocol):
     @property
     def notes(self) -> LogNotes:
         """What is written down beside the log."""
-        ...
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
         """Begin as a follower. Called once; `events` and `send` are called on any thread."""
-        ...
 
     def found(self) -> None:
         """Become master without an election: for the very first start of the very first replica."""
-        ...
 
     def process(self, sender: int, control: bytes, record: bytes) -> None:
         """Take a frame of the engine of `sender`."""
-        ...
 
     def peer_up(self, peer: int) -> None:
         """A connection to `peer` was made: announce ourselves, unless we are master."""
-        ...
 
     def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
         """Hold an election among `sites` that needs `votes`; won later than `valid_ms` after its end, it is void.
@@ -176,24 +167,19 @@ class ReplicatedEngine(Store, Protocol):
         Either of its two phases waits up to `wait_ms` for those who are silent.
         Ends with `MasterHere`, `MasterThere` or `ElectionFailed`. Asked for while one is held: ignored.
         """
-        ...
 
     def step_down(self) -> None:
         """Become a follower; `Demoted` when done."""
-        ...
 
     def write_pages(self) -> None:
         """The master's next checkpoint is near: write what it would have us write, beside all else."""
-        ...
 
     def rouse(self, still_ms: int) -> None:
         """It has vouched for nothing for so long, though its master has more: announce ourselves, or begin anew if
         nothing at all has moved since it was last asked."""
-        ...
 
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected."""
-        ...
 
     def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """`commit`, but only as master of this very term, checked where no change of role can come between.
@@ -201,18 +187,15 @@ class ReplicatedEngine(Store, Protocol):
         A batch was decided on what its term had committed: carried out in a later term of ours it would overwrite
         what another master committed meanwhile. Raises: UNAVAILABLE (another term, or not master), as `commit`.
         """
-        ...
 
     def applied(self) -> int:
         """Sequence of the last commit visible to readers here."""
-        ...
 
     def trusted(self) -> bool:
         """Whether everything this replica ever acknowledged was found at opening, or has been received since.
 
         Else it must neither vote, acknowledge nor serve until `Ready`.
         """
-        ...
 
 
 _OF_MASTERS: Final = frozenset({4, 5, 6, 11, 12, 16, 17, 19, 20, 21, 24, 25, 27, 28})

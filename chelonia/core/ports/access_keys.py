@@ -67,12 +67,9 @@ class AccessKeys(Protocol):
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
         """Make a key. Raises: DENIED (for another, or without a certificate), BAD_REQUEST, TOO_LARGE."""
-        ...
 
     async def list(self, call: Call) -> tuple[AccessKey, ...]:
         """The caller's keys; to an administrator all, ordered by id."""
-        ...
 
     async def revoke(self, call: Call, key_id: str) -> None:
         """Take a key away; what it signs is refused within `bounds.ACCESS_KEY_CACHE_MS`. Raises: NOT_FOUND, DENIED."""
-        ...

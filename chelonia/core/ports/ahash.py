@@ -264,11 +264,9 @@ class AHash(Protocol):
         Raises: DENIED; TOO_LARGE when a wide section asked for whole holds more than `bounds.SECTION_WHOLE_MAX`
         and the filter names that section (with an empty filter the section is left out and counted instead).
         """
-        ...
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
         """Apply the elements one by one, each atomic by itself, in order; later ones see earlier ones."""
-        ...
 
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
@@ -279,23 +277,18 @@ class AHash(Protocol):
         not stored under the key. An empty key stores nothing. `memo`: at most `bounds.MEMO_BYTES_MAX` bytes.
         Raises: DENIED, BAD_REQUEST, READ_ONLY, UNAVAILABLE, OUTCOME_UNKNOWN.
         """
-        ...
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
         """The stored outcome of an earlier transact under `key` by any Librarian (`Call.key_scope`), or None."""
-        ...
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
         """Follow many paths in one call; `needed` filters the sections of each `last`."""
-        ...
 
     async def scan(self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000) -> Page:
         """Return the page of `section` that follows the property `after` (exclusive; empty: from the start)."""
-        ...
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
         """Return a page of what is named below an object, in byte order of path, all of one state."""
-        ...
 
     async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ObjectPage:
         """Return the page of all ids that follows the id `after` (exclusive; empty: from the start).
@@ -303,7 +296,6 @@ class AHash(Protocol):
         For audits and snapshots. What is made or deleted meanwhile may or may not be in a later page; what exists
         throughout is in exactly one.
         """
-        ...
 
     async def backup(self, call: Call, name: str) -> str:
         """Write a complete copy of the store of the A-Hash that is asked, while it serves; returns where it is, there.
@@ -311,7 +303,6 @@ class AHash(Protocol):
         Args: `name`: of a new directory where backups are kept: letters, digits, `.`, `-` and `_`.
         Raises: DENIED, BAD_REQUEST, EXISTS, NO_SPACE, NOT_SUPPORTED, UNAVAILABLE (what it has is not up to date).
         """
-        ...
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         """Change who belongs to the group, one replica at a time; returns the master's status after it.
@@ -320,8 +311,6 @@ class AHash(Protocol):
         last voter, one without whom too few would answer), UNAVAILABLE, OUTCOME_UNKNOWN (look at the status before
         trying again).
         """
-        ...
 
     async def status(self, call: Call) -> AHashStatus:
         """Report role, position and health of this replica, or (a strong call) of the master."""
-        ...

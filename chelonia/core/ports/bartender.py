@@ -226,72 +226,55 @@ class Bartender(Protocol):
 
     async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
         """Return all metadata of entries the caller may read."""
-        ...
 
     async def list(
         self, call: Call, requests: tuple[ListRequest, ...], needed: Filter, recursive: bool
     ) -> tuple[ListOutcome, ...]:
         """List collections; `needed` filters each child's metadata."""
-        ...
 
     async def make_collection(self, call: Call, requests: tuple[MakeRequest, ...]) -> tuple[Outcome, ...]:
         """Make collections."""
-        ...
 
     async def unmake_collection(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
         """Remove empty collections."""
-        ...
 
     async def make_mountpoint(self, call: Call, requests: tuple[MakeRequest, ...]) -> tuple[Outcome, ...]:
         """Make mount points."""
-        ...
 
     async def unmake_mountpoint(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
         """Remove mount points."""
-        ...
 
     async def move(self, call: Call, requests: tuple[MoveRequest, ...]) -> tuple[Outcome, ...]:
         """Rename, move or hard-link entries."""
-        ...
 
     async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
         """Begin uploads the original's way: a pending name and a TURL."""
-        ...
 
     async def get_file(self, call: Call, requests: tuple[GetFileRequest, ...]) -> tuple[TransferOutcome, ...]:
         """Give TURLs to read files."""
-        ...
 
     async def add_replica(
         self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
     ) -> tuple[TransferOutcome, ...]:
         """Give TURLs for further replicas. Shepherds only."""
-        ...
 
     async def del_file(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
         """Remove files under all their names."""
-        ...
 
     async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
         """Bring deleted files back. Their owners, and administrators."""
-        ...
 
     async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
         """List the caller's deleted files that are kept: of collections, or with an empty name all."""
-        ...
 
     async def unlink(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
         """Drop single names."""
-        ...
 
     async def modify(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[Outcome, ...]:
         """Change whitelisted metadata, states and policies."""
-        ...
 
     async def start_put(self, call: Call, requests: tuple[StartPutRequest, ...]) -> tuple[StartPutOutcome, ...]:
         """Begin bytes-first uploads."""
-        ...
 
     async def commit_put(self, call: Call, requests: tuple[CommitPutRequest, ...]) -> tuple[Outcome, ...]:
         """Give durable bytes their name."""
-        ...

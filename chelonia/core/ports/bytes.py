@@ -22,7 +22,6 @@ class Bytes(Protocol):
         Returns: once it is on stable storage as often as it must be.
         Raises: what `body` raised, NO_SPACE, CHECKSUM, NETWORK, TIMEOUT: then no name means these bytes.
         """
-        ...
 
     def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `spans`, one after another, from whichever source answers, going on at another where one
@@ -30,4 +29,3 @@ class Bytes(Protocol):
 
         Raises: NO_REPLICA, NETWORK, TIMEOUT, INCOMPLETE when none has the rest.
         """
-        ...

@@ -594,25 +594,21 @@ class Files(Protocol):
         Args: `asks`: at most `bounds.BULK_ELEMENTS_MAX`.
         Returns: answers in the order of `asks`.
         """
-        ...
 
     async def list(self, call: Call, ask: Listing) -> Listed:
         """Return a page of a collection: what is in those below it that the caller may not read is left out.
 
         Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST, TOO_LARGE (one call has read so much).
         """
-        ...
 
     async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
         """Choose Shepherds for new bytes. Writes nothing, so that nothing is left of an upload that breaks off."""
-        ...
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         """Apply changes, each one transact of its own, in order where their names are related.
 
         Failures: PRECONDITION (a `When` does not hold), LOCKED (its `tokens` do not), and each change's own.
         """
-        ...
 
     async def share(self, call: Call, ask: Share) -> Shared:
         """Give a token for an entry. Rights are judged again whenever it is used.
@@ -620,20 +616,16 @@ class Files(Protocol):
         Raises: DENIED to whoever lacks them, has no certificate, or has a token himself; NOT_FOUND; BAD_REQUEST;
         NOT_SUPPORTED where no plain door is known.
         """
-        ...
 
     async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
         """Return a page of open uploads; `read` is needed on the collection. Raises: as `list`."""
-        ...
 
     async def parts(self, call: Call, ask: UploadParts) -> PartPage:
         """Return a page of parts, to who opened the upload or may read the collection that lists it.
 
         Raises: NOT_FOUND (no such upload for this name), DENIED.
         """
-        ...
 
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
         """How much there is to store in, a little old; and the quotas that bind the caller below a collection (of one
         that he may not read, only his own)."""
-        ...

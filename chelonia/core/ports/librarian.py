@@ -482,68 +482,54 @@ class Librarian(Protocol):
 
     async def new(self, call: Call, requests: tuple[NewRequest, ...]) -> tuple[NewOutcome, ...]:
         """Make entry objects without names, each in one transact."""
-        ...
 
     async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Return entries, `locations` as readers see them; unknown and pending ones come back with version 0."""
-        ...
 
     async def traverse(self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()) -> tuple[Traversal, ...]:
         """Follow Logical Names as far as they go (`traverseLN`); `needed` filters each `last` (empty: whole).
 
         A filter keeps the cost of an operation inside a collection independent of how many entries that has.
         """
-        ...
 
     async def modify_metadata(self, call: Call, requests: tuple[ModifyEntry, ...]) -> tuple[ModifyOutcome, ...]:
         """Change single properties of entries, each atomically."""
-        ...
 
     async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
         """Remove entries by (request id, GUID) with all their names and replicas."""
-        ...
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
         """Apply a Shepherd's report about its own replicas, once and in order."""
-        ...
 
     async def make_entry(self, call: Call, request: MakeEntry) -> Guid | StoredObject:
         """Returns: its GUID, or as `change_entry`. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
-        ...
 
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:
         """Raises: EXISTS, NO_PARENT, CONFLICT. A pending name of the same owner is superseded; another's is EXISTS."""
-        ...
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
         """Turn a pending upload into a file (Shepherds call this). Raises: NOT_FOUND, EXPIRED, CHECKSUM, CONFLICT."""
-        ...
 
     async def commit_file(self, call: Call, request: CommitFile) -> Committed:
         """Make the file of a bytes-first upload. Raises: EXISTS, NO_PARENT, CHECKSUM, CONFLICT."""
-        ...
 
     async def splice(self, call: Call, request: SpliceFile) -> Guid | StoredObject:
         """Lay extents over a file or make one of them. Returns: its GUID, or as `change_entry`.
 
         Raises: as `commit_file`, and BAD_REQUEST (extents that are no content), TOO_LARGE.
         """
-        ...
 
     async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
         """Tell the extents of a file that meet [`at`, `end`), at most `bounds.EXTENTS_PAGE`. Raises: NOT_FOUND."""
-        ...
 
     async def open_upload(self, call: Call, request: OpenUpload) -> UploadId:
         """Open an upload in parts: nothing of it is seen under its name. Raises: NO_PARENT, CONFLICT, TOO_LARGE."""
-        ...
 
     async def put_part(self, call: Call, request: PutPart) -> str:
         """Take a piece as a part. Returns: its etag.
 
         Raises: NOT_FOUND (no such upload of this owner for this name), BAD_REQUEST, as `commit_file`.
         """
-        ...
 
     async def seal_upload(self, call: Call, request: SealUpload) -> Guid:
         """Make the parts the content of a file, all at once for readers. Returns: the file.
@@ -551,7 +537,6 @@ class Librarian(Protocol):
         Raises: NOT_FOUND, INCOMPLETE (a part that is not there, or has another etag), BAD_REQUEST (an order that is
         none, a part that is too small), TOO_LARGE, as `commit_file`.
         """
-        ...
 
     async def copy_file(self, call: Call, request: CopyFile) -> Guid:
         """Give a file the bytes of another by reference, all at once for readers. Returns: the file.
@@ -559,23 +544,18 @@ class Librarian(Protocol):
         Raises: NOT_FOUND, NOT_A_FILE, NO_REPLICA (a file whose bytes are not known), TOO_LARGE (a blob is so many
         files' already), as `commit_file`.
         """
-        ...
 
     async def drop_upload(self, call: Call, upload: UploadId) -> None:
         """Give an upload up; its parts go page by page. Raises: NOT_FOUND, CONFLICT."""
-        ...
 
     async def uploads(self, call: Call, within: Guid, prefix: str, after: str, limit: int) -> UploadPage:
         """The open uploads that a collection lists, of keys that begin with `prefix`."""
-        ...
 
     async def parts(self, call: Call, upload: UploadId, after: int, limit: int) -> PartPage:
         """The parts of an open upload with numbers above `after`. Raises: NOT_FOUND."""
-        ...
 
     async def unlink(self, call: Call, request: Unlink) -> None:
         """Raises: NOT_FOUND, CONFLICT."""
-        ...
 
     async def unlink_all(self, call: Call, requests: tuple[Unlink | None, ...]) -> tuple[int, ...]:
         """Drop names together, in one transact: those that are the only ones of what is no collection.
@@ -583,23 +563,18 @@ class Librarian(Protocol):
         Returns: the places in `requests` of those that went, also when a first try had them go; the others are as they
         were, each to be asked for by itself. The memo of the call's key is these places, also where they are none.
         """
-        ...
 
     async def delete(self, call: Call, request: Delete) -> None:
         """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
-        ...
 
     async def unmake(self, call: Call, request: Unmake) -> None:
         """Raises: NOT_FOUND, NOT_A_COLLECTION, NOT_EMPTY, CONFLICT."""
-        ...
 
     async def move(self, call: Call, request: MoveEntry) -> StoredObject | None:
         """Returns: as `change_entry`. Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
-        ...
 
     async def undelete(self, call: Call, request: Undelete) -> None:
         """Raises: NOT_FOUND (not in the trash), EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
-        ...
 
     async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
         """A page of the deleted files that are kept.
@@ -607,7 +582,6 @@ class Librarian(Protocol):
         `under`: "" for all, `<GUID>/` for what was in a collection, `<GUID>/<name>/` for what was called so there, and
         a bare GUID for that file.
         """
-        ...
 
     async def change_entry(self, call: Call, request: ChangeEntry) -> StoredObject | None:
         """Change several properties of one entry in one transact.
@@ -615,74 +589,57 @@ class Librarian(Protocol):
         Returns: if it is to be `described`, what its attributes are made of as the transact has left it; None where
         that is not known, as after a retry. Raises: NOT_FOUND, BAD_REQUEST, CONFLICT.
         """
-        ...
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
-        ...
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
         """Return a page of what is below a collection, entries as readers see them. Raises: NOT_FOUND."""
-        ...
 
     async def access_key(self, call: Call, key_id: str) -> SealedKey | None:
         """A user's access key, None where there is none."""
-        ...
 
     async def access_keys(self, call: Call) -> tuple[SealedKey, ...]:
         """All access keys, ordered by id."""
-        ...
 
     async def keep_access_key(self, call: Call, sealed: SealedKey) -> None:
         """Store a new access key. Raises: EXISTS, TOO_LARGE."""
-        ...
 
     async def drop_access_key(self, call: Call, key_id: str) -> None:
         """Forget an access key. Raises: NOT_FOUND."""
-        ...
 
     async def recall(self, call: Call) -> str | None:
         """The memo stored under this caller's request key by a namespace operation that applied, or None."""
-        ...
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives."""
-        ...
 
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
         """Say of each of these Shepherds, in order, what this Librarian knows by itself; each is looked at again
         first. For other Librarians, and administrators."""
-        ...
 
     async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
         """Plan these blobs again: another Librarian found something that the repair leader has to do. At most
         `bounds.BULK_ELEMENTS_MAX`; unknown ones are passed over. For other Librarians, and administrators."""
-        ...
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """What the namespace believes to be on a Shepherd, for its reconciliation after a start."""
-        ...
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
         """All Shepherds known, ordered by service id."""
-        ...
 
     async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
         """All registered identities, ordered by role and id. Administrators and services."""
-        ...
 
     async def approve(self, call: Call, record: ServiceRecord) -> None:
         """Approve (or with `approved` False, withdraw) a service identity. Administrators only."""
-        ...
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """Announce planned absence: no repair for this node before `until_ms` (0 ends it). Administrators only."""
-        ...
 
     async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
         """Have all copies leave a Shepherd, which takes no new ones (or, with `on` False, no longer). Administrators
         only. Raises: NOT_FOUND."""
-        ...
 
     async def forget(
         self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
@@ -698,29 +655,23 @@ class Librarian(Protocol):
         Asked of a Shepherd that is forgotten, it goes through what was written of it since.
         Raises: NOT_FOUND; CONFLICT while it is alive.
         """
-        ...
 
     async def quotas(self, call: Call, owner: Dn, within: Guid) -> tuple[QuotaUse, ...]:
         """The quotas that count what `owner` writes into the collection `within` ("" of either: leave it out), with
         what is used; of neither: all, ordered."""
-        ...
 
     async def set_quota(self, call: Call, quota: Quota) -> QuotaUse:
         """Set a quota, or remove one, which bounds nothing. Administrators only. What is there already is counted
         soon. Raises: BAD_REQUEST, NOT_FOUND, NOT_A_COLLECTION, TOO_LARGE (so many are kept)."""
-        ...
 
     async def recount_quotas(self, call: Call) -> None:
         """Have all that quotas count counted anew, soon, and what differs set right. Administrators only."""
-        ...
 
     async def heal_status(self, call: Call) -> HealStatus:
         """Report how far healing is: the repair leader's word where it can be had."""
-        ...
 
     async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
         """Pause healing, resume it, or limit it, for all Librarians. Administrators only. Raises: BAD_REQUEST."""
-        ...
 
     async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
         """Begin a drill, say whether one may begin, or call off the one that runs. It goes on by itself.
@@ -729,15 +680,12 @@ class Librarian(Protocol):
         with what came of it. Raises: CONFLICT where it would not be safe, naming every reason and its cure; UNAVAILABLE
         while nobody leads repair.
         """
-        ...
 
     async def drill_status(self, call: Call) -> DrillStatus:
         """Report the present or last drill: the repair leader's word where it can be had."""
-        ...
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
-        ...
 
     async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
         """Check the invariants of a piece of the metadata, reading only. Administrators only.
@@ -745,11 +693,9 @@ class Librarian(Protocol):
         `below`: an entry, for it and what is below it; "" for everything. Goes on while changes do: what it reports it
         has seen twice. Raises: NOT_FOUND, BAD_REQUEST (a cursor that is none).
         """
-        ...
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
         """Repair what `fsck` found and a safe repair is known for, each in one conditional transact. Administrators."""
-        ...
 
     async def rebuild(self, call: Call, begin: bool, late: ServiceId = NOBODY) -> RebuildStatus:
         """Restore an empty namespace from the Shepherds alone, or (`begin` False) tell how far that is.
@@ -760,4 +706,3 @@ class Librarian(Protocol):
         `late` one NOT_FOUND when there is no such Shepherd, CONFLICT when no rebuild is through, or another recount
         is not.
         """
-        ...

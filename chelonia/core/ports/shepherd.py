@@ -255,28 +255,22 @@ class Shepherd(Protocol):
 
     async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Issue read tickets. Bartenders, Librarians."""
-        ...
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Reserve space and issue write tickets. Bartenders, Librarians."""
-        ...
 
     async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
         """Put whole small blobs on stable storage, in the message, under references of this Shepherd's choice; a blob
         that is here already is refused. Bartenders. Raises: TOO_LARGE beyond `bounds.STORED_CALL_BYTES_MAX` in all."""
-        ...
 
     async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
         """Read whole small replicas, checked against their records. Bartenders. Raises: as `store`."""
-        ...
 
     async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
         """All checksums that were measured of replicas when they came. Bartenders. Raises: DENIED, BAD_REQUEST."""
-        ...
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: UNAVAILABLE without its disk."""
-        ...
 
     async def delete(
         self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
@@ -285,16 +279,13 @@ class Shepherd(Protocol):
 
         Raises: UNAVAILABLE without its disk: some may be erased then, and none is confirmed.
         """
-        ...
 
     async def toggle_report(self, call: Call, on: bool) -> bool:
         """Stop or resume heartbeats and reports (a test hook). Returns whether reporting is on now."""
-        ...
 
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
         """Push a replica; returns the other Shepherd's receipt. Raises: NOT_ALIVE, NETWORK, BAD_TICKET, CHECKSUM;
         BUSY where one of both has as many copies under way as it may: the subject is the sender when it is that one."""
-        ...
 
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
         """Do what a drill asks of this Shepherd, or end its silence. Librarians only, with authority as for `delete`.
@@ -302,37 +293,29 @@ class Shepherd(Protocol):
         Returns for how many more milliseconds it is silent. Raises: DENIED, CONFLICT while it is silent already or is
         not sound, NOT_ALIVE when the copy is not here whole.
         """
-        ...
 
     async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:
         """Prove that replicas are here: digests over what is asked of each, in order, "" of those that are not here
         whole. Librarians only. Raises: BAD_REQUEST for more than is ever asked."""
-        ...
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas now (all when empty); returns how many were found damaged."""
-        ...
 
     async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
         """Check some replicas now, at the rate of the scrub. Administrators. Raises: UNAVAILABLE without its disk."""
-        ...
 
     async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Erase these from quarantine, where nobody reads them; returns how many were there. Administrators only."""
-        ...
 
     async def readmit(self, call: Call) -> int:
         """Bring back from quarantine what is whole, and ask the namespace about it again: what it knows becomes a copy,
         what it does not is set aside again. Returns how many were brought back. Administrators only."""
-        ...
 
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node."""
-        ...
 
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
         """A page of what stands beside the replicas, those in quarantine last. Librarians, administrators."""
-        ...
 
 
 # --- the data plane: what the HTTP door calls ----------------------------------------------------------------------
@@ -392,15 +375,12 @@ class RangeReader(Protocol):
     def read(self, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span` in chunks of at most `bounds.CHUNK_BYTES`. Raises: NOT_ALIVE when they are not
         all there (truncated or unreadable); the replica is then checked at once."""
-        ...
 
     async def checksums(self) -> Checksums:
         """All that were measured when it was stored, as far as its record can be read. Raises: UNAVAILABLE."""
-        ...
 
     async def close(self, *, complete: bool) -> None:
         """Release the replica; `complete` False gives a single-use ticket back."""
-        ...
 
 
 class ShepherdData(Protocol):
@@ -413,15 +393,12 @@ class ShepherdData(Protocol):
         resume), TOO_LARGE (longer than the ticket's size), NO_SPACE, BAD_RANGE (offset is not where it left off),
         BUSY (a repair copy for which there is no place).
         """
-        ...
 
     async def offset(self, call: Call, turl: Turl) -> int:
         """How many bytes of an interrupted upload are kept; -1 when it is complete."""
-        ...
 
     async def open(self, call: Call, turl: Turl) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
-        ...
 
 
 # --- what a Shepherd needs from the world --------------------------------------------------------------------------
@@ -433,24 +410,19 @@ class BlobWriter(Protocol):
     @property
     def offset(self) -> int:
         """Bytes written so far (an interrupted upload resumes here)."""
-        ...
 
     async def write(self, chunk: bytes) -> None:
         """Append. Raises: NO_SPACE."""
-        ...
 
     async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Put bytes and record on stable storage under their final name; durable when it returns. `blocks`: the CRC of
         each block, where they were measured."""
-        ...
 
     async def suspend(self) -> None:
         """Keep what was written for a later resume."""
-        ...
 
     async def abort(self) -> None:
         """Throw away what was written."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,123 +519,96 @@ class BlobStore(Protocol):
         """Read from the medium whose store this is; None when nothing says so (a fresh, emptied or unmounted disk).
         Raises: UNAVAILABLE when the medium fails, BAD_CONFIG when what is there cannot be read, or the place of the
         replicas is gone."""
-        ...
 
     async def identify(self, identity: StoreIdentity) -> None:
         """Write durably whose store this is."""
-        ...
 
     async def probe(self) -> None:
         """Write to the medium and back, not to a cache. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does
         not."""
-        ...
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue what `suspend` kept (offset 0 when nothing is there)."""
-        ...
 
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
         """Put whole new replicas on stable storage under their names: all are durable when it returns.
 
         Raises: NO_SPACE, UNAVAILABLE: then none of them is there.
         """
-        ...
 
     async def suspended(self, reference: ReferenceId) -> int:
         """Bytes kept of an interrupted upload, 0 when none."""
-        ...
 
     def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`, each chunk (of `bounds.CHUNK_BYTES`, but for the last) once it is checked. Raises:
         NOT_ALIVE when fewer are there or they cannot be read; what `check` does."""
-        ...
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
         """All `size` bytes of a replica, if they can be had without waiting for the medium; None: they are to be
         `read`, or are not there."""
-        ...
 
     def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
         """Yield what an interrupted upload has written so far (to continue its checksums)."""
-        ...
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record of a replica again; None when it is missing or damaged."""
-        ...
 
     async def blocks(self, reference: ReferenceId) -> bytes:
         """The CRC of each block of a replica (`crcs.BlockCrcs`), out of its record; b"" where it tells none."""
-        ...
 
     async def spoil(self, reference: ReferenceId) -> bool:
         """Change one byte in the middle of a replica, durably and without a trace: for drills. False when it has
         none."""
-        ...
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
         """Cut off durably what lies behind the first `size` bytes of a replica, of which there are more."""
-        ...
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note that these replicas are committed: a transact has named their blobs. A crash may take it back."""
-        ...
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:
         """Interrupted uploads kept by `suspend`, in order."""
-        ...
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
         """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
-        ...
 
     async def count_quarantined(self) -> int:
         """How many replicas are set aside; none of them is read."""
-        ...
 
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record durably, wherever they are (kept upload and quarantine too); False when there was
         nothing. Raises: CONFLICT when something in their place can neither be removed nor be set aside."""
-        ...
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside, out of reach of readers, for a person to look at."""
-        ...
 
     async def discard(self, reference: ReferenceId) -> bool:
         """Remove durably what was set aside, and only that: what has been brought back meanwhile stays. False when it
         was not there."""
-        ...
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back, as committed, what was set aside: the namespace names it after all. None when it is not there."""
-        ...
 
     def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica on disk, page by page in order of reference; of those in `notes`, which are given up, only that
         record and bytes are there is looked at. What a crash interrupted is finished."""
-        ...
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
         """How many bytes of these replicas are there, -1 where none are."""
-        ...
 
     async def notes(self, head: bytes = b"") -> Notes:
         """What was noted of replicas, each behind `head`. Some or all may be lost after a crash, none is ever wrong; of
         replicas that are gone there may be some."""
-        ...
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
         """Note something of replicas, b"" to forget it. Not durable at once; with a note of `MARK` it is, and so is all
         that was noted before."""
-        ...
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
         """Note this, best in order of reference, and forget all else: all or, after a crash, nothing of it."""
-        ...
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes usable for replicas."""
-        ...
 
 
 class Transfers(Protocol):
@@ -678,11 +623,9 @@ class Transfers(Protocol):
         of a body that is taken slowly megabytes are still on their way when the last has been handed over here.
         Raises: what the other side answered, NETWORK, TIMEOUT.
         """
-        ...
 
     async def offset(self, turl: str) -> int:
         """How many bytes the other side kept of an interrupted push; -1 when it is complete."""
-        ...
 
 
 class Carrier(Protocol):
@@ -690,11 +633,9 @@ class Carrier(Protocol):
 
     async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
         """PUT `body` to `turl`; returns the receipts. Raises: what the other side answered, NETWORK, TIMEOUT."""
-        ...
 
     async def get(self, turl: str, size_max: int) -> bytes:
         """GET all of `turl`. Raises: TOO_LARGE beyond `size_max` bytes, and as `put`."""
-        ...
 
 
 class Signer(Protocol):
@@ -702,11 +643,9 @@ class Signer(Protocol):
 
     def sign(self, message: bytes) -> str:
         """Return the signature as text."""
-        ...
 
     def verify_key(self) -> str:
         """The public key (PEM) that checks it, announced in heartbeats."""
-        ...
 
 
 class Verifier(Protocol):
@@ -714,7 +653,6 @@ class Verifier(Protocol):
 
     def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
         """Whether `signature` is `verify_key`'s over `message`; malformed input is False."""
-        ...
 
 
 class Directory(Protocol):
@@ -722,7 +660,6 @@ class Directory(Protocol):
 
     def shepherd(self, service: ServiceId) -> Shepherd:
         """The control port of a Shepherd. Calls raise NETWORK or TIMEOUT when it does not answer."""
-        ...
 
 
 class ShepherdState(msgspec.Struct, frozen=True):
@@ -741,8 +678,6 @@ class ShepherdStateFile(Protocol):
 
     def load(self) -> ShepherdState | None:
         """The state as last saved, or None on a fresh disk."""
-        ...
 
     def save(self, state: ShepherdState) -> None:
         """Write durably (returns when it is on stable storage)."""
-        ...

@@ -24,7 +24,6 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Have it not done any more. Without effect when it has been done."""
-        ...
 
 
 class Clock(Protocol):
@@ -32,19 +31,15 @@ class Clock(Protocol):
 
     def now_ms(self) -> Ms:
         """Wall-clock milliseconds since the Unix epoch: for records and tickets. May step."""
-        ...
 
     def monotonic_ms(self) -> Ms:
         """Milliseconds that never go back: for leases, intervals and deadlines within this process."""
-        ...
 
     async def sleep(self, duration_ms: int) -> None:
         """Return after `duration_ms` milliseconds."""
-        ...
 
     def call_later(self, duration_ms: int, callback: Callable[[], object]) -> Timer:
         """Call `callback` after `duration_ms` milliseconds, in the event loop: a deadline that costs no task."""
-        ...
 
 
 class Ids(Protocol):
@@ -52,15 +47,12 @@ class Ids(Protocol):
 
     def uuid(self) -> str:
         """A fresh random UUID (version 4, lower case)."""
-        ...
 
     def token(self, n_bytes: int) -> bytes:
         """`n_bytes` unpredictable bytes, for secrets and nonces."""
-        ...
 
     def uniform(self) -> float:
         """A number in [0, 1), for jitter and placement."""
-        ...
 
 
 async def done_within(clock: Clock, task: asyncio.Future[Any], limit_ms: int) -> bool:

@@ -111,11 +111,9 @@ class RuleContext(Protocol):
 
     def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
         """A whole narrow section, empty when there is none."""
-        ...
 
     def value(self, object_id: ObjectId, section: str, prop: str) -> str:
         """One property of a wide section."""
-        ...
 
 
 # --- the namespace --------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ class Worker(Protocol):
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Return `fn()`; what it raises is raised here."""
-        ...
 
 
 class Hasher:
