@@ -31,18 +31,20 @@ TOLD_MAX: Final = 10
 """Damaged pages that a round names in the log."""
 
 
-class _PageLook(Protocol):
-    @property
-    def pages(self) -> int: ...
-    @property
-    def flaws(self) -> dict[int, str]: ...
+@dataclass(frozen=True, slots=True)
+class PageCheck:
+    """What was found on some pages: of how many in the file, and what is wrong with which of them."""
+
+    pages: int
+    flaws: dict[int, str]
 
 
-class _LogLook(Protocol):
-    @property
-    def then(self) -> int | None: ...
-    @property
-    def flaw(self) -> str: ...
+@dataclass(frozen=True, slots=True)
+class LogLook:
+    """What was found in a part of a log file: where to go on (None: at its end), and what is wrong."""
+
+    then: int | None
+    flaw: str
 
 
 class Pages(Protocol):
@@ -51,7 +53,7 @@ class Pages(Protocol):
     @property
     def page_bytes(self) -> int: ...
 
-    def look(self, first: int, count: int) -> _PageLook:
+    def look(self, first: int, count: int) -> PageCheck:
         """Check some pages. Raises: OSError when they cannot be read now."""
 
 
@@ -64,7 +66,7 @@ class Logs(Protocol):
     def names(self) -> tuple[str, ...]:
         """Those that there are. Raises: OSError."""
 
-    def look(self, name: str, at: int) -> _LogLook:
+    def look(self, name: str, at: int) -> LogLook:
         """Check some records. Raises: OSError when they cannot be read now."""
 
 
@@ -126,7 +128,7 @@ class PageScrub:
     async def _read_pages(self, cure: str) -> None:
         first, told = 0, 0
         while True:
-            look: _PageLook = await self._off_loop(self._pages.look, first, STEP_PAGES)
+            look: PageCheck = await self._off_loop(self._pages.look, first, STEP_PAGES)
             flaws = await self._lasting(first, look.flaws)
             for number in range(first, first + STEP_PAGES):
                 self._damaged.pop(number, None)
@@ -165,7 +167,7 @@ class PageScrub:
         """What is wrong with a log file: the first thing; what stands behind it means nothing to anybody."""
         at: int | None = 0
         while at is not None:
-            look: _LogLook = await self._off_loop(self._logs.look, name, at)
+            look: LogLook = await self._off_loop(self._logs.look, name, at)
             if look.flaw:
                 return await self._lasting_in_log(name, at, look.flaw)
             at = look.then

@@ -9,35 +9,19 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, TREE
 from chelonia.ahash.store.log_records import last_of_file_before, walk
 from chelonia.ahash.store.page_checksums import DESCRIPTION_BYTES, flaw, page_size
+from chelonia.ahash.store.page_scrub import LogLook, PageCheck
 
 LOG_STEP_BYTES: Final = 64 * 1024
 """Of a log file, read and checked together, unless a record is longer."""
 FIRST_RECORD_BYTES: Final = 512
 """Enough for the first record of a log file, which describes it."""
 _UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
-
-
-@dataclass(frozen=True, slots=True)
-class PageCheck:
-    """What was found on some pages: of how many in the file, and what is wrong with which of them."""
-
-    pages: int
-    flaws: dict[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class LogLook:
-    """What was found in a part of a log file: where to go on (None: at its end), and what is wrong."""
-
-    then: int | None
-    flaw: str
 
 
 class PageFile:

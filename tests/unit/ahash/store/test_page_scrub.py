@@ -15,10 +15,19 @@ import pytest
 
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
-from chelonia.ahash.store.bdb.page_files import LOG_STEP_BYTES, LogFiles, LogLook, PageCheck, PageFile
+from chelonia.ahash.store.bdb.page_files import LOG_STEP_BYTES, LogFiles, PageFile
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_checksums import checksum, flaw
-from chelonia.ahash.store.page_scrub import AGAIN_MAX, AGAIN_MS, SPREAD, STEP_PAGES, PageScrub, ScrubPace
+from chelonia.ahash.store.page_scrub import (
+    AGAIN_MAX,
+    AGAIN_MS,
+    SPREAD,
+    STEP_PAGES,
+    LogLook,
+    PageCheck,
+    PageScrub,
+    ScrubPace,
+)
 from chelonia.core.ids import Ms
 from chelonia.core.ports.ahash import PagesSeen
 from tests.sim.virtual_loop import run_virtual
