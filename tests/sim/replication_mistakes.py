@@ -78,7 +78,7 @@ def no_grant_at_start(patch: pytest.MonkeyPatch) -> None:
 
 def whoever_is_elected_is_followed(patch: pytest.MonkeyPatch) -> None:
     """The age of a mandate bounds nothing in the model: without joining, a late winner rolls the group back."""
-    patch.setattr(protocol, "may_join", lambda own, base, *, opened: True)
+    patch.setattr(protocol, "may_join", lambda own, base: True)
 
 
 def a_wiped_replica_votes(patch: pytest.MonkeyPatch) -> None:

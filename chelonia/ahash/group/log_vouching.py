@@ -102,12 +102,9 @@ class LogEnd(msgspec.Struct, frozen=True):
         return (self.mark.term, self.mark.replica) if self.mark else (0, 0)
 
 
-def may_join(own: Vouched, base: Vouched, *, opened: bool) -> bool:
-    """Whether a replica that vouches for `own` may follow a master that began at `base`.
-
-    A term that is `opened` has a majority that agreed: what this replica has beyond it was never acknowledged.
-    """
-    return opened or own <= base
+def may_join(own: Vouched, base: Vouched) -> bool:
+    """Whether a replica that vouches for `own` may follow a master that began at `base` and has not opened its term."""
+    return own <= base
 
 
 def holds(history: tuple[VouchedCommit, ...], known: VouchedCommit) -> bool:

@@ -565,7 +565,7 @@ class GroupReplica:
             return True  # a majority joined it, so no lease and no grant of ours stands against it
         if now_ms < self._grant.until_ms or not self._trusted:
             return False
-        return newer == self._newest or may_join(self._vouched, beat.base, opened=False)
+        return newer == self._newest or may_join(self._vouched, beat.base)
 
     def _follow(self, peer: int, beat: Beat, now_ms: int) -> Following:
         found = Following(self.histories.mark_of(peer, beat), announce_ms=now_ms + self._pace.announce_ms)

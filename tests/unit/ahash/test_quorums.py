@@ -288,8 +288,7 @@ def test_a_log_vouches_for_its_newest_proven_commit() -> None:
 
 
 def test_who_holds_more_than_a_master_began_with_waits_until_others_have_joined() -> None:
-    assert may_join(BASE, BASE, opened=False)
-    assert may_join(BASE, Vouched(4, 1, 1), opened=False)
-    assert not may_join(Vouched(3, 1, 41), BASE, opened=False)
-    assert not may_join(Vouched(4, 1, 1), BASE, opened=False)
-    assert may_join(Vouched(4, 1, 1), BASE, opened=True)
+    assert may_join(BASE, BASE)
+    assert may_join(BASE, Vouched(4, 1, 1))
+    assert not may_join(Vouched(3, 1, 41), BASE)
+    assert not may_join(Vouched(4, 1, 1), BASE)
