@@ -211,7 +211,6 @@ class BartenderService:
     async def add_replica(
         self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
     ) -> tuple[TransferOutcome, ...]:
-        """Give TURLs for further replicas. Raises: DENIED to whoever is no approved Shepherd."""
         act = partial(transfers.add_replica, self._ports, protocols)
         operation: BulkOperation[AddReplicaRequest, TransferOutcome] = BulkOperation(
             "addReplica", act, _answering(TransferOutcome), lambda request: request.guid

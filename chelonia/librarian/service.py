@@ -244,7 +244,6 @@ class LibrarianService:
         return tuple([await self._parts.names.modify(numbered(call, i, total), r) for i, r in enumerate(requests)])
 
     async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
-        """Remove entries with all their names and replicas."""
         total = len(requests)
         return tuple([await self._parts.names.remove(numbered(call, i, total), *r) for i, r in enumerate(requests)])
 
@@ -288,7 +287,6 @@ class LibrarianService:
     recount_quotas = _in(lambda parts: parts.names.quotas.recount)
 
     async def recall(self, call: Call) -> str | None:
-        """The memo of an operation that applied under this request key, or None."""
         outcome = await self._parts.records.recall(call)
         return outcome.memo if outcome is not None and outcome.applied else None
 
@@ -305,11 +303,9 @@ class LibrarianService:
         self._parts.healer.detecting.suspect(shepherd)
 
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
-        """What this Librarian knows of Shepherds by itself."""
         return await self._parts.healer.detecting.words(shepherds)
 
     async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
-        """Plan these blobs: another Librarian found something to do for the repair leader."""
         self._parts.healer.consider(blobs)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
@@ -328,7 +324,6 @@ class LibrarianService:
     maintenance = _in(lambda parts: parts.nodes.maintenance)
 
     async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
-        """Have a Shepherd emptied, or no longer."""
         await self._parts.life.drain(call, shepherd, on=on)
 
     async def forget(
@@ -354,7 +349,6 @@ class LibrarianService:
     fsck = _in(lambda parts: parts.fsck.check)
 
     async def rebuild(self, call: Call, begin: bool, late: ServiceId = NOBODY) -> RebuildStatus:
-        """Restore an empty namespace from the Shepherds, bring in what a late one knew, or tell how far that is."""
         if self._parts.rebuilding is None:
             raise CheloniaError(Kind.NOT_SUPPORTED, "rebuild", cause="this Librarian cannot read from Shepherds")
         if begin:

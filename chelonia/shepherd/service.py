@@ -232,7 +232,6 @@ class ShepherdService:
     # --- control operations ---------------------------------------------------------------------------------------
 
     async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
-        """Issue read tickets. Raises: DENIED, BAD_REQUEST."""
         _check_bulk(len(requests), "get")
         return self._downloads.offer(requests)
 
@@ -242,22 +241,18 @@ class ShepherdService:
         return await self._uploads.offer(requests)
 
     async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
-        """Put whole small blobs on stable storage. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
         _check_bulk(len(blobs), "store")
         return await self._small.store(blobs)
 
     async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
-        """Read whole small replicas. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
         _check_bulk(len(references), "fetch")
         return await self._small.fetch(references)
 
     async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
-        """All checksums measured of replicas. Raises: DENIED, BAD_REQUEST."""
         _check_bulk(len(references), "sums")
         return tuple([await self._small.sums(reference) for reference in references])
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
-        """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
         _check_bulk(len(references), "stat")
         await self._node.disk.require(hard=True)  # other copies are given up on this word
         return tuple(self._stat_one(request_id, reference) for request_id, reference in references)
@@ -265,10 +260,6 @@ class ShepherdService:
     async def delete(
         self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
     ) -> tuple[DeleteOutcome, ...]:
-        """Erase replicas, only on an authority at least as new as any before.
-
-        Raises: DENIED, BAD_REQUEST, UNAVAILABLE when the disk is not there.
-        """
         _check_bulk(len(references), "delete")
         node = self._node
         refusal = authorities.refusal(node.state, authority)
@@ -286,25 +277,20 @@ class ShepherdService:
         return outcomes
 
     async def toggle_report(self, call: Call, on: bool) -> bool:
-        """Stop or resume heartbeats and reports. Returns whether reporting is on now. Raises: DENIED."""
         self._reporting.on = on
         self._node.news.set()
         log.info("reporting is %s by=%s", "on" if on else "off", call.dn)
         return on
 
     async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:
-        """Prove that replicas are here. Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
         check_challenge(challenge)
         await self._node.disk.require(hard=True)  # other copies are given up on this word
         return tuple([await proof(self._node, challenge.nonce, question) for question in challenge.questions])
 
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
-        """Do what a drill asks of this Shepherd. Raises: DENIED, CONFLICT, NOT_ALIVE, UNAVAILABLE without its disk."""
         return await self._drilling.obey(call, order)
 
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
-        """Push a replica; returns the other Shepherd's receipt. Raises: DENIED, NOT_ALIVE, NETWORK, BAD_TICKET, ...;
-        BUSY, about the Shepherd where no place for one more copy came free (`places`)."""
         async with self._node.sending.one("copy"):
             held = self._node.index.get(order.reference)
             if held is None or not held.alive:
@@ -315,16 +301,13 @@ class ShepherdService:
         return receipt
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
-        """Check these replicas now (all when empty); returns how many are damaged. Raises: DENIED."""
         return await self._scrubber.check_now(references)
 
     async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
-        """Check some replicas now, at the rate of the scrub. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
         _check_bulk(len(order.references), "scrubPage")
         return await self._scrubber.page(order)
 
     async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
-        """Erase from quarantine what is there when its turn comes. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
         _check_bulk(len(references), "discard")
         await self._node.disk.require()
         count = 0
@@ -336,7 +319,6 @@ class ShepherdService:
         return count
 
     async def readmit(self, call: Call) -> int:
-        """Ask the namespace again about what is in quarantine. Raises: DENIED, UNAVAILABLE."""
         await self._node.disk.require()
         return await self._readmit()
 
@@ -386,7 +368,6 @@ class ShepherdService:
         return True
 
     async def status(self, call: Call) -> ShepherdStatus:
-        """Describe this node. Raises: DENIED."""
         node = self._node
         here = await node.disk.look()
         free, total = await node.ports.blobs.space() if here else (0, 0)
@@ -407,7 +388,6 @@ class ShepherdService:
         )
 
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
-        """A page of what stands beside the replicas. Raises: DENIED, BAD_REQUEST."""
         return await records_page(self._node, after, min(max(limit, 1), bounds.REFERENCES_PAGE))
 
     # --- the data plane -------------------------------------------------------------------------------------------
@@ -416,7 +396,6 @@ class ShepherdService:
         return await self._uploads.receive(call, upload)
 
     async def offset(self, call: Call, turl: Turl) -> int:
-        """How many bytes of an interrupted upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED."""
         return await self._uploads.offset(call, turl)
 
     async def open(self, call: Call, turl: Turl) -> Download:

@@ -191,7 +191,6 @@ class ReplicatedAHash:
         return status
 
     async def status(self, call: Call) -> AHashStatus:
-        """See `core.ports.ahash.AHash.status`: of this replica, or strongly of the master."""
         if call.strong:
             status: AHashStatus = await self._at_master(ForwardedCall("status", call, ()), repeatable=True)
             return status

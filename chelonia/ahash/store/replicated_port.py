@@ -156,7 +156,7 @@ class ReplicatedEngine(Store, Protocol):
         """Become master without an election: for the very first start of the very first replica."""
 
     def process(self, sender: int, control: bytes, record: bytes) -> None:
-        """Take a frame of the engine of `sender`."""
+        """Take a frame of the engine of `sender`; dropped when too many wait: engines ask again."""
 
     def peer_up(self, peer: int) -> None:
         """A connection to `peer` was made: announce ourselves, unless we are master."""

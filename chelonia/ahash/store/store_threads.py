@@ -108,7 +108,6 @@ class ThreadExecutor:
         return self._blocks > before
 
     async def close(self) -> None:
-        """Finish what was handed over and join the threads."""
         self._send_reads()
         self._writes.put(None)
         for _ in self._threads[1:]:

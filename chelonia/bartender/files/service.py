@@ -114,11 +114,9 @@ class FilesService:
         return await self._one(call, "uploads", partial(parts.uploads, self._ports), ask)
 
     async def parts(self, call: Call, ask: UploadParts) -> PartPage:
-        """Return a page of the parts of an open upload."""
         return await self._one(call, "parts", partial(parts.listed, self._ports), ask)
 
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
-        """How much there is to store in, and the quotas that bind the caller."""
         quotas = await self._one(call, "space", partial(reading.quotas, self._ports), Look(place))
         nodes = await self._ports.shepherds.nodes(self._ports.own(call))
         there = [node for node in nodes if node.state != "waiting"]

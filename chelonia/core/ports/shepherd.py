@@ -251,7 +251,7 @@ class RecordPage(msgspec.Struct, frozen=True):
 
 
 class Shepherd(Protocol):
-    """Control operations of a storage node."""
+    """Control operations of a storage node. Any may raise DENIED, and BAD_REQUEST beyond `bounds.BULK_ELEMENTS_MAX`."""
 
     async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Issue read tickets. Bartenders, Librarians."""
@@ -395,7 +395,7 @@ class ShepherdData(Protocol):
         """
 
     async def offset(self, call: Call, turl: Turl) -> int:
-        """How many bytes of an interrupted upload are kept; -1 when it is complete."""
+        """How many bytes of an interrupted upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED."""
 
     async def open(self, call: Call, turl: Turl) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""

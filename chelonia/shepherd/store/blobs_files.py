@@ -103,7 +103,6 @@ class FileBlobs:
             self._lock = -1
 
     async def identity(self) -> StoreIdentity | None:
-        """Read again whose store this is; None when nothing says so. Raises: UNAVAILABLE, BAD_CONFIG."""
         return await self.run(lambda: _read_identity(self._root))
 
     async def identify(self, identity: StoreIdentity) -> None:
@@ -128,7 +127,6 @@ class FileBlobs:
         return FileWriter(self, reference, fd, offset)
 
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
-        """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
         writing = [
             _ReplicaWriting(
                 self.incoming(each.reference, ".writing"),
@@ -177,12 +175,10 @@ class FileBlobs:
         await self.run(lambda: _trim(self.replica(reference), size))
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
-        """Note that these replicas are committed. Nothing is synced: a crash that takes the note back is harmless."""
         paths = [str(self.replica(reference)) for reference in references]
         await self.run(lambda: _settle(paths))
 
     async def erase(self, reference: ReferenceId) -> bool:
-        """Remove bytes and record durably, wherever they are; False when there was nothing."""
         kept = self.incoming(reference, ".kept")
         places = (self.replica(reference), self.aside(reference))
         return await self._move(lambda: _erase(kept, places))
@@ -273,7 +269,6 @@ class FileBlobs:
         await self.run(lambda: blobs_notes.append(self._root / blobs_notes.NAME, notes))
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
-        """Note this, and forget all else."""
         draft = self._root / blobs_notes.DRAFT
         try:
             await self.run(lambda: blobs_notes.append(draft, {}))

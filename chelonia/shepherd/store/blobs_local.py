@@ -106,7 +106,6 @@ class LocalBlobs:
     # --- whose it is ------------------------------------------------------------------------------------------------
 
     async def identity(self) -> StoreIdentity | None:
-        """Read again whose store this is; None when nothing says so. Raises: UNAVAILABLE, BAD_CONFIG."""
         found = await self._files.identity()
         if found is not None and not await self._files.run(self._segments.is_here):
             raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), _GONE)
@@ -160,7 +159,6 @@ class LocalBlobs:
         await self._files.run(work)
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
-        """Note that these replicas are committed. Nothing is synced: a crash that takes the note back is harmless."""
         small = [reference for reference in references if reference in self._segments]
         if small:
             await self._files.run(lambda: self._segments.settle(small))
@@ -295,7 +293,6 @@ class LocalBlobs:
     # --- a start ----------------------------------------------------------------------------------------------------
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
-        """Every replica on disk, page by page. Erasures and moves that a crash interrupted are finished."""
         if not self._begun and await self._files.run(self._segments.load):
             await self._finish_setting_aside()
         self._begun, self._scanned = True, False

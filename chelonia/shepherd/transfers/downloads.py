@@ -151,12 +151,10 @@ class ReplicaReader:
             raise
 
     async def checksums(self) -> Checksums:
-        """All that were measured when it was stored, as far as its record can be read. Raises: UNAVAILABLE."""
         facts = await self._node.ports.blobs.facts(self._held.reference)
         return self._held.checksums.with_more(facts.checksums if facts else Checksums())
 
     async def close(self, *, complete: bool) -> None:
-        """Release the replica; `complete` False gives a single-use ticket back."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self._uses.end(ticket, complete=complete)

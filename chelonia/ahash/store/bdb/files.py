@@ -95,7 +95,6 @@ class ReplicaNotes:
         return self._promised.value[1]
 
     def promise(self, lease_ms: int) -> None:
-        """See `Notes`. Raises: OSError."""
         self._promised.note(self._promised.value[0] + 1, lease_ms)
         self._promised.sync()
 

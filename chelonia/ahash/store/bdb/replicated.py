@@ -147,7 +147,6 @@ class ReplicatedStore:
     # --- what the protocol asks ------------------------------------------------------------------------------------
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
-        """Begin as a follower. See `ReplicatedEngine.start`."""
         self._post, self._send = events, send
         self._work.put(self._follow)
         self._thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
@@ -163,7 +162,6 @@ class ReplicatedStore:
         self._work.put(take)
 
     def process(self, sender: int, control: bytes, record: bytes) -> None:
-        """Take a frame; dropped when too many wait, the library asks again."""
         bytes_waiting, waiting = self._bytes_queued - self._bytes_taken, len(self._work)
         full = bytes_waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or waiting >= bounds.REPLICA_FRAMES_QUEUED_MAX
         if not full and frame_kind(control) != FrameKind.DUPMASTER:
@@ -174,7 +172,6 @@ class ReplicatedStore:
             self._complain(f"more frames of replica {sender} wait than are kept: more are dropped", logging.WARNING)
 
     def peer_up(self, peer: int) -> None:
-        """Announce ourselves, unless we are master."""
         del peer  # the announcement goes to all: one who knows us already answers with nothing new
         self._new_until_s = time.monotonic() + ANNOUNCED_MS / 1000
         self._work.put(self._announce)
@@ -186,7 +183,6 @@ class ReplicatedStore:
         self._work.put(self._leave_office)
 
     def write_pages(self) -> None:
-        """Write changed pages before a checkpoint of the master's."""
         self._pages.ask()
 
     def rouse(self, still_ms: int) -> None:
@@ -196,7 +192,6 @@ class ReplicatedStore:
             self._work.put(lambda: self._look_to_itself(still_ms))
 
     def set_voter(self, voter: bool) -> None:
-        """Whether this replica may be elected, and votes."""
         self._elections.voter = voter
         self._work.put(self._elections.set_priority)
 
@@ -205,7 +200,6 @@ class ReplicatedStore:
         return self._applied
 
     def trusted(self) -> bool:
-        """Whether everything vouched for is here."""
         return self._trusted
 
     # --- Store -----------------------------------------------------------------------------------------------------
@@ -220,7 +214,6 @@ class ReplicatedStore:
         return self._use(lambda tree: environment.scan(tree, start, end, limit))
 
     def reading(self) -> AbstractContextManager[None]:
-        """Hold one state."""
         return self._state.reading()
 
     def at_once(self, work: Callable[[StoredState], T]) -> T | None:
@@ -232,7 +225,6 @@ class ReplicatedStore:
         self._change(None, puts, deletes)
 
     def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """`commit`, but only as master of this term. See `ReplicatedEngine.commit_in`."""
         self._change(term, puts, deletes)
 
     def _change(self, term: int | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
@@ -266,7 +258,6 @@ class ReplicatedStore:
             self._post(SyncedCommit(sequence, token))
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """Commit on the event loop: see `Store.write_at_once`."""
         return self._state.change_at_once(lambda: self._write_now(work))
 
     def _write_now(self, work: Callable[[], T]) -> T | None:
@@ -309,7 +300,6 @@ class ReplicatedStore:
         self.notes.sync()
 
     def backup(self, target: str) -> None:
-        """Write a complete copy into the new directory `target`. See `Store.backup`."""
         environment.write_backup(target, self._copy)
 
     def _copy(self, partial: Path) -> None:

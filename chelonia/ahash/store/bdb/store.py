@@ -87,11 +87,9 @@ class BdbStore(NeverLate):
             return environment.scan(self._handle(), start, end, limit)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Hold one state."""
         return self._state.reading()
 
     def at_once(self, work: Callable[[StoredState], T]) -> T | None:
-        """Run a brief read, or nothing: see `Store.at_once`."""
 
         def read(number: int) -> T:
             with self._errors():
@@ -100,14 +98,12 @@ class BdbStore(NeverLate):
         return self._state.at_once(read)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """Apply all or nothing, synced when it returns. See `Store.commit`."""
         with self._state.changing():
             self._commit(puts, deletes)
         self._checkpoints.changed(puts)
         self._count(puts)
 
     def upkeep_due(self) -> bool:
-        """Whether a checkpoint is to be made."""
         return self._db is not None and self._checkpoints.is_due()
 
     def upkeep(self) -> None:
