@@ -48,6 +48,7 @@ from chelonia.core.cluster.position import Horizon, Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.timing.clock import Clock, done_within
+from chelonia.core.timing.jobs import wake_or_sleep
 
 _LOG = logging.getLogger(__name__)
 
@@ -270,7 +271,7 @@ class Mastership:
             self._wake_ms = max(now + 1, min(self.replica.next_wake(now), now + self._pace.beat_ms))
             self.replica.attention.look_ms = self._wake_ms
             self._woken.clear()
-            await self._doze(self._wake_ms - now)
+            await wake_or_sleep(self._clock, self._woken, self._wake_ms - now)
         if self._stopping:
             return
         raise CheloniaError(Kind.UNAVAILABLE, "ahash", f"replica {self.own}", self._failure)
@@ -393,14 +394,6 @@ class Mastership:
         `patience_ms`."""
         await self._sleep(self._changed, patience_ms)
 
-    async def _doze(self, duration_ms: int) -> None:
-        """Until woken, or for so long."""
-        timer = self._clock.call_later(duration_ms, self._woken.set)
-        try:
-            await self._woken.wait()
-        finally:
-            timer.cancel()
-
     async def _sleep(self, event: asyncio.Event, duration_ms: int) -> None:
         """Until `event`, or for so long."""
         waiting = asyncio.create_task(event.wait())
@@ -416,13 +409,11 @@ class Mastership:
         return self._links.round_trip_ms(peer)
 
     def up(self, peer: int) -> None:
-        """A connection to `peer` stands; its HELLO was checked."""
         self._up.add(peer)
         self._do(self.replica.connected, peer, self._clock.monotonic_ms())
         self.pulse()
 
     def down(self, peer: int) -> None:
-        """The connection to `peer` is gone."""
         self._up.discard(peer)
         self._do(self.replica.disconnected, peer, self._clock.monotonic_ms())
         assert self._listener is not None
