@@ -107,16 +107,12 @@ class Counting:
 
     async def _entries(self, totals: Mapping[str, Total]) -> bool:
         """Add up all files that nothing is noted of; whether it came to the end."""
-        after, more = "", True
-        while more:
+        async for ids in self._on.records.object_pages(self._on.call, "", bounds.REFERENCES_PAGE):
             if not self._leading.now:
                 return False
-            page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
-            while not await self._page([each for each in page.ids if is_uuid(each) or _is_upload(each)], totals):
+            while not await self._page([each for each in ids if is_uuid(each) or _is_upload(each)], totals):
                 pass
-            after, more = page.after, bool(page.after)
-            if more:
-                await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
+            await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
         return True
 
     async def _page(self, ids: Sequence[ObjectId], totals: Mapping[str, Total]) -> bool:

@@ -41,14 +41,8 @@ class Surveying:
 
     async def _survey(self) -> None:
         self._tally.begin()
-        after = BLOB_PREFIX
-        while True:
-            page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
-            blobs = [each for each in page.ids if each.startswith(BLOB_PREFIX)]
+        async for blobs in self._on.records.object_pages(self._on.call, BLOB_PREFIX, bounds.REFERENCES_PAGE):
             await self._look_at(blobs)
-            if not page.more or len(blobs) < len(page.ids):
-                break
-            after = page.ids[-1]
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
 
     async def _look_at(self, objects: Sequence[ObjectId]) -> None:
