@@ -27,14 +27,6 @@ def content_of(file: StoredObject) -> ContentId:
     return ContentId(file.value("content", "id"))
 
 
-def content_etag(file: StoredObject) -> str:
-    """What names the bytes of a file of several blobs: what their writer called them, else its content, and how often
-    that was spliced."""
-    own = f"{content_of(file)}-{file.value('content', 'splices')}"
-    given, _, of = file.value("states", "etag").partition(" ")
-    return given if given and of == own else own
-
-
 def last_byte_key(offset: int) -> str:
     """The property of the extent whose last byte is at `offset`; "" stands before all."""
     return f"{offset:016x}" if offset >= 0 else ""

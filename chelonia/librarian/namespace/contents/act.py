@@ -9,6 +9,7 @@ import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.attributes import etag_of
 from chelonia.core.contents.extents import Extent, ExtentPage, Placement
 from chelonia.core.contents.uploads import SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
@@ -17,7 +18,7 @@ from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import SetWanted
 from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, sums_of
-from chelonia.librarian.metadata.contents import content_etag, content_of, last_byte_key, parse_extent
+from chelonia.librarian.metadata.contents import content_of, last_byte_key, parse_extent
 from chelonia.librarian.metadata.elements import check, is_
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree, view
@@ -144,7 +145,7 @@ class Contents:
         content, size = content_of(file), int(file.value("states", "size") or "0")
         end = min(end, size)
         if not content or not 0 <= at < end:
-            return ExtentPage(content_etag(file) if content else "", size, end, (), ())
+            return ExtentPage(etag_of(file) if content else "", size, end, (), ())
         obj, limit = content_object(content), bounds.EXTENTS_PAGE
         page = await self._records.scan(call, obj, "extents", last_byte_key(at - 1), limit)
         found = [extent for item in page.items if (extent := parse_extent(*item)).at < end]
@@ -152,7 +153,7 @@ class Contents:
         ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in found)]
         blobs = await self._records.get(call, ids, (*view.BLOBS_LINKED.needed, Needed("blob", SUMS)))
         places = [Placement(blob_of(blob), view.locations_of(blob, self._present), sums_of(blob)) for blob in blobs]
-        return ExtentPage(content_etag(file), size, until, tuple(found), tuple(places))
+        return ExtentPage(etag_of(file), size, until, tuple(found), tuple(places))
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Change how many copies a file wants, and its blobs: where they are more than fit into one transact, page by
