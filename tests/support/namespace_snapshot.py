@@ -19,6 +19,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Finding
+from chelonia.librarian.metadata.contents import SEALED, parse_extent
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.recovery import invariants
 
@@ -66,7 +67,7 @@ def broken(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
     for content in (obj for key, obj in snapshot.objects.items() if key.startswith(CONTENT_PREFIX)):
         found += invariants.extent_rules(snapshot, content.id, sorted(content.sections.get("extents", {}).items()))
         found += invariants.named_rules(snapshot, content.id, content.sections.get("named", {}).items())
-        found += invariants.sum_rules(content)
+        found += sum_rules(content)
         found += invariants.part_rules(snapshot, content.id, content.sections.get("parts", {}).items())
     for shepherd in snapshot.shepherds():
         found += _shepherd_rules(snapshot, shepherd)
@@ -74,6 +75,21 @@ def broken(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
         for section in ("due", "formerly"):
             found += invariants.index_rules(snapshot, index, snapshot.section(index, section))
     return tuple(found)
+
+
+def sum_rules(content: StoredObject) -> Iterator[Finding]:
+    """Whether `named`, and the number of extents, sum up the extents of a whole content: fsck, which reads page by
+    page, has no rule of this."""
+    if content.value("content", "state") != SEALED:
+        return
+    sums, extents = dict[str, int](), content.sections.get("extents", {})
+    for key in extents:
+        extent = parse_extent(key, extents[key])
+        sums[extent.blob] = sums.get(extent.blob, 0) + extent.length
+    told = {blob: int(count) for blob, count in content.sections.get("named", {}).items() if count != "0"}
+    if sums != told or content.value("content", "extents") != str(len(extents)):
+        rule, text = invariants.NAMED_WRONG, f"{told} are said to be named, {sums} are, in {len(extents)} extents"
+        yield Finding(content.id, rule, "", invariants.SEVERITY[rule], text)
 
 
 def _shepherd_rules(snapshot: NamespaceSnapshot, shepherd: StoredObject) -> Iterator[Finding]:

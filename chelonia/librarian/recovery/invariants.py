@@ -432,21 +432,6 @@ def named_rules(look: RuleContext, content: ObjectId, named: Iterable[Item]) -> 
             yield _finding(content, NAMED_WRONG, blob, f"{count} bytes of {blob} are said to be named")
 
 
-def sum_rules(content: StoredObject) -> Iterator[Finding]:
-    """Whether `named`, and the number of extents, sum up the extents of a whole content."""
-    if content.value("content", "state") != SEALED:
-        return
-    sums, extents = dict[str, int](), content.sections.get("extents", {})
-    for key in extents:
-        extent = parse_extent(key, extents[key])
-        sums[extent.blob] = sums.get(extent.blob, 0) + extent.length
-    told = {blob: int(count) for blob, count in content.sections.get("named", {}).items() if count != "0"}
-    if sums != told or content.value("content", "extents") != str(len(extents)):
-        yield _finding(
-            content.id, NAMED_WRONG, "", f"{told} are said to be named, {sums} are, in {len(extents)} extents"
-        )
-
-
 # --- Shepherds ------------------------------------------------------------------------------------------------------
 
 
