@@ -45,13 +45,8 @@ class FileFacts:
     @property
     def checksums(self) -> Checksums:
         """The one known checksum in its place."""
-        match self.checksum_type:
-            case "md5":
-                return Checksums(md5=self.checksum)
-            case "adler32":
-                return Checksums(adler32=self.checksum)
-            case _:
-                return Checksums(sha256=self.checksum)
+        known = self.checksum_type if self.checksum_type in CHECKSUM_DIGITS else "sha256"
+        return Checksums(**{known: self.checksum})
 
     def states(self) -> dict[str, str]:
         """The `states` section these facts make; size only when known."""

@@ -63,19 +63,6 @@ class _Pool:
 class Shepherds:
     """Asks Shepherds for tickets."""
 
-    __slots__ = (
-        "_clock",
-        "_directory",
-        "_distances",
-        "_fetched_ms",
-        "_fleet",
-        "_ids",
-        "_librarian",
-        "_nodes",
-        "_settings",
-        "_silent",
-    )
-
     def __init__(
         self, librarian: Librarian, directory: Directory, clock: Clock, ids: Ids, settings: BartenderSettings
     ) -> None:
