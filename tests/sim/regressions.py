@@ -61,11 +61,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a term that had answered and committed nothing was forgotten: what an older master had written alone, and the "
         "newer one had refused, was done after all",
     ),
-    (
-        "swarm",
-        28,
-        "a Shepherd forgotten through one Librarian came back, was taken by the other and given new bytes",
-    ),
+    ("swarm", 28, "a Shepherd forgotten through one Librarian came back, was taken by the other and given new bytes"),
     (
         "swarm",
         102_595,
@@ -209,11 +205,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "of two that completed an upload at once with the same parts, one cleared the extents that the other had laid, "
         "and that one sealed a file of no bytes",
     ),
-    (
-        "objects",
-        199,
-        "a file that was replaced under its name while somebody looked at it was told not to be there",
-    ),
+    ("objects", 199, "a file that was replaced under its name while somebody looked at it was told not to be there"),
     (
         "versions",
         9_510_045,

@@ -34,9 +34,7 @@ from chelonia.ahash.group.effects import (
     Trusted,
     WritePages,
 )
-from chelonia.ahash.group.effects import (
-    Process as ProcessFrame,
-)
+from chelonia.ahash.group.effects import Process as ProcessFrame
 from chelonia.ahash.group.lease import NEVER_MS, ProtocolPeriods
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import EngineFrame, Message
@@ -75,12 +73,7 @@ class Process:
         self.world.runs += 1
         remembers = Remembers(trusted, self.world.runs, node.disk.known, node.disk.gen, node.disk.promised_ms)
         self.replica = GroupReplica(
-            self.own,
-            known,
-            self.world.pace,
-            node.clock_ms(),
-            end=self.engine.end(),
-            remembers=remembers,
+            self.own, known, self.world.pace, node.clock_ms(), end=self.engine.end(), remembers=remembers
         )
         self._waiters: list[_Waiter] = []
         self._wake_at: int | None = None

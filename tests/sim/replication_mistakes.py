@@ -270,28 +270,16 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
     (acks_of_other_terms_count, (), (rules.test_acks_and_echoes_of_another_term_change_nothing,)),
     (a_stale_token_releases_waiters, (), (rules.test_acks_are_given_in_the_term_followed_only,)),
     (no_grant_at_start, (), (rules.test_who_starts_is_bound_for_a_lease,)),
-    (
-        whoever_is_elected_is_followed,
-        (),
-        (rules.test_a_master_that_began_with_less_is_told_so_and_not_followed,),
-    ),
+    (whoever_is_elected_is_followed, (), (rules.test_a_master_that_began_with_less_is_told_so_and_not_followed,)),
     (
         a_mandate_outlives_a_grant,
         (),
         (rules.test_a_mandate_that_comes_while_we_are_bound_to_another_master_is_not_used,),
     ),
-    (
-        a_wiped_replica_votes,
-        (10, 35),
-        (rules.test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised,),
-    ),
+    (a_wiped_replica_votes, (10, 35), (rules.test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised,)),
     (a_refilled_replica_counts, (), (rules.test_a_log_that_is_being_replaced_counts_for_nothing,)),
     (open_as_soon_as_committed, (), (rules.test_neither_an_ack_nor_an_echo_alone_opens_a_term,)),
-    (
-        open_before_it_is_proven,
-        (66, 177),
-        (rules.test_a_term_is_open_when_a_majority_can_prove_that_it_was_joined,),
-    ),
+    (open_before_it_is_proven, (66, 177), (rules.test_a_term_is_open_when_a_majority_can_prove_that_it_was_joined,)),
     (one_majority_of_a_joint_quorum, (), (quorums.test_a_change_of_voters_needs_both_majorities_until_it_is_finished,)),
     (
         a_joint_quorum_counted_over_the_union,

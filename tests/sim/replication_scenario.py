@@ -134,12 +134,7 @@ class Scenario:
     what is sent is on the way, if not as in one house. Without `true_clocks` clocks jump and stand still as well."""
 
     def __init__(
-        self,
-        seed: int,
-        round_trip_ms: int = 100,
-        far_us: tuple[int, int] | None = None,
-        *,
-        true_clocks: bool = True,
+        self, seed: int, round_trip_ms: int = 100, far_us: tuple[int, int] | None = None, *, true_clocks: bool = True
     ) -> None:
         draw = random.Random(seed)
         self.seed = seed

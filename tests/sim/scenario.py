@@ -18,12 +18,7 @@ from chelonia.core.cluster.replicas import parse_location
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import from_triples
-from chelonia.core.ports.bartender import (
-    CommitPutRequest,
-    GetFileRequest,
-    NameRequest,
-    StartPutRequest,
-)
+from chelonia.core.ports.bartender import CommitPutRequest, GetFileRequest, NameRequest, StartPutRequest
 from chelonia.wire import receipts
 from tests.sim.network import Faults
 from tests.sim.world import USER, World

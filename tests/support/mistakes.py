@@ -56,11 +56,7 @@ MISTAKES: tuple[Mistake, ...] = (
         SHEPHERD_LOSS,
     ),
     Mistake(
-        "the record is not synced",
-        BLOBS,
-        "        for fd in opened:\n            os.fsync(fd)\n",
-        "",
-        SHEPHERD_LOSS,
+        "the record is not synced", BLOBS, "        for fd in opened:\n            os.fsync(fd)\n", "", SHEPHERD_LOSS
     ),
     Mistake(
         "a failed background sync is forgotten",

@@ -271,9 +271,7 @@ class Paper:
 
 @asynccontextmanager
 async def paper(
-    shepherds: int = 5,
-    settings: LibrarianSettings | None = None,
-    wrap: Callable[[AHash], AHash] | None = None,
+    shepherds: int = 5, settings: LibrarianSettings | None = None, wrap: Callable[[AHash], AHash] | None = None
 ) -> AsyncIterator[Paper]:
     cluster = Paper()
     async with bench(shepherds, settings, LoopClock(), cluster, wrap) as b:

@@ -661,11 +661,7 @@ async def test_stat_tells_of_uploads_and_of_nothing() -> None:
 @virtual
 async def test_control_operations_are_refused_to_users() -> None:
     world = await World().start()
-    for work in (
-        world.service.stat(JOE, ()),
-        world.service.status(JOE),
-        world.service.toggle_report(LIBRARIAN, False),
-    ):
+    for work in (world.service.stat(JOE, ()), world.service.status(JOE), world.service.toggle_report(LIBRARIAN, False)):
         assert await kind_of(work) is Kind.DENIED
 
 

@@ -135,9 +135,7 @@ async def test_a_disk_that_fails_under_a_cache_condemns_no_replica(expect_log: C
 
 
 @virtual
-async def test_nobody_is_told_that_a_copy_is_whole_when_its_disk_is_not_there(
-    expect_log: Callable[..., None],
-) -> None:
+async def test_nobody_is_told_that_a_copy_is_whole_when_its_disk_is_not_there(expect_log: Callable[..., None]) -> None:
     world = await World().start()
     reference = await world.store(DATA)
     expect_log("the store is not there any more")

@@ -10,14 +10,7 @@ from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.ahash import (
-    ChangeOutcome,
-    ChangeStatus,
-    ChangeType,
-    Condition,
-    ConditionType,
-    Element,
-)
+from chelonia.core.ports.ahash import ChangeOutcome, ChangeStatus, ChangeType, Condition, ConditionType, Element
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     ListedEntry,
@@ -88,12 +81,7 @@ GOLDENS = (
             ),
         ),
     ),
-    Golden(
-        "ahash.change answer",
-        AHASH,
-        "change",
-        result=(ChangeOutcome("0", ChangeStatus.CONDITION_NOT_MET, "c0"),),
-    ),
+    Golden("ahash.change answer", AHASH, "change", result=(ChangeOutcome("0", ChangeStatus.CONDITION_NOT_MET, "c0"),)),
     Golden("librarian.traverseLN request", LIBRARIAN, "traverse", ((LogicalName(Guid("0"), ("a", "b")),), ())),
     Golden(
         "librarian.traverseLN answer",
@@ -167,12 +155,7 @@ GOLDENS = (
             StatOutcome("1", (), "not-found", "no such name"),
         ),
     ),
-    Golden(
-        "bartender.list request",
-        BARTENDER,
-        "list",
-        ((ListRequest("0", "/a"),), (Needed("entry", ""),), True),
-    ),
+    Golden("bartender.list request", BARTENDER, "list", ((ListRequest("0", "/a"),), (Needed("entry", ""),), True)),
     Golden(
         "bartender.list answer",
         BARTENDER,

@@ -9,32 +9,14 @@ import threading
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from chelonia.ahash.group.effects import (
-    Admission,
-    AskElection,
-    Promises,
-    ReplicaRole,
-    Send,
-    StepDown,
-)
+from chelonia.ahash.group.effects import Admission, AskElection, Promises, ReplicaRole, Send, StepDown
 from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import held_for
 from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Vouched, VouchedCommit
-from chelonia.ahash.group.peer_messages import (
-    Beat,
-    Echo,
-    EngineFrame,
-    Past,
-    Stand,
-)
+from chelonia.ahash.group.peer_messages import Beat, Echo, EngineFrame, Past, Stand
 from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES, ReplicaStrain
-from chelonia.ahash.store.replicated_port import (
-    Flushed,
-    LogPosition,
-    MasterThere,
-    WantElection,
-)
+from chelonia.ahash.store.replicated_port import Flushed, LogPosition, MasterThere, WantElection
 from chelonia.core import bounds
 from tests.unit.ahash.group.test_protocol import (
     END,

@@ -29,16 +29,7 @@ from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.peer_messages import (
-    Ack,
-    Beat,
-    CheckpointNear,
-    Echo,
-    EngineFrame,
-    Message,
-    Resign,
-    Stand,
-)
+from chelonia.ahash.group.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
 from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,

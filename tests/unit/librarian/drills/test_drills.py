@@ -6,15 +6,7 @@ import pytest
 from msgspec import structs
 
 from chelonia.core import bounds
-from chelonia.core.cluster.drills import (
-    Drill,
-    DrillAction,
-    DrillOrder,
-    DrillStage,
-    DrillStatus,
-    looked,
-    looks_at,
-)
+from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus, looked, looks_at
 from chelonia.core.cluster.healing import HealAction, HealControl, HealOrder
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind

@@ -18,18 +18,7 @@ from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.sharing import decide
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import (
-    ADMIN,
-    BARTENDER,
-    HOUR,
-    LIBRARIAN,
-    Bench,
-    bench,
-    everything,
-    keyed,
-    sound,
-    spliced,
-)
+from tests.support.librarian import ADMIN, BARTENDER, HOUR, LIBRARIAN, Bench, bench, everything, keyed, sound, spliced
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 from tests.support.paper import paper
 

@@ -200,10 +200,7 @@ async def test_a_trimmed_replica_does_not_come_back_while_its_blob_lives() -> No
         _, blob = await b.file("f")
         one = b.shepherds[0]
         location = Location(one, ReferenceId(ref(blob, one)))
-        trim = (
-            drop(blob_object(blob), "locations", str(location)),
-            outbox_record(location, blob, "surplus", Ms(5)),
-        )
+        trim = (drop(blob_object(blob), "locations", str(location)), outbox_record(location, blob, "surplus", Ms(5)))
         assert (await b.ahash.transact(LIBRARIAN, RequestKey(""), trim)).applied
         answer = await b.report(one, (blob, location.reference, S.ALIVE))
         assert (answer.accepted, answer.unknown) == (1, ())

@@ -13,17 +13,7 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import (
-    CLUSTER_OBJECT,
-    REBUILD_OBJECT,
-    ROOT,
-    SERVICES_OBJECT,
-    BlobId,
-    Dn,
-    Guid,
-    Ms,
-    ServiceId,
-)
+from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, SERVICES_OBJECT, BlobId, Dn, Guid, Ms, ServiceId
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import (
     Delete,

@@ -351,8 +351,5 @@ def test_cursors_are_written_when_they_move_and_dropped_when_their_loss_is_over(
     assert before == {A: (Ms(7), "r5"), B: (Ms(9), "r1")}
     now = {A: (Ms(7), NodeCursor(A, "r8", False))}
     moved = steering.moved(before, now)
-    assert [(e.change, e.property, e.value) for e in moved] == [
-        (ChangeType.SET, A, "7 r8"),
-        (ChangeType.UNSET, B, ""),
-    ]
+    assert [(e.change, e.property, e.value) for e in moved] == [(ChangeType.SET, A, "7 r8"), (ChangeType.UNSET, B, "")]
     assert steering.moved({A: (Ms(7), "r8")}, now) == []

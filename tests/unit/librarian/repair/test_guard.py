@@ -106,9 +106,7 @@ def test_a_pace_never_goes_faster_than_it_may(spent: Sequence[tuple[int, int]], 
 
 
 @given(st.lists(st.tuples(BLOB, COUNT, COUNT, SIZE, st.booleans()), max_size=40))
-def test_a_tally_ends_with_nothing_when_all_is_whole(
-    plans: Sequence[tuple[BlobId, int, int, int, bool]],
-) -> None:
+def test_a_tally_ends_with_nothing_when_all_is_whole(plans: Sequence[tuple[BlobId, int, int, int, bool]]) -> None:
     tally = RepairTally()
     for blob, live, wanted, size, survey in plans:
         if survey:

@@ -169,11 +169,7 @@ def test_patience(replicas: str, wanted: int, nodes: str, expected: str) -> None
 
 @pytest.mark.parametrize(
     ("replicas", "wanted", "expected"),
-    [
-        ("AY...", 2, "copy:1 -expired:s1"),
-        ("AAU..", 2, "-surplus:s2"),
-        ("AAK..", 2, "-invalid:s2"),
-    ],
+    [("AY...", 2, "copy:1 -expired:s1"), ("AAU..", 2, "-surplus:s2"), ("AAK..", 2, "-invalid:s2")],
 )
 def test_what_a_wrong_clock_wrote_is_not_waited_for(replicas: str, wanted: int, expected: str) -> None:
     assert told(blob(replicas, wanted), "+++++") == expected
@@ -250,12 +246,7 @@ def test_of_surplus_copies_those_of_a_draining_node_go_first(
 
 @pytest.mark.parametrize(
     ("domains", "gone"),
-    [
-        ("x/1 x/2 y/1", "s1"),
-        ("x/1 x/1 y/1 y/2", "s1"),
-        ("x/1 x/2 x/3 y/1 y/1", "s4"),
-        ("x/1 x/2 x/3 y/1 y/2", "s2"),
-    ],
+    [("x/1 x/2 y/1", "s1"), ("x/1 x/1 y/1 y/2", "s1"), ("x/1 x/2 x/3 y/1 y/1", "s4"), ("x/1 x/2 x/3 y/1 y/2", "s2")],
 )
 def test_a_trim_keeps_as_many_domains_as_can_be(domains: str, gone: str) -> None:
     """Coarse and fine: no site is given up while two copies share one, nor a rack."""

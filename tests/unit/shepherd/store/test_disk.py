@@ -115,8 +115,7 @@ async def test_records_of_newer_software_stop_the_start_and_condemn_nothing(
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [(errno.EIO, Kind.NOT_ALIVE), (errno.EMFILE, Kind.UNAVAILABLE), (errno.EACCES, Kind.UNAVAILABLE)],
+    ("code", "kind"), [(errno.EIO, Kind.NOT_ALIVE), (errno.EMFILE, Kind.UNAVAILABLE), (errno.EACCES, Kind.UNAVAILABLE)]
 )
 async def test_only_the_mediums_errors_condemn_a_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: Kind

@@ -73,8 +73,7 @@ def test_what_is_no_vote_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "record"),
-    [(7, b""), (7, vote(7, 3)[:19]), (4, vote(7, 3)), (7, vote(7, bounds.REPLICAS_MAX + 1))],
+    ("version", "record"), [(7, b""), (7, vote(7, 3)[:19]), (4, vote(7, 3)), (7, vote(7, bounds.REPLICAS_MAX + 1))]
 )
 def test_votes_that_make_no_sense_are_not_passed_on(version: int, record: bytes) -> None:
     assert not Ballot().admits(2, control(FrameKind.VOTE1, version), record)

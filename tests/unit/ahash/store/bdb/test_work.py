@@ -3,15 +3,7 @@
 import threading
 import time
 
-from chelonia.ahash.store.bdb.work import (
-    BRIEF_S,
-    CALM_S,
-    DOUBT_FACTOR,
-    REST_FACTOR,
-    STALL_S,
-    Briefness,
-    WorkQueue,
-)
+from chelonia.ahash.store.bdb.work import BRIEF_S, CALM_S, DOUBT_FACTOR, REST_FACTOR, STALL_S, Briefness, WorkQueue
 
 MANY = 20_000
 
