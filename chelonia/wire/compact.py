@@ -230,18 +230,12 @@ def encode_failure(number: int, error: CheloniaError, position: Position | None)
 
 def decode_asked(frame: bytes) -> IncomingCall:
     """Read a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
-    try:
-        return _ASKED.decode(frame)
-    except _UNREADABLE as error:
-        raise _is_no("a call", error) from error
+    return decode(_ASKED, frame, "a call")
 
 
 def decode_answered(frame: bytes) -> IncomingAnswer:
     """Read an answer. Raises: BAD_REQUEST."""
-    try:
-        return _ANSWERED.decode(frame)
-    except _UNREADABLE as error:
-        raise _is_no("an answer", error) from error
+    return decode(_ANSWERED, frame, "an answer")
 
 
 def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
@@ -273,12 +267,8 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what:
     try:
         return decoder.decode(data)
     except _UNREADABLE as error:
-        raise _is_no(what, error) from error
-
-
-def _is_no(what: str, error: Exception) -> CheloniaError:
-    kind = Kind.TOO_LARGE if _OVER_LONG in str(error) else Kind.BAD_REQUEST
-    return CheloniaError(kind, "compact", cause=f"this is not {what}: {error}")
+        kind = Kind.TOO_LARGE if _OVER_LONG in str(error) else Kind.BAD_REQUEST
+        raise CheloniaError(kind, "compact", cause=f"this is not {what}: {error}") from error
 
 
 _OVER_LONG: Final = "of length <="
