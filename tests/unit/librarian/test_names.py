@@ -25,6 +25,7 @@ from chelonia.core.ports.librarian import (
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
+from tests.support.failing import fails
 from tests.support.librarian import (
     ADMIN,
     BARTENDER,
@@ -41,10 +42,6 @@ from tests.support.librarian import (
 )
 
 NOWHERE = Guid("ffffffff-0000-4000-8000-000000000000")
-
-
-def fails(kind: Kind):  # type: ignore[no-untyped-def]
-    return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
 
 
 def move(child: Guid, source: tuple[Guid, str], target: tuple[Guid, str], *, keep: bool = False) -> MoveEntry:

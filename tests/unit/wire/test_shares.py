@@ -11,6 +11,7 @@ from chelonia.core.ids import Dn, Ms
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import Scope
 from chelonia.wire.shares import ShareToken, issue, verify
+from tests.support.failing import fails
 
 KEY = bytes(range(32))
 TOKEN = ShareToken(
@@ -21,9 +22,8 @@ TOKEN = ShareToken(
 def test_what_was_signed_is_read_until_its_end() -> None:
     text = issue(KEY, TOKEN)
     assert verify(KEY, text, 1_999) == TOKEN
-    with pytest.raises(CheloniaError) as late:
+    with fails(Kind.EXPIRED):
         verify(KEY, text, 2_000)
-    assert late.value.kind is Kind.EXPIRED
 
 
 def test_the_layout_is_the_documents(document: str) -> None:
@@ -43,16 +43,14 @@ def test_a_changed_letter_is_refused(at: int, letter: str) -> None:
     at %= len(text)
     if text[at] == letter:
         return
-    with pytest.raises(CheloniaError) as refused:
+    with fails(Kind.BAD_TICKET):
         verify(KEY, text[:at] + letter + text[at + 1 :], 1_000)
-    assert refused.value.kind is Kind.BAD_TICKET
 
 
 @pytest.mark.parametrize("text", ["", "x", "A" * 40, "A" * 9000, "ö" * 60])
 def test_what_is_no_token_is_refused(text: str) -> None:
-    with pytest.raises(CheloniaError) as refused:
+    with fails(Kind.BAD_TICKET):
         verify(KEY, text, 0)
-    assert refused.value.kind is Kind.BAD_TICKET
 
 
 def test_another_clusters_key_counts_for_nothing() -> None:

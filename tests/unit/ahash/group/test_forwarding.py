@@ -15,14 +15,11 @@ from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import AHash, Page, TransactOutcome, Unmet, Walk
 from tests.support.ahash import HandClock, check, put, version_is
+from tests.support.failing import fails
 
 CALL = Call(Dn("/CN=ä"), (Role.LIBRARIAN,), request_id="r", read_after=Position("c", 1, 7), strong=True)
 HERE = Position("c", 1, 9)
 KEY = RequestKey("k")
-
-
-def fails(kind: Kind):  # type: ignore[no-untyped-def]
-    return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
 
 
 def test_the_whole_port_is_forwarded() -> None:

@@ -5,6 +5,7 @@ import pytest
 from chelonia.ahash.store import layout, meta
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
+from tests.support.failing import fails
 from tests.support.memory_store import MemoryStore
 
 
@@ -12,16 +13,14 @@ def test_a_fresh_store_takes_the_clusters_name_and_keeps_it() -> None:
     store = MemoryStore()
     assert meta.prepare(store, "north") == Position("north", 1, 0)
     assert meta.prepare(store, "") == Position("north", 1, 0)
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.WRONG_CLUSTER):
         meta.prepare(store, "south")
-    assert caught.value.kind is Kind.WRONG_CLUSTER
 
 
 def test_a_fresh_store_without_a_cluster_is_refused() -> None:
     store = MemoryStore()
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.BAD_CONFIG):
         meta.prepare(store, "")
-    assert caught.value.kind is Kind.BAD_CONFIG
     assert store.scan(b"", b"\xff", 10) == []
 
 

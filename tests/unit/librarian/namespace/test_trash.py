@@ -6,7 +6,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.uploads import CommitFile, CopyFile
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import Kind
 from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey
 from chelonia.core.ports.ahash import Page
 from chelonia.core.ports.librarian import Delete, MoveEntry, SetWanted, Undelete, Unlink, Unmake
@@ -17,6 +17,7 @@ from chelonia.librarian.metadata.records import Records
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, HOUR, JOE, Bench, bench, shepherd_call
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken, unsettled
 from tests.unit.librarian.test_healing import Paper, paper
@@ -141,9 +142,8 @@ async def test_a_name_taken_meanwhile_is_told_and_another_will_do() -> None:
         guid, _ = await made.file("f")
         await made.service.delete(BARTENDER, Delete(guid))
         again, _ = await made.file("f")
-        with pytest.raises(CheloniaError) as caught:
+        with fails(Kind.EXISTS):
             await made.service.undelete(BARTENDER, Undelete(guid, ROOT, "f"))
-        assert caught.value.kind is Kind.EXISTS
         await made.service.undelete(BARTENDER, Undelete(guid, ROOT, "old"))
         assert await made.names() == {"f": again, "old": guid}
 
@@ -160,9 +160,8 @@ async def test_of_two_who_unmake_a_collection_one_hears_that_it_is_gone(monkeypa
             return await scan(records, call, obj, section, after, limit)
 
         monkeypatch.setattr(Records, "scan", meanwhile)
-        with pytest.raises(CheloniaError) as caught:
+        with fails(Kind.NOT_FOUND):
             await made.service.unmake(BARTENDER, Unmake(data))
-        assert caught.value.kind is Kind.NOT_FOUND
         assert broken(await snapshot(made)) == ()
         await made.service.undelete(BARTENDER, Undelete(data, ROOT, "data"))
         assert await made.names() == {"data": data}
@@ -174,9 +173,8 @@ async def test_what_was_in_a_collection_that_is_gone_comes_back_elsewhere() -> N
         guid, _ = await made.file("f", data)
         await made.service.delete(BARTENDER, Delete(guid))
         await made.service.unmake(BARTENDER, Unmake(data))
-        with pytest.raises(CheloniaError) as caught:
+        with fails(Kind.NO_PARENT):
             await made.service.undelete(BARTENDER, Undelete(guid, data, "f"))
-        assert caught.value.kind is Kind.NO_PARENT
         await made.service.undelete(BARTENDER, Undelete(guid, ROOT, "f"))
         assert broken(await snapshot(made)) == ()
 
@@ -185,9 +183,8 @@ async def test_what_was_in_a_collection_that_is_gone_comes_back_elsewhere() -> N
 async def test_only_what_is_in_the_trash_comes_back(which: str) -> None:
     async with bench(settings=KEPT) as made:
         guid = (await made.file("f"))[0] if which == "a file" else Guid("11111111-1111-4111-8111-111111111111")
-        with pytest.raises(CheloniaError) as caught:
+        with fails(Kind.NOT_FOUND):
             await made.service.undelete(BARTENDER, Undelete(guid, ROOT, "g"))
-        assert caught.value.kind is Kind.NOT_FOUND
 
 
 # --- letting go -----------------------------------------------------------------------------------------------------

@@ -15,13 +15,10 @@ from chelonia.core.ports.librarian import Delete, MakeEntry, ModifyEntry, MoveEn
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.presence.receipt_audit import TRIES_MAX
+from tests.support.failing import fails
 from tests.support.librarian import BARTENDER, EVE, HOUR, JOE, SUMS, Bench, bench, keyed, shepherd_call
 
 STATES = {"states": {"size": "7", "checksum": SUMS.md5, "checksumType": "md5", "neededReplicas": "2"}}
-
-
-def fails(kind: Kind):  # type: ignore[no-untyped-def]
-    return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
 
 
 async def traverses(b: Bench, ln: str) -> bool:

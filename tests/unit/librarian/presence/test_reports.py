@@ -10,7 +10,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.placement import NODE_WAITING
 from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
 from chelonia.core.contents.uploads import CommitFile
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import Kind
 from chelonia.core.ids import (
     REBUILD_OBJECT,
     BlobId,
@@ -30,15 +30,12 @@ from chelonia.librarian.metadata.elements import drop, outbox_key, outbox_record
 from chelonia.librarian.presence import reports
 from chelonia.librarian.repair.erase import struck_off
 from tests.support.ahash import LIBRARIAN
+from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, SUMS, Bench, bench, shepherd_call, shepherd_id
 
 S = ReplicaState
 EXTRA, LOST, NEW = (f"{n * 8}-0000-4000-8000-000000000000" for n in "abc")
 STRANGER = BlobId("77777777-0000-4000-8000-000000000000")
-
-
-def fails(kind: Kind):  # type: ignore[no-untyped-def]
-    return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
 
 
 def ref(blob: BlobId, shepherd: ServiceId) -> str:

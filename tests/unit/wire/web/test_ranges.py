@@ -11,6 +11,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.wire.web import ranges
 from chelonia.wire.web.ranges import ContentRange, PartsReader, content_range
+from tests.support.failing import fails
 
 
 @pytest.mark.parametrize(
@@ -47,16 +48,14 @@ def test_what_is_not_understood_is_ignored(header: str) -> None:
 
 @pytest.mark.parametrize(("header", "size"), [("bytes=100-", 100), ("bytes=-0", 100), ("bytes=0-", 0), ("bytes=-5", 0)])
 def test_what_cannot_be_satisfied_is_refused(header: str, size: int) -> None:
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.BAD_RANGE):
         ranges.parse_range(header, size)
-    assert caught.value.kind is Kind.BAD_RANGE
 
 
 def test_too_many_separate_ranges_are_refused() -> None:
     header = "bytes=" + ",".join(f"{n * 2}-{n * 2}" for n in range(bounds.RANGES_MAX + 1))
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.BAD_RANGE):
         ranges.parse_range(header, 10_000)
-    assert caught.value.kind is Kind.BAD_RANGE
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=8), st.integers(1, 30))
@@ -105,9 +104,8 @@ def test_content_ranges_read(header: str, meaning: ContentRange) -> None:
     "header", ["", "bytes", "bytes 5-4/9", "bytes 0-9/9", "bytes 0-/9", "items 0-1/2", "bytes 0-1/2 x"]
 )
 def test_malformed_content_ranges_are_refused(header: str) -> None:
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.BAD_RANGE):
         ranges.parse_content_range(header)
-    assert caught.value.kind is Kind.BAD_RANGE
 
 
 def parts_of(spans: tuple[ByteRange, ...], data: bytes, more: str = "") -> bytes:
@@ -132,6 +130,5 @@ def test_another_part_or_an_endless_head_is_refused() -> None:
     other = parts_of((ByteRange(0, 4),), bytes(9))
     endless = b"Content-Range: bytes 0-2/9\r\n" + b"x" * 2000
     for body in (other, b"x" * 2000, endless, other.replace(b"0-3", b"10-13")):
-        with pytest.raises(CheloniaError) as refused:
+        with fails(Kind.BAD_RANGE):
             PartsReader((ByteRange(0, 3),)).take(body)
-        assert refused.value.kind is Kind.BAD_RANGE
