@@ -1,5 +1,6 @@
 """Code that has to raise an error of ours."""
 
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 
 import pytest
@@ -10,3 +11,10 @@ from chelonia.core.errors import CheloniaError, Kind
 def fails(kind: Kind) -> AbstractContextManager[pytest.ExceptionInfo[CheloniaError]]:
     """Around what has to raise a `CheloniaError` of this kind."""
     return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
+
+
+async def kind_of(work: Awaitable[object]) -> Kind:
+    """The kind of the `CheloniaError` that this has to raise."""
+    with pytest.raises(CheloniaError) as caught:
+        await work
+    return caught.value.kind

@@ -8,10 +8,11 @@ from chelonia.core import bounds
 from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
 from chelonia.core.cluster.position import Position
 from chelonia.core.contents.extents import ByteRange
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.ports.shepherd import GetRequest, ScrubOrder
 from chelonia.core.values import replace
+from tests.support.failing import kind_of
 from tests.support.shepherd import (
     ADMINISTRATOR,
     BARTENDER,
@@ -30,12 +31,6 @@ from tests.support.turls import parse_turl
 DATA = b"x" * 100_000
 SILENCE = ShepherdDrill(DrillAction.SILENCE, "d1", Position(CLUSTER, 1, 5), 10_000)
 STOP = replace(SILENCE, action=DrillAction.STOP)
-
-
-async def refusal(work: object) -> Kind:
-    with pytest.raises(CheloniaError) as caught:
-        await work  # type: ignore[misc]
-    return caught.value.kind
 
 
 @virtual
@@ -58,8 +53,8 @@ async def test_a_silent_shepherd_answers_nobody_and_is_back_by_itself(expect_log
         world.service.scrub_page(ADMINISTRATOR, ScrubOrder()),
         world.service.open(JOE, ticket),
     ):
-        assert await refusal(work) is Kind.UNAVAILABLE
-    assert await refusal(world.service.status(JOE)) is Kind.DENIED, "who may not call learns nothing"
+        assert await kind_of(work) is Kind.UNAVAILABLE
+    assert await kind_of(world.service.status(JOE)) is Kind.DENIED, "who may not call learns nothing"
     await world.pass_ms(1_000)
     assert len(world.librarian.beats) > beats
     assert await world.state_of(reference) == "alive"
@@ -102,7 +97,7 @@ async def test_silence_ends_by_order_with_the_process_and_never_outlasts_its_bou
     assert await world.service.drill(LIBRARIAN, replace(SILENCE, duration_ms=10**9)) == bounds.DRILL_MS_MAX
     assert await world.service.drill(LIBRARIAN, SILENCE) == bounds.DRILL_MS_MAX, "a repeat changes nothing"
     other = replace(SILENCE, drill="d2")
-    assert await refusal(world.service.drill(LIBRARIAN, other)) is Kind.CONFLICT
+    assert await kind_of(world.service.drill(LIBRARIAN, other)) is Kind.CONFLICT
     assert await world.service.drill(LIBRARIAN, replace(other, action=DrillAction.STOP)) > 0, "that is another drill"
     assert await world.service.drill(LIBRARIAN, STOP) == 0
     await world.service.status(ADMINISTRATOR)
@@ -136,7 +131,7 @@ async def test_only_a_whole_committed_copy_of_the_named_blob_is_damaged() -> Non
     reference = await world.store(DATA)
     order = replace(SILENCE, action=DrillAction.CORRUPT, reference=reference, blob=BlobId(numbered("b", 9)))
     await world.pass_ms(2_000)
-    assert await refusal(world.service.drill(LIBRARIAN, order)) is Kind.NOT_ALIVE
+    assert await kind_of(world.service.drill(LIBRARIAN, order)) is Kind.NOT_ALIVE
     assert world.blobs.data(reference) == DATA
     await world.stop()
 
@@ -156,7 +151,7 @@ def test_an_order_of_older_metadata_damages_nothing_once_newer_are_heard_of(afte
         await world.pass_ms(2_000)
         await world.stop()
         restored_within(world, "identity", after)
-        assert await refusal(world.service.drill(LIBRARIAN, replace(CORRUPT, reference=reference))) is Kind.DENIED
+        assert await kind_of(world.service.drill(LIBRARIAN, replace(CORRUPT, reference=reference))) is Kind.DENIED
         assert world.blobs.data(reference) == DATA
         assert world.state.state is not None
         assert world.state.state.generation == 2
@@ -189,7 +184,7 @@ async def test_what_was_damaged_by_order_is_not_damaged_by_an_older_order() -> N
     older = replace(CORRUPT, drill="d0", position=Position(CLUSTER, 1, 4), reference=second)
     older = replace(older, blob=BlobId(numbered("b", 2)))
     await world.restart()
-    assert await refusal(world.service.drill(LIBRARIAN, older)) is Kind.DENIED
+    assert await kind_of(world.service.drill(LIBRARIAN, older)) is Kind.DENIED
     assert world.blobs.data(second) == DATA
 
 
@@ -203,7 +198,7 @@ def test_an_order_without_authority_is_not_obeyed(position: Position, expect_log
         await world.service.beat()
         for action in (DrillAction.SILENCE, DrillAction.CORRUPT):
             order = replace(SILENCE, action=action, position=position)
-            assert await refusal(world.service.drill(LIBRARIAN, order)) is Kind.DENIED
+            assert await kind_of(world.service.drill(LIBRARIAN, order)) is Kind.DENIED
         await world.service.status(ADMINISTRATOR)
 
     scenario()
@@ -213,4 +208,4 @@ def test_an_order_without_authority_is_not_obeyed(position: Position, expect_log
 async def test_only_librarians_order_it() -> None:
     world = await World().start()
     for call in (ADMINISTRATOR, BARTENDER, JOE):
-        assert await refusal(world.service.drill(call, SILENCE)) is Kind.DENIED
+        assert await kind_of(world.service.drill(call, SILENCE)) is Kind.DENIED

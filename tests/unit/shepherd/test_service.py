@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from chelonia.core.ports.shepherd import Authority, CopyOrder, Notes, Upload
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.service import ERASED_TOGETHER
 from chelonia.shepherd.store.index import Index
+from tests.support.failing import kind_of
 from tests.support.shepherd import (
     ADMINISTRATOR,
     CLUSTER,
@@ -36,12 +37,6 @@ from tests.support.shepherd import (
 DATA = b"0123456789" * 100
 LARGE = b"0123456789abcdef" * (CHUNK_BYTES * 3 // 16)
 UNKNOWN = ReferenceId(numbered("e", 7))
-
-
-async def kind_of(work: Awaitable[Any]) -> Kind:
-    with pytest.raises(CheloniaError) as caught:
-        await work
-    return caught.value.kind
 
 
 async def order(world: World, reference: ReferenceId, position: Position | None) -> str:

@@ -1,6 +1,5 @@
 """GET: who may read what under which ticket, and what a damaged replica brings about."""
 
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -13,16 +12,11 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import GetRequest, Turl, TurlOutcome
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire import tickets
+from tests.support.failing import kind_of
 from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
 from tests.support.turls import parse_turl
 
 DATA = b"the quick brown fox" * 1000
-
-
-async def kind_of(work: Awaitable[Any]) -> Kind:
-    with pytest.raises(CheloniaError) as caught:
-        await work
-    return caught.value.kind
 
 
 async def ask(world: World, reference: ReferenceId, **how: Any) -> TurlOutcome:

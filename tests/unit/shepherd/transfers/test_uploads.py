@@ -1,7 +1,7 @@
 """PUT: what is offered, what is refused and why, what the last byte brings about, and what a failure leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import Authority, Purpose, Upload, Uploaded
 from chelonia.core.values import replace
 from chelonia.shepherd.transfers import uploads
+from tests.support.failing import kind_of
 from tests.support.shepherd import (
     BARTENDER,
     EVE,
@@ -35,12 +36,6 @@ from tests.support.turls import parse_turl
 DATA = bytes(range(256)) * 1000
 LARGE = bytes(range(256)) * (CHUNK_BYTES * 3 // 256) + b"tail"
 CLAIMED = ReferenceId(numbered("c", 1))
-
-
-async def kind_of(work: Awaitable[Any]) -> Kind:
-    with pytest.raises(CheloniaError) as caught:
-        await work
-    return caught.value.kind
 
 
 async def peer_turl(peer: World, data: bytes, **how: Any) -> str:
