@@ -45,7 +45,7 @@ from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE, PaperVerif
 from tests.support.namespace_snapshot import broken
 from tests.unit.librarian.keepers import KEY, SETTINGS, Keeper, Keepers, Kept, checksums, keepers, resealed
 from tests.unit.librarian.namespace.test_trash import snapshot, trashed
-from tests.unit.librarian.recovery.test_snapshots import taken, times
+from tests.unit.librarian.recovery.test_snapshots import times
 
 BEFORE = replace(SETTINGS, record_key=KEY, trash_keep_ms=3_600_000)
 NO_SNAPSHOTS = replace(BEFORE, snapshot_interval_ms=0)
@@ -73,7 +73,7 @@ async def rebuilt(k: Keepers, settings: object = None) -> AsyncIterator[tuple[Ke
 
 async def next_snapshot(k: Keepers) -> None:
     """Until whatever there is now stands in a snapshot."""
-    assert await taken(k)
+    await times(k, 1)
     await asyncio.sleep(13)
 
 
@@ -103,7 +103,6 @@ def test_names_policies_metadata_links_trash_and_locations_come_back() -> None:
             await service.delete(BARTENDER, Delete(gone))
             await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=b9"), ServiceId("https://b9/B"), True))
             await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=no"), ServiceId("https://no/B"), False))
-            await times(k, 1)
             await next_snapshot(k)
             paths = await k.paths()
             before = {each: await k.bench.stored(each) for each in ("0", data, first, gone)}
@@ -136,7 +135,6 @@ def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_back() -
                 BARTENDER, MakeEntry(ROOT, "d", "collection", JOE, {"defaultPolicy": {"ALL": "+read"}})
             )
             old, old_blob = await k.upload("/d/over", b"old bytes")
-            await times(k, 1)
             await next_snapshot(k)
         async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
             # The cluster as it was, with the same key: what follows is known to records alone.
@@ -181,7 +179,6 @@ def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of_their
         k = keepers()
         async with k.running(BEFORE):
             file, replaced = await k.upload("/over", b"old bytes")
-            await times(k, 1)
             await next_snapshot(k)
             kept = held(k, replaced)
         upload, newer = Guid("00000000-0000-4000-9000-f00000000009"), BlobId("00000000-0000-4000-9000-b00000000009")
@@ -230,7 +227,6 @@ def test_deleted_files_whose_time_is_over_by_now_do_not_come_back_as_lost() -> N
             guid, blob = await k.upload("/f")
             await k.upload("/g")
             await k.bench.service.delete(BARTENDER, Delete(guid))
-            await times(k, 1)
             await next_snapshot(k)
         for keeper in k.shepherds.values():  # swept since, and the loss came before the next snapshot
             keeper.disk = {at: kept for at, kept in keeper.disk.items() if kept.facts.blob != blob}
@@ -251,7 +247,6 @@ def test_bytes_of_the_trash_whose_time_is_over_by_now_are_sheltered_as_they_may_
             guid, _ = await k.upload("/f")
             await k.upload("/g")
             await k.bench.service.delete(BARTENDER, Delete(guid))
-            await times(k, 1)
             await next_snapshot(k)
         k.clock.set_by_ms = 2 * HOUR
         async with rebuilt(k) as (k, status):
@@ -268,7 +263,6 @@ def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_thei
         k = keepers()
         async with k.running(BEFORE):
             _, blob = await k.upload("/mine")
-            await times(k, 1)
             await next_snapshot(k)
             facts = held(k, blob)[0].facts
         keeper, data = list(k.shepherds.values())[3], facts_data(k, blob)
@@ -379,7 +373,6 @@ def test_a_snapshot_that_is_damaged_gives_way_to_the_one_before_it() -> None:
         k = keepers()
         async with k.running(BEFORE):
             await k.upload("/f")
-            await times(k, 1)
             await next_snapshot(k)
             await k.upload("/g")
             await next_snapshot(k)
@@ -405,7 +398,6 @@ def test_the_last_snapshot_is_used_although_the_clock_was_set_back_before_it() -
         k = keepers()
         async with k.running(BEFORE):
             await k.upload("/f")
-            await times(k, 1)
             await next_snapshot(k)
             k.clock.set_by_ms = -HOUR
             await k.upload("/g")
@@ -424,7 +416,6 @@ def test_a_file_whose_bytes_are_nowhere_is_named_as_lost() -> None:
         k = keepers()
         async with k.running(BEFORE):
             _, blob = await k.upload("/f")
-            await times(k, 1)
             await next_snapshot(k)
         for keeper in k.shepherds.values():
             keeper.disk = {ref: kept for ref, kept in keeper.disk.items() if kept.facts.blob != blob}
@@ -441,7 +432,6 @@ def test_a_shepherd_that_is_away_is_told_and_its_replicas_come_with_the_next_reb
         k = keepers()
         async with k.running(BEFORE):
             await k.upload("/f", copies=2)
-            await times(k, 1)
             await next_snapshot(k)
         first = next(iter(k.shepherds.values()))
         first.up = False
@@ -478,7 +468,6 @@ async def written(k: Keepers) -> None:
     """A file with a copy on one Shepherd alone, its first; of the minutes since the last snapshot."""
     async with k.running(BEFORE):
         await k.upload("/f", copies=2)
-        await times(k, 1)
         await next_snapshot(k)
     async with k.running(NO_SNAPSHOTS):
         await k.upload("/alone", copies=1)
@@ -610,7 +599,6 @@ def test_a_fresh_namespace_takes_no_snapshot_in_place_of_the_last_good_one(monke
         async with k.running(BEFORE):
             for name in ("/a", "/b", "/c"):
                 await k.upload(name)
-            await times(k, 1)
             await next_snapshot(k)
             await asyncio.sleep(30)
             paths, before = await k.paths(), manifests(k)
@@ -629,7 +617,6 @@ def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytest.Monk
         k = keepers()
         async with k.running(BEFORE):
             old, _ = await k.upload("/old")
-            await times(k, 1)
             await next_snapshot(k)
             await asyncio.sleep(30)
         async with k.running(BEFORE, generation=2):
@@ -669,7 +656,6 @@ def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_
                 above = await k.bench.collection(f"d{outer}")
                 for inner in range(3):
                     await k.bench.collection(f"s{inner}", above)
-            await times(k, 1)
             await next_snapshot(k)
             paths = await k.paths()
         real = Rebuilding._restore_batch
@@ -694,7 +680,6 @@ def test_a_snapshot_is_used_although_the_generation_was_not_raised() -> None:
         k = keepers()
         async with k.running(BEFORE):
             old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await times(k, 1)
             await next_snapshot(k)
         async with k.running(BEFORE):
             await k.bench.service.rebuild(ADMIN, True)
@@ -751,7 +736,6 @@ def test_after_a_rebuild_everything_is_repaired_and_snapshots_go_on() -> None:
         async with k.running(BEFORE):
             guid, blob = await k.upload("/f", copies=2)
             await k.bench.service.set_wanted(BARTENDER, SetWanted(guid, 3))
-            await times(k, 1)
             await next_snapshot(k)
         victim = next(
             keeper for keeper in k.shepherds.values() if any(x.facts.blob == blob for x in keeper.disk.values())
@@ -775,7 +759,6 @@ def test_the_names_of_a_deleted_link_are_free() -> None:
             guid, _ = await k.upload("/f")
             await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "g", keep=True))
             await k.bench.service.unlink(BARTENDER, Unlink(ROOT, "f", guid))
-            await times(k, 1)
             await next_snapshot(k)
         async with rebuilt(k) as (k, _):
             assert await k.paths() == {"/g": guid}

@@ -18,7 +18,6 @@ from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import BARTENDER, HOUR, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot, rebuilt
-from tests.unit.librarian.recovery.test_snapshots import times
 
 
 async def content(k: Keepers, file: Guid) -> StoredObject:
@@ -35,7 +34,6 @@ def test_a_file_of_several_blobs_comes_back_as_the_snapshot_knew_it(monkeypatch:
             file, _ = await k.upload("/f", b"0123456789")
             for at in (10, 15, 20, 25, 3):
                 await k.splice("/f", file, at, b"abcde")
-            await times(k, 1)
             await next_snapshot(k)
             before, whole = await k.bench.stored(file), await content(k, file)
             assert len(whole.sections["extents"]) == 7
@@ -56,7 +54,6 @@ def test_what_was_laid_over_a_file_since_the_snapshot_is_sheltered_and_never_tak
             file, _ = await k.upload("/f", b"0123456789")
             spliced, _ = await k.upload("/g", b"0123456789")
             await k.splice("/g", spliced, 10, b"known")
-            await times(k, 1)
             await next_snapshot(k)
             await asyncio.sleep(1)
             since = [await k.splice("/f", file, 10, b"late"), await k.splice("/g", spliced, 15, b"late")]
@@ -105,7 +102,6 @@ def test_a_file_sealed_of_parts_comes_back_and_parts_that_nobody_sealed_are_shel
             begin = BeginPut(ROOT, "f", name, JOE, {}, 2, -1, Checksums(), Ms(0), named=False)
             file = await k.bench.service.seal_upload(BARTENDER, SealUpload(upload, begin, tuple(order[:2])))
             _, _, open_ones = await _upload(k, "/g", b"never", b"sealed")
-            await times(k, 1)
             await next_snapshot(k)
             before = await k.bench.stored(file)
             extents = (await content(k, file)).sections["extents"]

@@ -36,7 +36,6 @@ from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, EVE
 from tests.unit.librarian.keepers import Keeper, Keepers, checksums, keepers, resealed
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, NO_SNAPSHOTS, held, next_snapshot, over, written
-from tests.unit.librarian.recovery.test_snapshots import times
 
 FOR_GOOD = replace(NO_SNAPSHOTS, trash_keep_ms=0)
 """A deleted file cannot be brought back."""
@@ -213,7 +212,6 @@ async def overwritten(k: Keepers) -> tuple[Keeper, str, BlobId, BlobId]:
     """A file whose newer bytes only one Shepherd has: which, its GUID, its bytes in the snapshot, and those."""
     async with k.running(BEFORE):
         guid, old = await k.upload("/f", b"old")
-        await times(k, 1)
         await next_snapshot(k)
     one, [kept, *_] = list(k.shepherds.values())[3], held(k, old)
     new = BlobId(k.ids.uuid())

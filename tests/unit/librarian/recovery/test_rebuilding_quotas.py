@@ -13,7 +13,6 @@ from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot
-from tests.unit.librarian.recovery.test_snapshots import times
 
 
 async def counts(k: Keepers, quota: Quota, files: int) -> bool:
@@ -32,7 +31,6 @@ def test_a_quota_that_was_set_in_the_empty_namespace_counts_what_came_back() -> 
         async with k.running(BEFORE):
             for name in ("/a", "/b"):
                 await k.upload(name)
-            await times(k, 1)
             await next_snapshot(k)
         quota = Quota(JOE, Guid(""), files=2)
         async with k.running(BEFORE, generation=2):

@@ -22,7 +22,6 @@ from tests.unit.librarian.recovery.test_rebuilding import (
     next_snapshot,
     rebuilt,
     resealed,
-    times,
 )
 
 NEWER = BlobId("00000000-0000-4000-9000-b00000000009")
@@ -43,7 +42,6 @@ def test_bytes_that_were_replaced_stay_for_a_copy(how: str, monkeypatch: pytest.
             if how != "first ever":
                 source = other if how == "other known" else file  # then the snapshot does not know of the copy of this
                 copy = await k.bench.service.copy_file(BARTENDER, CopyFile(Guid(source), k.bench.begin("copy")))
-            await times(k, 1)
             await next_snapshot(k)
             facts = held(k, shared)[0].facts
         newer = resealed(facts, blob=NEWER, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms())
@@ -75,7 +73,6 @@ def test_a_copy_keeps_the_bytes_of_a_deleted_file_whose_time_is_over_by_now(monk
             await asyncio.sleep(30)
             copy = await k.bench.service.copy_file(BARTENDER, CopyFile(Guid(file), k.bench.begin("copy")))
             await k.bench.service.delete(BARTENDER, Delete(Guid(file)))
-            await times(k, 1)
             await next_snapshot(k)
         k.clock.set_by_ms = 2 * HOUR
         async with rebuilt(k) as (k, status):

@@ -65,7 +65,6 @@ def test_a_snapshot_whose_shepherds_blink_is_asked_for_again(fails: int) -> None
         k = keepers()
         async with k.running(BEFORE):
             old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await times(k, 1)
             await next_snapshot(k)
         for keeper in k.shepherds.values():
             unreadable(keeper, fails)
@@ -98,7 +97,6 @@ def test_a_segment_that_cannot_be_read_for_a_while_is_asked_for_again_in_the_end
         k = keepers()
         async with k.running(BEFORE):
             old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await times(k, 1)
             await next_snapshot(k)
         for keeper in k.shepherds.values():
             without_segments_for(keeper, sum(PAUSES_MS) + 5_000)
@@ -135,7 +133,6 @@ def test_each_segment_is_fetched_once_though_their_pages_follow_each_other_in_tu
         async with k.running(BEFORE):
             for number in range(4):
                 await k.upload(f"/old{number}")
-            await times(k, 1)
             await next_snapshot(k)
             for number in range(3):
                 await k.upload(f"/new{number}")
@@ -187,7 +184,6 @@ async def without_the_snapshot(k: Keepers, leaves: Callable[[Keeper], None] = st
     """A cluster whose only snapshot is on Shepherds that are away, or soon will be, and its rebuild."""
     async with k.running(replace(BEFORE, snapshot_copies=1)):
         await k.upload("/old", sections={"policy": {EVE: "+read"}})
-        await times(k, 1)
         await next_snapshot(k)
     homes = [
         keeper
@@ -276,7 +272,6 @@ def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str
         k = keepers()
         async with k.running(BEFORE):
             old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await times(k, 1)
             await next_snapshot(k)
             count, (before, objects) = len(await taken(k)), await newest(k)
             for segment in before.segments:
@@ -307,7 +302,6 @@ def test_bytes_that_gave_way_take_nothing_with_them_that_their_shepherd_told_on_
         async with k.running(BEFORE):
             file, replaced = await k.upload("/over", b"old bytes", copies=1)
             _, whole = await k.upload("/whole", copies=1)
-            await times(k, 1)
             await next_snapshot(k)
         newer = BlobId("00000000-0000-4000-9000-b00000000009")
         facts = resealed(
@@ -332,7 +326,6 @@ def test_a_rebuild_begun_again_leaves_newer_bytes_where_they_are(expect_log) -> 
         k = keepers()
         async with k.running(BEFORE):
             guid, old = await k.upload("/f", b"old bytes")
-            await times(k, 1)
             await next_snapshot(k)
         async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
             _, new = await k.upload("/f", b"new bytes")
@@ -361,7 +354,6 @@ def test_a_rebuild_begun_again_leaves_bytes_with_their_file_in_lost_and_found(ex
             guid, blob = await k.upload("/f")
             await k.upload("/g")
             await k.bench.service.delete(BARTENDER, Delete(guid))
-            await times(k, 1)
             await next_snapshot(k)
         k.clock.set_by_ms = 2 * HOUR
         async with k.running(BEFORE, generation=2):
@@ -418,7 +410,6 @@ def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back() -> No
         k = keepers()
         async with k.running(BEFORE):
             old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await times(k, 1)
             await next_snapshot(k)
         asked = [setting_aside(keeper, {" manifest ", " segment "}) for keeper in k.shepherds.values()]
         async with rebuilt(k) as (k, _):
@@ -439,7 +430,6 @@ def test_a_rebuild_stops_while_a_snapshot_that_was_set_aside_is_not_brought_back
         k = keepers()
         async with k.running(BEFORE):
             await k.upload("/old")
-            await times(k, 1)
             await next_snapshot(k)
         for keeper in k.shepherds.values():
             setting_aside(keeper, {" manifest ", " segment "})
@@ -462,7 +452,6 @@ def test_a_shepherd_compares_again_when_it_has_set_aside_what_is_listed_now(expe
         k = keepers()
         async with k.running(BEFORE):
             await k.upload("/old")
-            await times(k, 1)
             await next_snapshot(k)
         asked = [setting_aside(keeper, {"/old"}) for keeper in k.shepherds.values()]
         async with k.running(NO_SNAPSHOTS, generation=2):
