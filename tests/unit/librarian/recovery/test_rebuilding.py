@@ -464,19 +464,20 @@ def failing(keeper: Keeper, times: int, error: Exception) -> None:
 AWAY = CheloniaError(Kind.NETWORK, "records", "s", "connection refused")
 
 
-async def written(k: Keepers) -> None:
-    """A file with a copy on one Shepherd alone, its first; of the minutes since the last snapshot."""
+async def written() -> Keepers:
+    """With a file with a copy on one Shepherd alone, its first; of the minutes since the last snapshot."""
+    k = keepers()
     async with k.running(BEFORE):
         await k.upload("/f", copies=2)
         await next_snapshot(k)
     async with k.running(NO_SNAPSHOTS):
         await k.upload("/alone", copies=1)
+    return k
 
 
 def test_a_shepherd_that_blinks_is_asked_again() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         failing(next(iter(k.shepherds.values())), 3, AWAY)
         async with rebuilt(k) as (k, status):
             assert set(await k.paths()) == {"/f", "/alone"}
@@ -487,8 +488,7 @@ def test_a_shepherd_that_blinks_is_asked_again() -> None:
 
 def test_a_shepherd_that_was_there_and_restarts_between_two_passes_is_waited_for() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         first = next(iter(k.shepherds.values()))
         answer, asked = first.records, [0]
 
@@ -516,8 +516,7 @@ def test_a_shepherd_that_was_there_and_restarts_between_two_passes_is_waited_for
 
 def test_a_shepherd_that_stops_answering_is_told_and_ends_nothing() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         failing(next(iter(k.shepherds.values())), 1_000, AWAY)
         async with rebuilt(k) as (k, status):
             assert set(await k.paths()) == {"/f"}
@@ -530,8 +529,7 @@ def test_a_rebuild_that_breaks_off_for_whatever_reason_says_so(expect_log) -> No
     expect_log("exception was never retrieved")
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         failing(next(iter(k.shepherds.values())), 1, ValueError("nobody expects this"))
         async with k.running(BEFORE, generation=2):
             await k.bench.service.rebuild(ADMIN, True)
@@ -549,8 +547,7 @@ def test_why_a_rebuild_has_stopped_is_known_to_every_librarian_until_it_is_begun
     expect_log("the rebuild has stopped")
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         async with k.running(BEFORE, generation=2):
             service = k.bench.service
             with pytest.MonkeyPatch.context() as patch:

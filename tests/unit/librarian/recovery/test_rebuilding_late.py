@@ -93,8 +93,7 @@ def first(k: Keepers) -> Keeper:
 
 def test_what_one_shepherd_alone_knew_is_found_when_it_is_back_and_told() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         async with without(k, one) as status:
             assert set(await k.paths()) == {"/f"}
@@ -118,8 +117,7 @@ def test_what_one_shepherd_alone_knew_is_found_when_it_is_back_and_told() -> Non
 
 def test_one_that_was_declared_lost_or_is_not_approved_tells_nothing_and_the_refusal_says_what_to_do() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         async with without(k, one):
             await forgotten(k, one)
@@ -137,8 +135,7 @@ def test_what_was_deleted_since_the_rebuild_stays_deleted() -> None:
     """Also what the rebuild never listed on the Shepherd that was away, so that no order to erase it waits there."""
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         async with k.running(NO_SNAPSHOTS):
             await k.upload("/g", copies=2)
         one = first(k)
@@ -165,8 +162,7 @@ def test_what_a_fast_clock_has_dated_after_the_rebuild_is_found_unless_it_was_de
     """A Bartender's clock dates what is uploaded; of what a transact has named it is known one by one what is gone."""
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         [alone] = [kept for kept in one.disk.values() if kept.facts.name == "/alone"]
         fast, tomorrow = "/fast", k.clock.now_ms() + 24 * 3_600_000
@@ -189,8 +185,7 @@ def test_what_a_fast_clock_has_dated_after_the_rebuild_is_found_unless_it_was_de
 
 def test_deletions_are_remembered_for_nobody_once_the_shepherd_is_forgotten() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         async with without(k, one):
             await deleted(k, "/f")
@@ -257,8 +252,7 @@ def test_bytes_that_users_have_overwritten_since_displace_nothing(settings: Libr
 
 def test_names_that_were_taken_since_and_forged_records_go_to_lost_found() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         [alone] = [kept for kept in one.disk.values() if kept.facts.name == "/alone"]
         forged = replace(alone.facts, blob=k.ids.uuid(), guid=k.ids.uuid(), name="/evil", owner=EVE)
@@ -283,8 +277,7 @@ def test_of_one_that_was_not_missed_nothing_is_believed_but_what_it_knows_is_not
     """It was withdrawn as lost for good, and is approved again: nobody has remembered for it what was deleted."""
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         async with without(k, one):
             not_missed = (drop(REBUILD_OBJECT, rebuild_record.SHEPHERDS, one.id),)
@@ -299,8 +292,7 @@ def test_of_one_that_was_not_missed_nothing_is_believed_but_what_it_knows_is_not
 
 def test_what_it_has_set_aside_it_is_asked_for_once_it_is_listed() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         asked: list[ReferenceId] = []
 
@@ -331,8 +323,7 @@ def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(
     caplog.set_level(logging.ERROR)
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         told = one.records
 
@@ -369,8 +360,7 @@ def test_one_that_tells_only_a_part_is_asked_for_what_it_has_set_aside_of_that(
     caplog.set_level(logging.ERROR)
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         asked: list[ReferenceId] = []
 
@@ -402,8 +392,7 @@ def test_one_is_asked_for_what_it_has_set_aside_by_the_next_librarian_when_one_e
     caplog.set_level(logging.ERROR)
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         asked = asked_of(k)
         told, listed = one.records, asyncio.Event()
@@ -441,8 +430,7 @@ def test_one_is_asked_for_what_it_has_set_aside_by_the_next_librarian_when_one_e
 
 def test_one_is_asked_for_what_it_has_set_aside_by_who_leads_next_when_a_librarian_ends_in_mid_way() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         asked = asked_of(k)
         async with without(k):
@@ -491,8 +479,7 @@ def test_a_shepherd_that_is_not_there_is_awaited_on_and_nonsense_is_refused(capl
     caplog.set_level(logging.ERROR)
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         one = first(k)
         async with without(k, one):
             service = k.bench.service

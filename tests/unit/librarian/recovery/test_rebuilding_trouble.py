@@ -63,8 +63,7 @@ def test_a_change_whose_answer_is_lost_is_asked_for_again_and_applies_once(numbe
     """Asked for as a new change it would find its own name taken, and put the file into /lost+found."""
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         async with rebuilt_with(k, every(number, "transact")) as status:
             assert set(await k.paths()) == {"/f", "/alone"}
             assert status.counts["files written since the snapshot"] == 1
@@ -76,8 +75,7 @@ def test_a_change_whose_answer_is_lost_is_asked_for_again_and_applies_once(numbe
 
 def test_a_read_that_is_not_answered_is_made_again() -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         async with rebuilt_with(k, every(2, "get")):
             assert set(await k.paths()) == {"/f", "/alone"}
 
@@ -88,8 +86,7 @@ def test_a_rebuild_whose_ahash_stays_away_stops_in_bounded_time_and_names_the_cu
     expect_log("the rebuild has stopped")
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         async with k.running(BEFORE, generation=2):
             await asyncio.sleep(20)
             service = k.bench.service
@@ -112,8 +109,7 @@ def test_a_rebuild_that_is_begun_twice_at_once_runs_once(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         async with k.running(BEFORE, generation=2):
             await asyncio.sleep(20)
             service = k.bench.service
@@ -189,8 +185,7 @@ def hanging(keeper: Keeper) -> None:
 @pytest.mark.parametrize("lies", [repeating, standing, hanging])
 def test_a_shepherd_whose_records_do_not_end_is_named_and_holds_nobody_up(lies: Callable[[Keeper], None]) -> None:
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         liar = list(k.shepherds.values())[3]
         lies(liar)
         async with k.running(BEFORE, generation=2):
@@ -213,8 +208,7 @@ def test_a_shepherd_that_says_that_it_is_starting_is_waited_for_but_not_for_ever
     monkeypatch.setattr(recounts, "START_MS", 60_000)
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         slow = list(k.shepherds.values())[3]
         slow.up = False
 
@@ -264,8 +258,7 @@ def test_a_shepherd_may_be_withdrawn_while_it_tells_its_records() -> None:
     """What it says it has may be a lie, too, and long to read."""
 
     async def scenario() -> None:
-        k = keepers()
-        await written(k)
+        k = await written()
         liar = list(k.shepherds.values())[3]
         repeating(liar)
         pages = liar.records
