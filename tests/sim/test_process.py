@@ -15,7 +15,7 @@ from chelonia.core.timing.jobs import Job, Jobs, Next, Wait
 from chelonia.core.values import replace
 from tests.sim import large_pages
 from tests.sim.process import Nap, Node, Waiter, make_task
-from tests.sim.virtual_loop import VirtualLoop, run_virtual, this_loop
+from tests.sim.virtual_loop import VirtualLoop, run_virtual, this_loop, virtual
 from tests.sim.world import World
 
 Make = Callable[..., Any]
@@ -74,32 +74,28 @@ def test_a_nap_and_a_waiter_take_the_turns_of_tasks(seed: int) -> None:
     assert {"True", "False"} <= {line.rpartition(" ")[2] for line in light}
 
 
-def test_what_only_sleeps_or_waits_is_no_task() -> None:
-    async def scenario() -> None:
-        node, event = Node("n", lambda *_: None), asyncio.Event()
-        this_loop().make_tasks_by(make_task)
-        node.begin()
-        assert isinstance(asyncio.create_task(node.clock.sleep(1)), Nap)
-        assert isinstance(asyncio.create_task(event.wait()), Waiter)
-
-    run_virtual(scenario())
+@virtual
+async def test_what_only_sleeps_or_waits_is_no_task() -> None:
+    node, event = Node("n", lambda *_: None), asyncio.Event()
+    this_loop().make_tasks_by(make_task)
+    node.begin()
+    assert isinstance(asyncio.create_task(node.clock.sleep(1)), Nap)
+    assert isinstance(asyncio.create_task(event.wait()), Waiter)
 
 
-def test_a_timer_of_a_frozen_process_is_due_when_it_is_thawed() -> None:
-    async def scenario() -> None:
-        node, called = Node("n", lambda *_: None), list[int]()
-        node.begin()
-        node.clock.call_later(5, lambda: called.append(this_loop().now_ms))
-        cancelled = node.clock.call_later(5, lambda: called.append(-1))
-        node.freeze()
-        await asyncio.sleep(0.02)
-        assert called == []
-        cancelled.cancel()
-        node.thaw()
-        await asyncio.sleep(0.01)
-        assert called == [20]
-
-    run_virtual(scenario())
+@virtual
+async def test_a_timer_of_a_frozen_process_is_due_when_it_is_thawed() -> None:
+    node, called = Node("n", lambda *_: None), list[int]()
+    node.begin()
+    node.clock.call_later(5, lambda: called.append(this_loop().now_ms))
+    cancelled = node.clock.call_later(5, lambda: called.append(-1))
+    node.freeze()
+    await asyncio.sleep(0.02)
+    assert called == []
+    cancelled.cancel()
+    node.thaw()
+    await asyncio.sleep(0.01)
+    assert called == [20]
 
 
 def test_a_timer_is_cancelled_in_the_very_turn_in_which_it_is_due() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import gc
 import math
 import selectors
@@ -287,6 +288,16 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
         gc.unfreeze()
         if collecting:
             gc.enable()
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on a virtual-time loop: sleeping costs nothing."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
 
 
 def _run(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:

@@ -1,7 +1,6 @@
 """One Shepherd in a world a test controls: memory stores, virtual time, a Librarian and peers that do as told."""
 
 import asyncio
-import functools
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -31,7 +30,6 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
 from chelonia.shepherd.store.checksums import Hasher
-from tests.sim.virtual_loop import run_virtual
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
 from tests.support.turls import parse_turl
 
@@ -45,16 +43,6 @@ LIBRARIAN = Call(dn=Dn("/CN=librarian"), roles=(Role.LIBRARIAN,))
 ADMINISTRATOR = Call(dn=Dn("/CN=admin"), roles=(Role.ADMINISTRATOR,))
 PEER = Call(dn=Dn("/CN=shepherd"), roles=(Role.SHEPHERD,))
 CLUSTER = "cluster-1"
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on a virtual-time loop: sleeping costs nothing."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 class VirtualClock:

@@ -8,7 +8,7 @@ import pytest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.timing.jobs import FAILING, Next
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.paper import Paper, paper
 
 NAMES = (
@@ -32,46 +32,42 @@ def broken(p: Paper, name: str) -> None:
 
 @pytest.mark.expect_log("job failed")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_mistake_in_one_job_leaves_the_others_and_the_users_alone(name: str) -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            broken(p, name)
-            await asyncio.sleep(5)
-            _, blob = await p.upload("f")
-            if name in UNNEEDED:
-                await asyncio.sleep(1)
-                next(p.shepherds[s] for s in p.holding(blob)).up = False
-                await p.until(lambda: p.held_twice(blob))
-            await asyncio.sleep(30)
-            views = {view.name: view for view in p.b.service.jobs.views("librarian")}
-            assert tuple(views) == NAMES
-            if name != "detect":  # which nothing has woken
-                assert views[name].bugs >= 2
-                assert (views[name].state, views[name].last_error) == (FAILING, "KeyError('https://h/Shepherd')")
-            assert [view.name for view in views.values() if view.bugs] in ([name], [])
-
-    run_virtual(scenario())
+@virtual
+async def test_a_mistake_in_one_job_leaves_the_others_and_the_users_alone(name: str) -> None:
+    async with paper(shepherds=4) as p:
+        broken(p, name)
+        await asyncio.sleep(5)
+        _, blob = await p.upload("f")
+        if name in UNNEEDED:
+            await asyncio.sleep(1)
+            next(p.shepherds[s] for s in p.holding(blob)).up = False
+            await p.until(lambda: p.held_twice(blob))
+        await asyncio.sleep(30)
+        views = {view.name: view for view in p.b.service.jobs.views("librarian")}
+        assert tuple(views) == NAMES
+        if name != "detect":  # which nothing has woken
+            assert views[name].bugs >= 2
+            assert (views[name].state, views[name].last_error) == (FAILING, "KeyError('https://h/Shepherd')")
+        assert [view.name for view in views.values() if view.bugs] in ([name], [])
 
 
-def test_a_blob_that_trimming_fails_on_holds_no_other_up() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            await asyncio.sleep(5)
-            trimming, trimmed = p.b.service._parts.healer._trimming, list[list[str]]()
-            errors = [CheloniaError(Kind.UNAVAILABLE), KeyError("planted")]
+@virtual
+async def test_a_blob_that_trimming_fails_on_holds_no_other_up() -> None:
+    async with paper(shepherds=3) as p:
+        await asyncio.sleep(5)
+        trimming, trimmed = p.b.service._parts.healer._trimming, list[list[str]]()
+        errors = [CheloniaError(Kind.UNAVAILABLE), KeyError("planted")]
 
-            async def trim(batch: Sequence[BlobId]) -> None:
-                trimmed.append(list(batch))
-                if errors:
-                    raise errors.pop(0)
+        async def trim(batch: Sequence[BlobId]) -> None:
+            trimmed.append(list(batch))
+            if errors:
+                raise errors.pop(0)
 
-            trimming._trim = trim  # type: ignore[method-assign]
-            trimming.offer(BlobId("poison"))
-            for expected in (CheloniaError, KeyError):
-                with pytest.raises(expected):
-                    await trimming.step()
-            trimming.offer(BlobId("other"))
-            await trimming.step()
-            assert trimmed == [["poison"], ["poison"], ["other"]], "what services may raise is tried again"
-
-    run_virtual(scenario())
+        trimming._trim = trim  # type: ignore[method-assign]
+        trimming.offer(BlobId("poison"))
+        for expected in (CheloniaError, KeyError):
+            with pytest.raises(expected):
+                await trimming.step()
+        trimming.offer(BlobId("other"))
+        await trimming.step()
+        assert trimmed == [["poison"], ["poison"], ["other"]], "what services may raise is tried again"

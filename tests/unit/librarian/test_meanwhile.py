@@ -12,7 +12,7 @@ from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, RequestKey, blob_object
 from chelonia.core.ports.ahash import AHash, Element, TransactOutcome
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import put
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.librarian import BARTENDER, LIBRARIAN, bench, shepherd_call
 from tests.support.paper import Paper, paper
 
@@ -63,28 +63,24 @@ def meddling(made: list[Meddling]) -> Callable[[AHash], AHash]:
 # --- uploads ----------------------------------------------------------------------------------------------------------
 
 
-def test_receipts_of_another_upload_make_no_file() -> None:
-    async def scenario() -> None:
-        async with bench() as b:
-            other = await b.service.begin_put(BARTENDER, b.begin("other", named=True))
-            mine = await b.service.begin_put(BARTENDER, b.begin("mine", named=True))
-            receipts = tuple(b.receipt(other.blob, shepherd) for shepherd in b.shepherds[:2])
-            for sent in (receipts, (b.receipt(mine.blob, b.shepherds[0]), receipts[1])):
-                with refuses():
-                    await b.service.commit_put(shepherd_call(b.shepherds[0]), mine.guid, sent)
-            assert await b.names() == {}
-
-    run_virtual(scenario())
-
-
-def test_agreed_receipts_are_of_the_blob() -> None:
-    async def scenario() -> None:
-        async with bench() as b:
-            receipt = b.receipt(BlobId("one"), b.shepherds[0])
+@virtual
+async def test_receipts_of_another_upload_make_no_file() -> None:
+    async with bench() as b:
+        other = await b.service.begin_put(BARTENDER, b.begin("other", named=True))
+        mine = await b.service.begin_put(BARTENDER, b.begin("mine", named=True))
+        receipts = tuple(b.receipt(other.blob, shepherd) for shepherd in b.shepherds[:2])
+        for sent in (receipts, (b.receipt(mine.blob, b.shepherds[0]), receipts[1])):
             with refuses():
-                blobs.agreed((receipt,), BlobId("two"), -1, Checksums())
+                await b.service.commit_put(shepherd_call(b.shepherds[0]), mine.guid, sent)
+        assert await b.names() == {}
 
-    run_virtual(scenario())
+
+@virtual
+async def test_agreed_receipts_are_of_the_blob() -> None:
+    async with bench() as b:
+        receipt = b.receipt(BlobId("one"), b.shepherds[0])
+        with refuses():
+            blobs.agreed((receipt,), BlobId("two"), -1, Checksums())
 
 
 def test_an_expired_upload_that_is_committed_meanwhile_stays() -> None:

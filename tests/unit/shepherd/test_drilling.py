@@ -12,6 +12,7 @@ from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.ports.shepherd import GetRequest, ScrubOrder
 from chelonia.core.values import replace
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import kind_of
 from tests.support.shepherd import (
     ADMINISTRATOR,
@@ -23,7 +24,6 @@ from tests.support.shepherd import (
     numbered,
     read_all,
     restored_within,
-    virtual,
     within,
 )
 from tests.support.turls import parse_turl

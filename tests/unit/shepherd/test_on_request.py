@@ -10,8 +10,9 @@ from chelonia.core.ids import SNAPSHOTS_OBJECT, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import ScrubOrder, ScrubPage, StoredReplica
 from chelonia.core.values import replace
 from chelonia.shepherd import service
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
-from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, virtual
+from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request
 from tests.support.turls import parse_turl
 
 DATA = b"x" * 100_000

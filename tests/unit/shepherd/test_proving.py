@@ -10,8 +10,9 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import Challenge, Question
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
-from tests.support.shepherd import ADMINISTRATOR, BARTENDER, LIBRARIAN, World, numbered, virtual
+from tests.support.shepherd import ADMINISTRATOR, BARTENDER, LIBRARIAN, World, numbered
 
 DATA = bytes(range(256)) * 400
 WHOLE = (ByteRange(0, len(DATA) // 2), ByteRange(1000, 7))

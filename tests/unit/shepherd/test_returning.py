@@ -19,7 +19,8 @@ from chelonia.shepherd.reports import stock
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport, why_whole
-from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
+from tests.sim.virtual_loop import virtual
+from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request
 
 DATA = b"data"
 KNOWN = NoteMark("store", 3, ToldReport(100, 7), ToldReport(90, 4), settled=True, compared_ms=50)

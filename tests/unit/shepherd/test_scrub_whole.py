@@ -9,7 +9,8 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import ScrubOrder
 from chelonia.core.values import replace
 from chelonia.shepherd import scrubber
-from tests.support.shepherd import ADMINISTRATOR, World, virtual
+from tests.sim.virtual_loop import virtual
+from tests.support.shepherd import ADMINISTRATOR, World
 
 
 async def paged(world: World) -> list[ReferenceId]:

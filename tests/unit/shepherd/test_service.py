@@ -18,6 +18,7 @@ from chelonia.core.ports.shepherd import Authority, CopyOrder, Notes, Upload
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.service import ERASED_TOGETHER
 from chelonia.shepherd.store.index import Index
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import kind_of
 from tests.support.shepherd import (
     ADMINISTRATOR,
@@ -31,7 +32,6 @@ from tests.support.shepherd import (
     request,
     restored_within,
     two,
-    virtual,
 )
 
 DATA = b"0123456789" * 100

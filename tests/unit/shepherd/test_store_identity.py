@@ -10,8 +10,9 @@ from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, InventoryItem
 from chelonia.core.ports.shepherd import Authority, StoreIdentity
 from chelonia.core.values import replace
+from tests.sim.virtual_loop import virtual
 from tests.support.memory_blobs import MemoryBlobs
-from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, virtual
+from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request
 
 DATA = b"x" * 1000
 

@@ -11,7 +11,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.limits import LimitCounts
 from chelonia.core.timing.turns import TurnOutcome, Turns
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.paper import LoopClock
 
 
@@ -73,46 +73,42 @@ def test_32_callers_get_equal_shares_however_many_calls_they_make_at_once() -> N
     assert sum(shares) > 16 * 10 / 0.007, "no place stands empty"
 
 
-def test_who_goes_away_leaves_his_place_and_his_turn() -> None:
-    async def scenario() -> None:
-        places, limits, call = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
+@virtual
+async def test_who_goes_away_leaves_his_place_and_his_turn() -> None:
+    places, limits, call = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
 
-        async def hold(seconds: float) -> None:
-            async with places.one(call, limits, LoopClock()):
-                await asyncio.sleep(seconds)
+    async def hold(seconds: float) -> None:
+        async with places.one(call, limits, LoopClock()):
+            await asyncio.sleep(seconds)
 
-        first, second, third = (asyncio.create_task(hold(1)) for _ in range(3))
-        await asyncio.sleep(0.1)
-        with pytest.raises(CheloniaError) as busy:
-            await hold(1)
-        assert (busy.value.kind, limits.reached) == (Kind.BUSY, {"elements_waiting": 1})
-        second.cancel()
-        await asyncio.wait((first,))
-        third.cancel()
-        await asyncio.wait((second, third))
-        await asyncio.wait_for(hold(0.1), 0.2)
-        assert first.done()
-
-    run_virtual(scenario())
+    first, second, third = (asyncio.create_task(hold(1)) for _ in range(3))
+    await asyncio.sleep(0.1)
+    with pytest.raises(CheloniaError) as busy:
+        await hold(1)
+    assert (busy.value.kind, limits.reached) == (Kind.BUSY, {"elements_waiting": 1})
+    second.cancel()
+    await asyncio.wait((first,))
+    third.cancel()
+    await asyncio.wait((second, third))
+    await asyncio.wait_for(hold(0.1), 0.2)
+    assert first.done()
 
 
-def test_who_comes_by_a_link_does_not_keep_its_giver_waiting() -> None:
-    async def scenario() -> None:
-        places, limits, giver = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
-        guest = Call(Dn("/CN=a"), address="192.0.2.1", via=f"{BY_LINK}1")
+@virtual
+async def test_who_comes_by_a_link_does_not_keep_its_giver_waiting() -> None:
+    places, limits, giver = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
+    guest = Call(Dn("/CN=a"), address="192.0.2.1", via=f"{BY_LINK}1")
 
-        async def hold(call: Call) -> None:
-            async with places.one(call, limits, LoopClock()):
-                await asyncio.sleep(1)
+    async def hold(call: Call) -> None:
+        async with places.one(call, limits, LoopClock()):
+            await asyncio.sleep(1)
 
-        held = [asyncio.create_task(hold(guest)) for _ in range(3)]
-        await asyncio.sleep(0.1)
-        with pytest.raises(CheloniaError):
-            await hold(guest)
-        await asyncio.wait_for(hold(giver), 2.5)
-        await asyncio.wait(held)
-
-    run_virtual(scenario())
+    held = [asyncio.create_task(hold(guest)) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    with pytest.raises(CheloniaError):
+        await hold(guest)
+    await asyncio.wait_for(hold(giver), 2.5)
+    await asyncio.wait(held)
 
 
 async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
@@ -134,20 +130,18 @@ async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
                 pass
 
 
-def test_who_waits_too_long_for_his_turn_is_told_to_ask_elsewhere() -> None:
-    async def scenario() -> None:
-        places, limits, waits = Places(1, 10), LimitCounts(), bounds.TURN_WAIT_MS_MAX / 1000
+@virtual
+async def test_who_waits_too_long_for_his_turn_is_told_to_ask_elsewhere() -> None:
+    places, limits, waits = Places(1, 10), LimitCounts(), bounds.TURN_WAIT_MS_MAX / 1000
 
-        async def hold(who: str, seconds: float) -> None:
-            async with places.one(Call(Dn(who)), limits, LoopClock()):
-                await asyncio.sleep(seconds)
+    async def hold(who: str, seconds: float) -> None:
+        async with places.one(Call(Dn(who)), limits, LoopClock()):
+            await asyncio.sleep(seconds)
 
-        first = asyncio.create_task(hold("/CN=a", waits + 1))
-        await asyncio.sleep(0.1)
-        with pytest.raises(CheloniaError, match="another") as busy:
-            await hold("/CN=b", 1)
-        assert (busy.value.kind, limits.reached) == (Kind.BUSY, {"turn_waited": 1})
-        await first
-        await asyncio.wait_for(hold("/CN=b", 0.1), 0.2)
-
-    run_virtual(scenario())
+    first = asyncio.create_task(hold("/CN=a", waits + 1))
+    await asyncio.sleep(0.1)
+    with pytest.raises(CheloniaError, match="another") as busy:
+        await hold("/CN=b", 1)
+    assert (busy.value.kind, limits.reached) == (Kind.BUSY, {"turn_waited": 1})
+    await first
+    await asyncio.wait_for(hold("/CN=b", 0.1), 0.2)

@@ -19,7 +19,7 @@ from chelonia.librarian.drills.decide import DrillView, Holding, Scene
 from chelonia.librarian.repair.plan.decide import NodeHealth
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, keyed
 from tests.support.paper import Paper, paper
@@ -246,29 +246,27 @@ async def over(p: Paper) -> bool:
 
 
 @pytest.mark.expect_log("DRILL")
-def test_a_silent_shepherd_is_healed_away_and_comes_back() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=5) as p:
-            await asyncio.sleep(1)
-            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(20)]
-            one = p.shepherds[p.b.shepherds[0]]
-            order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
-            may = await p.b.service.drill(ADMIN, replace(order, check_only=True))
-            assert (may.drill.stage, may.drill.files, one.drilled) == (DrillStage.NONE, 20, [])
-            begun = (await p.b.service.drill(ADMIN, order)).drill
-            assert (begun.running, begun.by, begun.files, one.silent) == (True, "/CN=admin", 20, True)
-            with pytest.raises(CheloniaError, match="is running"):
-                await p.b.service.drill(ADMIN, order)
-            await p.until(lambda: exposed(p))
-            await p.until(lambda: over(p))
-            ended = (await status(p)).drill
-            assert (ended.stage, ended.why, ended.number) == (DrillStage.HEALED, "", 1)
-            assert begun.began_ms < ended.noticed_ms < ended.whole_ms <= ended.recalled_ms <= ended.ended_ms
-            assert ended.touched > 0
-            assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
-            await p.until(lambda: p.settled(*blobs, copies=3))
-
-    run_virtual(scenario())
+@virtual
+async def test_a_silent_shepherd_is_healed_away_and_comes_back() -> None:
+    async with paper(shepherds=5) as p:
+        await asyncio.sleep(1)
+        blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(20)]
+        one = p.shepherds[p.b.shepherds[0]]
+        order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
+        may = await p.b.service.drill(ADMIN, replace(order, check_only=True))
+        assert (may.drill.stage, may.drill.files, one.drilled) == (DrillStage.NONE, 20, [])
+        begun = (await p.b.service.drill(ADMIN, order)).drill
+        assert (begun.running, begun.by, begun.files, one.silent) == (True, "/CN=admin", 20, True)
+        with pytest.raises(CheloniaError, match="is running"):
+            await p.b.service.drill(ADMIN, order)
+        await p.until(lambda: exposed(p))
+        await p.until(lambda: over(p))
+        ended = (await status(p)).drill
+        assert (ended.stage, ended.why, ended.number) == (DrillStage.HEALED, "", 1)
+        assert begun.began_ms < ended.noticed_ms < ended.whole_ms <= ended.recalled_ms <= ended.ended_ms
+        assert ended.touched > 0
+        assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
+        await p.until(lambda: p.settled(*blobs, copies=3))
 
 
 async def exposed(p: Paper) -> bool:
@@ -276,201 +274,183 @@ async def exposed(p: Paper) -> bool:
 
 
 @pytest.mark.expect_log("DRILL")
-def test_a_silence_is_called_off_when_another_shepherd_goes_away() -> None:
-    async def scenario() -> None:
-        settings = replace(DEV, repair_delay_ms=30_000)
-        async with paper(5, settings) as p:
-            await asyncio.sleep(1)
-            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(5)]
-            one, two = (p.shepherds[s] for s in p.b.shepherds[:2])
-            await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=600_000))
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
-            await asyncio.sleep(3)
-            two.up = False
+@virtual
+async def test_a_silence_is_called_off_when_another_shepherd_goes_away() -> None:
+    settings = replace(DEV, repair_delay_ms=30_000)
+    async with paper(5, settings) as p:
+        await asyncio.sleep(1)
+        blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(5)]
+        one, two = (p.shepherds[s] for s in p.b.shepherds[:2])
+        await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=600_000))
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
+        await asyncio.sleep(3)
+        two.up = False
 
-            async def back() -> bool:
-                return not one.silent
+        async def back() -> bool:
+            return not one.silent
 
-            assert await p.until(back) < 3_000
-            two.up = True
-            await p.until(lambda: over(p))
-            ended = (await status(p)).drill
-            assert (ended.stage, ended.why) == (DrillStage.CALLED_OFF, f"{two.id} went away meanwhile")
-            await p.until(lambda: p.settled(*blobs, copies=3))
-
-    run_virtual(scenario())
+        assert await p.until(back) < 3_000
+        two.up = True
+        await p.until(lambda: over(p))
+        ended = (await status(p)).drill
+        assert (ended.stage, ended.why) == (DrillStage.CALLED_OFF, f"{two.id} went away meanwhile")
+        await p.until(lambda: p.settled(*blobs, copies=3))
 
 
 @pytest.mark.expect_log("DRILL")
-def test_one_spare_copy_is_damaged_and_replaced() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            await asyncio.sleep(1)
-            blob = (await p.upload("three", copies=3))[1]
-            await p.upload("two", copies=2)
-            one = p.shepherds[p.b.shepherds[0]]
-            begun = (await p.b.service.drill(ADMIN, replace(CORRUPT, shepherd=one.id))).drill
-            assert (begun.blob, begun.reference, begun.files) == (blob, f"{blob}@{one.id}", 1)
-            await p.until(lambda: over(p))
-            assert (await status(p)).drill.stage is DrillStage.HEALED
-            assert p.holding(blob)[-1] == p.b.shepherds[3], "there is a copy where none was"
-
-    run_virtual(scenario())
+@virtual
+async def test_one_spare_copy_is_damaged_and_replaced() -> None:
+    async with paper(shepherds=4) as p:
+        await asyncio.sleep(1)
+        blob = (await p.upload("three", copies=3))[1]
+        await p.upload("two", copies=2)
+        one = p.shepherds[p.b.shepherds[0]]
+        begun = (await p.b.service.drill(ADMIN, replace(CORRUPT, shepherd=one.id))).drill
+        assert (begun.blob, begun.reference, begun.files) == (blob, f"{blob}@{one.id}", 1)
+        await p.until(lambda: over(p))
+        assert (await status(p)).drill.stage is DrillStage.HEALED
+        assert p.holding(blob)[-1] == p.b.shepherds[3], "there is a copy where none was"
 
 
 @pytest.mark.expect_log("DRILL")
-def test_a_shepherd_that_holds_nothing_to_be_spared_is_passed_over() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            await asyncio.sleep(1)
-            for name in ("one", "two"):
-                await p.upload(name, copies=3)
-            over = p.shepherds[p.b.shepherds[3]]
-            over.replicas = {ReferenceId("left"): BlobId("over")}  # what the metadata do not know is soon erased
-            await asyncio.sleep(1)
-            begun = (await p.b.service.drill(ADMIN, CORRUPT)).drill
-            assert begun.shepherd in p.b.shepherds[:3]
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shepherd_that_holds_nothing_to_be_spared_is_passed_over() -> None:
+    async with paper(shepherds=4) as p:
+        await asyncio.sleep(1)
+        for name in ("one", "two"):
+            await p.upload(name, copies=3)
+        over = p.shepherds[p.b.shepherds[3]]
+        over.replicas = {ReferenceId("left"): BlobId("over")}  # what the metadata do not know is soon erased
+        await asyncio.sleep(1)
+        begun = (await p.b.service.drill(ADMIN, CORRUPT)).drill
+        assert begun.shepherd in p.b.shepherds[:3]
 
 
 @pytest.mark.expect_log("DRILL")
-def test_a_shepherd_may_take_a_while_to_obey_and_an_order_of_unknown_outcome_is_not_asked_again_unseen() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=5) as p:
-            await asyncio.sleep(1)
-            await p.upload("f", copies=3)
-            one = p.shepherds[p.b.shepherds[0]]
-            one.obeys_s = 8.0
-            assert (await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))).drill.running
-            await p.until(lambda: over(p))
-            one.obeys_s = 20.0
-            with pytest.raises(CheloniaError, match=r"does not obey.*no answer in 10000 ms") as refused:
-                await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))
-            assert refused.value.kind is Kind.CONFLICT
-            assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shepherd_may_take_a_while_to_obey_and_an_order_of_unknown_outcome_is_not_asked_again_unseen() -> None:
+    async with paper(shepherds=5) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        one.obeys_s = 8.0
+        assert (await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))).drill.running
+        await p.until(lambda: over(p))
+        one.obeys_s = 20.0
+        with pytest.raises(CheloniaError, match=r"does not obey.*no answer in 10000 ms") as refused:
+            await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))
+        assert refused.value.kind is Kind.CONFLICT
+        assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
 
 
-def test_no_copy_is_damaged_whose_fellows_do_not_answer() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            await asyncio.sleep(1)
-            await p.upload("three", copies=3)
-            one, two = (p.shepherds[s] for s in p.b.shepherds[:2])
-            two.broken = "rot"
-            with pytest.raises(CheloniaError, match="do not answer"):
-                await p.b.service.drill(ADMIN, replace(CORRUPT, shepherd=one.id))
-            assert one.drilled == []
-
-    run_virtual(scenario())
+@virtual
+async def test_no_copy_is_damaged_whose_fellows_do_not_answer() -> None:
+    async with paper(shepherds=4) as p:
+        await asyncio.sleep(1)
+        await p.upload("three", copies=3)
+        one, two = (p.shepherds[s] for s in p.b.shepherds[:2])
+        two.broken = "rot"
+        with pytest.raises(CheloniaError, match="do not answer"):
+            await p.b.service.drill(ADMIN, replace(CORRUPT, shepherd=one.id))
+        assert one.drilled == []
 
 
 @pytest.mark.expect_log("DRILL")
 @pytest.mark.expect_log("healing is paused")
-def test_a_drill_is_refused_while_something_is_wrong_and_when_its_shepherd_does_not_obey() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=5) as p:
-            await asyncio.sleep(1)
-            await p.upload("f", copies=3)
-            one = p.shepherds[p.b.shepherds[0]]
-            order = replace(SILENCE, shepherd=one.id)
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.PAUSE))
-            await p.b.service.maintenance(ADMIN, p.b.shepherds[4], Ms(p.b.clock.now_ms() + 60_000))
-            await asyncio.sleep(1)
-            with pytest.raises(CheloniaError, match=r"heal resume.*is in maintenance") as refused:
-                await p.b.service.drill(ADMIN, order)
-            assert refused.value.kind is Kind.CONFLICT
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RESUME))
-            await p.b.service.maintenance(ADMIN, p.b.shepherds[4], Ms(0))
-            await asyncio.sleep(1)
-            one.broken = "drill"
-            with pytest.raises(CheloniaError, match="not sound"):
-                await p.b.service.drill(ADMIN, order)
-            assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
-            with pytest.raises(CheloniaError, match="no drill is running"):
-                await p.b.service.drill(ADMIN, DrillOrder(DrillAction.STOP))
-            with fails(Kind.DENIED):
-                await p.b.service.drill(BARTENDER, order)
-
-    run_virtual(scenario())
-
-
-@pytest.mark.expect_log("DRILL")
-def test_a_drill_is_stopped_by_an_administrator() -> None:
-    async def scenario() -> None:
-        async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
-            await asyncio.sleep(1)
-            await p.upload("f", copies=3)
-            one = p.shepherds[p.b.shepherds[0]]
-            await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=600_000))
-            await p.until(lambda: exposed(p))
+@virtual
+async def test_a_drill_is_refused_while_something_is_wrong_and_when_its_shepherd_does_not_obey() -> None:
+    async with paper(shepherds=5) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        order = replace(SILENCE, shepherd=one.id)
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.PAUSE))
+        await p.b.service.maintenance(ADMIN, p.b.shepherds[4], Ms(p.b.clock.now_ms() + 60_000))
+        await asyncio.sleep(1)
+        with pytest.raises(CheloniaError, match=r"heal resume.*is in maintenance") as refused:
+            await p.b.service.drill(ADMIN, order)
+        assert refused.value.kind is Kind.CONFLICT
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RESUME))
+        await p.b.service.maintenance(ADMIN, p.b.shepherds[4], Ms(0))
+        await asyncio.sleep(1)
+        one.broken = "drill"
+        with pytest.raises(CheloniaError, match="not sound"):
+            await p.b.service.drill(ADMIN, order)
+        assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
+        with pytest.raises(CheloniaError, match="no drill is running"):
             await p.b.service.drill(ADMIN, DrillOrder(DrillAction.STOP))
-            assert not one.silent
-            await p.until(lambda: over(p))
-            ended = (await status(p)).drill
-            assert (ended.stage, ended.why) == (DrillStage.CALLED_OFF, "stopped by /CN=admin")
-
-    run_virtual(scenario())
+        with fails(Kind.DENIED):
+            await p.b.service.drill(BARTENDER, order)
 
 
 @pytest.mark.expect_log("DRILL")
-def test_an_order_asked_again_is_answered_with_the_drill_it_began() -> None:
-    async def scenario() -> None:
-        async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
-            await asyncio.sleep(1)
-            await p.upload("f", copies=3)
-            one = p.shepherds[p.b.shepherds[0]]
-            other = successor(p, p.b.settings, lambda ahash: ahash, beside=p.b.service)
-            await other.start()
-            running = asyncio.create_task(other.run())
-            await asyncio.sleep(1)
-            order, mine = replace(SILENCE, shepherd=one.id, duration_ms=600_000), keyed("k1", ADMIN)
-            tries = (p.b.service.drill(mine, order), p.b.service.drill(mine, order), other.drill(mine, order))
-            first, *again = await asyncio.gather(*tries)
-            assert first.drill.running
-            assert [status.drill.id for status in again] == [first.drill.id] * 2
-            for stranger in (keyed("k2", ADMIN), structs.replace(mine, dn=Dn("/CN=eve")), ADMIN):
-                with pytest.raises(CheloniaError, match="is running"):
-                    await other.drill(stranger, order)
-            await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))
-            await p.until(lambda: over(p))
-            for key, action in (("k1", SILENCE), ("k3", DrillOrder(DrillAction.STOP))):
-                assert (await p.b.service.drill(keyed(key, ADMIN), action)).drill == (await status(p)).drill
-            assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
-            assert (await p.b.service.drill(keyed("k4", ADMIN), order)).drill.running
-            assert (await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))).drill.recalled_ms == 0
-            await p.b.service.drill(keyed("k5", ADMIN), DrillOrder(DrillAction.STOP))
-            await p.until(lambda: over(p))
-            await other.stop()
-            await asyncio.gather(running, return_exceptions=True)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_drill_is_stopped_by_an_administrator() -> None:
+    async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=600_000))
+        await p.until(lambda: exposed(p))
+        await p.b.service.drill(ADMIN, DrillOrder(DrillAction.STOP))
+        assert not one.silent
+        await p.until(lambda: over(p))
+        ended = (await status(p)).drill
+        assert (ended.stage, ended.why) == (DrillStage.CALLED_OFF, "stopped by /CN=admin")
 
 
 @pytest.mark.expect_log("DRILL")
-def test_a_new_leader_goes_on_watching_a_drill() -> None:
-    async def scenario() -> None:
-        async with paper(5, replace(DEV, repair_delay_ms=20_000)) as p:
-            await asyncio.sleep(1)
-            await p.upload("f", copies=3)
-            one = p.shepherds[p.b.shepherds[0]]
-            order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
-            begun = (await p.b.service.drill(keyed("k", ADMIN), order)).drill
-            await p.until(lambda: exposed(p))
-            await p.b.service.stop()
-            other: LibrarianService = successor(p, p.b.settings, lambda ahash: ahash)
-            await other.start()
-            p.b.service = other
-            running = asyncio.create_task(other.run())
-            await p.until(lambda: leads(other))
-            assert (await other.drill(keyed("k", ADMIN), order)).drill.id == begun.id
-            assert (await status(p)).drill.running
-            await p.until(lambda: over(p), 60_000)
-            ended = (await status(p)).drill
-            assert (ended.stage, ended.files) == (DrillStage.HEALED, 1)
-            await other.stop()
-            await asyncio.gather(running, return_exceptions=True)
+@virtual
+async def test_an_order_asked_again_is_answered_with_the_drill_it_began() -> None:
+    async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        other = successor(p, p.b.settings, lambda ahash: ahash, beside=p.b.service)
+        await other.start()
+        running = asyncio.create_task(other.run())
+        await asyncio.sleep(1)
+        order, mine = replace(SILENCE, shepherd=one.id, duration_ms=600_000), keyed("k1", ADMIN)
+        tries = (p.b.service.drill(mine, order), p.b.service.drill(mine, order), other.drill(mine, order))
+        first, *again = await asyncio.gather(*tries)
+        assert first.drill.running
+        assert [status.drill.id for status in again] == [first.drill.id] * 2
+        for stranger in (keyed("k2", ADMIN), structs.replace(mine, dn=Dn("/CN=eve")), ADMIN):
+            with pytest.raises(CheloniaError, match="is running"):
+                await other.drill(stranger, order)
+        await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))
+        await p.until(lambda: over(p))
+        for key, action in (("k1", SILENCE), ("k3", DrillOrder(DrillAction.STOP))):
+            assert (await p.b.service.drill(keyed(key, ADMIN), action)).drill == (await status(p)).drill
+        assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
+        assert (await p.b.service.drill(keyed("k4", ADMIN), order)).drill.running
+        assert (await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))).drill.recalled_ms == 0
+        await p.b.service.drill(keyed("k5", ADMIN), DrillOrder(DrillAction.STOP))
+        await p.until(lambda: over(p))
+        await other.stop()
+        await asyncio.gather(running, return_exceptions=True)
 
-    run_virtual(scenario())
+
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_a_new_leader_goes_on_watching_a_drill() -> None:
+    async with paper(5, replace(DEV, repair_delay_ms=20_000)) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
+        begun = (await p.b.service.drill(keyed("k", ADMIN), order)).drill
+        await p.until(lambda: exposed(p))
+        await p.b.service.stop()
+        other: LibrarianService = successor(p, p.b.settings, lambda ahash: ahash)
+        await other.start()
+        p.b.service = other
+        running = asyncio.create_task(other.run())
+        await p.until(lambda: leads(other))
+        assert (await other.drill(keyed("k", ADMIN), order)).drill.id == begun.id
+        assert (await status(p)).drill.running
+        await p.until(lambda: over(p), 60_000)
+        ended = (await status(p)).drill
+        assert (ended.stage, ended.files) == (DrillStage.HEALED, 1)
+        await other.stop()
+        await asyncio.gather(running, return_exceptions=True)

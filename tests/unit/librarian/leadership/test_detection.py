@@ -19,7 +19,7 @@ from chelonia.librarian.presence.quorum_verdict import PresenceVerdict, verdict
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN, serving
 from tests.support.librarian import (
     ADMIN,
@@ -254,147 +254,127 @@ def die(pair: Pair, shepherd: ServiceId = A) -> None:
             librarian.suspect(shepherd)
 
 
-def test_a_process_that_ends_is_away_at_once_for_all() -> None:
-    async def scenario() -> None:
-        async with two_librarians() as pair:
-            die(pair)
-            await asyncio.sleep(0.05)
-            assert [await pair.state(name) for name in pair.librarians] == ["offline", "offline"]
-            assert await pair.state(pair.leader, B) == "alive"
-
-    run_virtual(scenario())
+@virtual
+async def test_a_process_that_ends_is_away_at_once_for_all() -> None:
+    async with two_librarians() as pair:
+        die(pair)
+        await asyncio.sleep(0.05)
+        assert [await pair.state(name) for name in pair.librarians] == ["offline", "offline"]
+        assert await pair.state(pair.leader, B) == "alive"
 
 
-def test_a_connection_cut_to_the_leader_alone_is_not_a_dead_node() -> None:
-    async def scenario() -> None:
-        async with two_librarians() as pair:
-            pair.deaf.add((pair.leader, A))
-            pair.librarians[pair.leader].suspect(A)
-            for _ in range(60):
-                await asyncio.sleep(0.1)
-                assert await pair.state(pair.leader) == "alive"
-            pair.up.discard(A)
-            await asyncio.sleep(3.5)
-            assert await pair.state(pair.leader) == "offline"
-            pair.up.add(A)
-            await asyncio.sleep(2)
-            assert await pair.state(pair.leader) == "alive", "back, and heard by the other alone"
-
-    run_virtual(scenario())
+@virtual
+async def test_a_connection_cut_to_the_leader_alone_is_not_a_dead_node() -> None:
+    async with two_librarians() as pair:
+        pair.deaf.add((pair.leader, A))
+        pair.librarians[pair.leader].suspect(A)
+        for _ in range(60):
+            await asyncio.sleep(0.1)
+            assert await pair.state(pair.leader) == "alive"
+        pair.up.discard(A)
+        await asyncio.sleep(3.5)
+        assert await pair.state(pair.leader) == "offline"
+        pair.up.add(A)
+        await asyncio.sleep(2)
+        assert await pair.state(pair.leader) == "alive", "back, and heard by the other alone"
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.05, 0.1, 0.15])
-def test_a_frozen_shepherd_is_away_within_a_lease_though_the_others_had_heard_it_when_they_were_asked(
+@virtual
+async def test_a_frozen_shepherd_is_away_within_a_lease_though_the_others_had_heard_it_when_they_were_asked(
     phase: float,
 ) -> None:
-    async def scenario() -> None:
-        async with two_librarians() as pair:
-            await asyncio.sleep(phase)
-            pair.up.discard(A)
-            await asyncio.sleep(0.7)
-            assert await pair.state(pair.leader) == "alive"
-            await asyncio.sleep(0.5)
-            assert await pair.state(pair.leader) == "offline", "a lease and a tick of 200 ms after it was last heard"
-            assert await pair.state(pair.leader, B) == "alive"
-
-    run_virtual(scenario())
+    async with two_librarians() as pair:
+        await asyncio.sleep(phase)
+        pair.up.discard(A)
+        await asyncio.sleep(0.7)
+        assert await pair.state(pair.leader) == "alive"
+        await asyncio.sleep(0.5)
+        assert await pair.state(pair.leader) == "offline", "a lease and a tick of 200 ms after it was last heard"
+        assert await pair.state(pair.leader, B) == "alive"
 
 
-def test_a_librarian_that_does_not_answer_takes_back_nothing_it_said() -> None:
-    async def scenario() -> None:
-        async with two_librarians() as pair:
-            pair.deaf.add((pair.leader, A))
-            await asyncio.sleep(1.5)
-            pair.silent.add(pair.other)
-            await asyncio.sleep(0.5)
-            assert await pair.state(pair.leader) == "alive", "its word counts for a lease"
-            await asyncio.sleep(1.5)
-            assert await pair.state(pair.leader) == "offline"
-
-    run_virtual(scenario())
+@virtual
+async def test_a_librarian_that_does_not_answer_takes_back_nothing_it_said() -> None:
+    async with two_librarians() as pair:
+        pair.deaf.add((pair.leader, A))
+        await asyncio.sleep(1.5)
+        pair.silent.add(pair.other)
+        await asyncio.sleep(0.5)
+        assert await pair.state(pair.leader) == "alive", "its word counts for a lease"
+        await asyncio.sleep(1.5)
+        assert await pair.state(pair.leader) == "offline"
 
 
-def test_a_librarian_that_is_gone_has_no_say_and_one_that_is_silent_has() -> None:
-    async def scenario() -> None:
-        async with two_librarians() as pair:
-            leader, other = pair.leader, pair.other
-            pair.silent.add(other)
-            die(pair)
-            await asyncio.sleep(0.6)
-            assert await pair.state(leader) == "alive", "no majority, and the lease is not over"
-            await asyncio.sleep(1.2)
-            assert await pair.state(leader) == "offline"
-            pair.silent.clear()
-            pair.empty.add(other)
-            die(pair, B)
-            await asyncio.sleep(0.05)
-            assert await pair.state(leader, B) == "offline"
-
-    run_virtual(scenario())
+@virtual
+async def test_a_librarian_that_is_gone_has_no_say_and_one_that_is_silent_has() -> None:
+    async with two_librarians() as pair:
+        leader, other = pair.leader, pair.other
+        pair.silent.add(other)
+        die(pair)
+        await asyncio.sleep(0.6)
+        assert await pair.state(leader) == "alive", "no majority, and the lease is not over"
+        await asyncio.sleep(1.2)
+        assert await pair.state(leader) == "offline"
+        pair.silent.clear()
+        pair.empty.add(other)
+        die(pair, B)
+        await asyncio.sleep(0.05)
+        assert await pair.state(leader, B) == "offline"
 
 
-def test_one_that_is_still_starting_is_not_called_dead_for_its_port_that_is_not_open_yet() -> None:
-    async def scenario() -> None:
-        async with two_librarians() as pair:
-            pair.starting.add(A)
-            await asyncio.sleep(0.5)
-            die(pair)
-            await asyncio.sleep(0.4)
-            assert [await pair.state(name) for name in pair.librarians] == ["alive", "alive"]
-            await asyncio.sleep(2)
-            assert await pair.state(pair.leader) == "offline", "a lease decides"
-
-    run_virtual(scenario())
+@virtual
+async def test_one_that_is_still_starting_is_not_called_dead_for_its_port_that_is_not_open_yet() -> None:
+    async with two_librarians() as pair:
+        pair.starting.add(A)
+        await asyncio.sleep(0.5)
+        die(pair)
+        await asyncio.sleep(0.4)
+        assert [await pair.state(name) for name in pair.librarians] == ["alive", "alive"]
+        await asyncio.sleep(2)
+        assert await pair.state(pair.leader) == "offline", "a lease decides"
 
 
-def test_a_connection_that_closes_for_another_reason_is_looked_into_and_forgotten() -> None:
-    async def scenario() -> None:
-        async with two_librarians() as pair:
-            pair.knocks.clear()
-            pair.librarians[pair.leader].suspect(A)
-            await asyncio.sleep(1)
-            assert pair.knocks.count(A) == 3
-            assert await pair.state(pair.leader) == "alive"
-
-    run_virtual(scenario())
+@virtual
+async def test_a_connection_that_closes_for_another_reason_is_looked_into_and_forgotten() -> None:
+    async with two_librarians() as pair:
+        pair.knocks.clear()
+        pair.librarians[pair.leader].suspect(A)
+        await asyncio.sleep(1)
+        assert pair.knocks.count(A) == 3
+        assert await pair.state(pair.leader) == "alive"
 
 
-def test_a_goodbye_is_written_at_once_and_a_planned_restart_is_waited_for() -> None:
-    async def scenario() -> None:
-        async with two_librarians(repair_delay_ms=60_000) as pair:
-            pair.up.discard(A)
-            for librarian in pair.librarians.values():
-                await librarian.heartbeat(shepherd_call(A), replace(said(A), leaving=True))
-            await asyncio.sleep(0.02)
-            found = [await pair.state(name) for name in pair.librarians]
-            assert found == ["maintenance", "maintenance"]
-            await asyncio.sleep(3)
-            await pair.librarians[pair.leader].heartbeat(shepherd_call(A), replace(said(A), boot=2))
-            await asyncio.sleep(0.5)
-            node = next(v for v in await pair.librarians[pair.leader].nodes(ADMIN) if v.shepherd == A)
-            assert (node.state, node.maintenance_until_ms) == ("alive", 0)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_goodbye_is_written_at_once_and_a_planned_restart_is_waited_for() -> None:
+    async with two_librarians(repair_delay_ms=60_000) as pair:
+        pair.up.discard(A)
+        for librarian in pair.librarians.values():
+            await librarian.heartbeat(shepherd_call(A), replace(said(A), leaving=True))
+        await asyncio.sleep(0.02)
+        found = [await pair.state(name) for name in pair.librarians]
+        assert found == ["maintenance", "maintenance"]
+        await asyncio.sleep(3)
+        await pair.librarians[pair.leader].heartbeat(shepherd_call(A), replace(said(A), boot=2))
+        await asyncio.sleep(0.5)
+        node = next(v for v in await pair.librarians[pair.leader].nodes(ADMIN) if v.shepherd == A)
+        assert (node.state, node.maintenance_until_ms) == ("alive", 0)
 
 
-def test_a_leader_that_stood_still_calls_nobody_away_whose_heartbeats_wait_to_be_read() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            await p.upload("f", copies=2)
-            await asyncio.sleep(2)
-            dead = p.shepherds[p.b.shepherds[2]]
-            dead.up = False
-            clock = p.b.clock
-            assert isinstance(clock, LoopClock)
-            clock.stood_still_ms += 1_000  # longer than a lease, shorter than a leader's
-            woke, away = asyncio.get_running_loop().time(), dict[str, float]()
-            while len(away) < 1:
-                await asyncio.sleep(0.01)
-                assert (await p.b.service.health(ADMIN)).is_leader
-                away = {v.shepherd: v.state for v in await p.b.service.nodes(BARTENDER) if v.state != "alive"}
-            assert list(away) == [dead.id]
-            assert asyncio.get_running_loop().time() - woke < 1.5, (
-                "a lease, and what it takes to notice that it is over"
-            )
-
-    run_virtual(scenario())
+@virtual
+async def test_a_leader_that_stood_still_calls_nobody_away_whose_heartbeats_wait_to_be_read() -> None:
+    async with paper(shepherds=3) as p:
+        await p.upload("f", copies=2)
+        await asyncio.sleep(2)
+        dead = p.shepherds[p.b.shepherds[2]]
+        dead.up = False
+        clock = p.b.clock
+        assert isinstance(clock, LoopClock)
+        clock.stood_still_ms += 1_000  # longer than a lease, shorter than a leader's
+        woke, away = asyncio.get_running_loop().time(), dict[str, float]()
+        while len(away) < 1:
+            await asyncio.sleep(0.01)
+            assert (await p.b.service.health(ADMIN)).is_leader
+            away = {v.shepherd: v.state for v in await p.b.service.nodes(BARTENDER) if v.state != "alive"}
+        assert list(away) == [dead.id]
+        assert asyncio.get_running_loop().time() - woke < 1.5, "a lease, and what it takes to notice that it is over"

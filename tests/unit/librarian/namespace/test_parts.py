@@ -24,7 +24,7 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
 from chelonia.librarian.metadata.elements import drop
 from chelonia.librarian.namespace.parts.decide import parse_part
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import BARTENDER, JOE, Bench, bench, keyed, sound
@@ -214,51 +214,47 @@ async def test_a_master_that_is_lost_breaks_off_no_request_of_several_transacts(
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_parts_that_were_not_named_go_and_the_file_stays() -> None:
-    async def scenario() -> None:
-        async with paper() as p:
-            upload, order = await filled(p.b, 1, 2, 3, 4, 5, 6)
-            file = await seal(p.b, upload, order[1::2])
+@virtual
+async def test_parts_that_were_not_named_go_and_the_file_stays() -> None:
+    async with paper() as p:
+        upload, order = await filled(p.b, 1, 2, 3, 4, 5, 6)
+        file = await seal(p.b, upload, order[1::2])
 
-            async def swept() -> bool:
-                seen = await sound(p.b)
-                content = content_object(parse_upload(upload)[1])
-                return not seen.section(content, "parts") and not seen.section(PENDING_OBJECT, "due")
-
-            await p.until(swept, 60_000)
+        async def swept() -> bool:
             seen = await sound(p.b)
-            assert len(seen.blobs()) == 3
-            assert ends(seen, file) == [7, 14, 21]
-            await p.b.service.delete(BARTENDER, Delete(file))
+            content = content_object(parse_upload(upload)[1])
+            return not seen.section(content, "parts") and not seen.section(PENDING_OBJECT, "due")
 
-    run_virtual(scenario())
+        await p.until(swept, 60_000)
+        seen = await sound(p.b)
+        assert len(seen.blobs()) == 3
+        assert ends(seen, file) == [7, 14, 21]
+        await p.b.service.delete(BARTENDER, Delete(file))
 
 
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("sealing", [False, True])
-def test_an_upload_that_nobody_seals_goes_with_its_time(sealing: bool) -> None:
-    async def scenario() -> None:
-        async with paper() as p:
-            upload, order = await filled(p.b, 1, 2, 3, 4, 5)
-            if sealing:
-                with fails(Kind.NO_PARENT):
-                    await seal(p.b, upload, order, parent=Guid("00000000-0000-4000-8000-00000000dead"))
-            await sound(p.b)
-            assert (await p.b.service.uploads(BARTENDER, ROOT, "", "", 0)).uploads
-            await asyncio.sleep(OPEN_MS / 1000)
+@virtual
+async def test_an_upload_that_nobody_seals_goes_with_its_time(sealing: bool) -> None:
+    async with paper() as p:
+        upload, order = await filled(p.b, 1, 2, 3, 4, 5)
+        if sealing:
+            with fails(Kind.NO_PARENT):
+                await seal(p.b, upload, order, parent=Guid("00000000-0000-4000-8000-00000000dead"))
+        await sound(p.b)
+        assert (await p.b.service.uploads(BARTENDER, ROOT, "", "", 0)).uploads
+        await asyncio.sleep(OPEN_MS / 1000)
 
-            async def gone() -> bool:
-                seen = await sound(p.b)
-                return not [key for key in seen.objects if key.startswith(("content:", "blob:"))]
-
-            await p.until(gone, 120_000)
+        async def gone() -> bool:
             seen = await sound(p.b)
-            assert not seen.section(PENDING_OBJECT, "due")
-            assert not seen.section(ObjectId(ROOT), "uploads")
-            with fails(Kind.NOT_FOUND):
-                await seal(p.b, upload, order)
+            return not [key for key in seen.objects if key.startswith(("content:", "blob:"))]
 
-    run_virtual(scenario())
+        await p.until(gone, 120_000)
+        seen = await sound(p.b)
+        assert not seen.section(PENDING_OBJECT, "due")
+        assert not seen.section(ObjectId(ROOT), "uploads")
+        with fails(Kind.NOT_FOUND):
+            await seal(p.b, upload, order)
 
 
 async def test_a_part_that_comes_while_its_upload_is_sealed_is_in_it_or_refused() -> None:
@@ -356,30 +352,30 @@ async def test_what_is_opened_over_a_file_that_goes_is_sealed_as_another() -> No
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_an_upload_of_a_version_that_did_not_note_whose_guid_it_may_have_is_sealed_all_the_same(over: bool) -> None:
+@virtual
+async def test_an_upload_of_a_version_that_did_not_note_whose_guid_it_may_have_is_sealed_all_the_same(
+    over: bool,
+) -> None:
     """It may have been opened over a file that is gone, so a new file of it has another GUID than its parts say."""
 
-    async def scenario() -> None:
-        async with paper() as p:
-            old = (await p.b.file("f"))[0] if over else Guid("")
-            upload = await opened(p.b, replaces=old)
-            content = content_object(parse_upload(upload)[1])
-            await p.b.ahash.transact(LIBRARIAN, RequestKey("before"), [drop(content, "content", "fresh")])
-            order = (await put(p.b, upload, 1), await put(p.b, upload, 2))
-            said = (await p.b.stored(content)).value("content", "file")
-            file = await seal(p.b, upload, order, replaces=old)
-            assert file == old if over else file not in ("", said)
-            assert await seal(p.b, upload, order, replaces=file) == file
+    async with paper() as p:
+        old = (await p.b.file("f"))[0] if over else Guid("")
+        upload = await opened(p.b, replaces=old)
+        content = content_object(parse_upload(upload)[1])
+        await p.b.ahash.transact(LIBRARIAN, RequestKey("before"), [drop(content, "content", "fresh")])
+        order = (await put(p.b, upload, 1), await put(p.b, upload, 2))
+        said = (await p.b.stored(content)).value("content", "file")
+        file = await seal(p.b, upload, order, replaces=old)
+        assert file == old if over else file not in ("", said)
+        assert await seal(p.b, upload, order, replaces=file) == file
 
-            async def swept() -> bool:
-                return not (await sound(p.b)).section(content, "parts")
+        async def swept() -> bool:
+            return not (await sound(p.b)).section(content, "parts")
 
-            await p.until(swept, 60_000)
-            assert ends(await sound(p.b), file) == [7, 14]
-            await p.b.service.delete(keyed("gone"), Delete(file))
-            await sound(p.b)
-
-    run_virtual(scenario())
+        await p.until(swept, 60_000)
+        assert ends(await sound(p.b), file) == [7, 14]
+        await p.b.service.delete(keyed("gone"), Delete(file))
+        await sound(p.b)
 
 
 async def test_a_file_of_parts_has_the_adler32_that_they_make() -> None:

@@ -15,7 +15,7 @@ from chelonia.librarian.leadership import sweep as expiring
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import Records
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, HOUR, JOE, Bench, bench, shepherd_call
@@ -190,100 +190,90 @@ async def test_only_what_is_in_the_trash_comes_back(which: str) -> None:
 # --- letting go -----------------------------------------------------------------------------------------------------
 
 
-def test_its_bytes_stay_until_its_time_is_over_and_then_go() -> None:
-    async def scenario() -> None:
-        async with paper(settings=replace(KEPT, trash_keep_ms=20_000)) as p:
-            guid, blob = await p.upload("f", copies=3)
-            _, other = await p.upload("other", copies=3)
-            await p.b.service.delete(BARTENDER, Delete(guid))
-            until = (await p.b.service.trash(BARTENDER, "", "", 0)).entries[0].until_ms
-            p.shepherds[p.b.shepherds[0]].up = False
-            await p.until(lambda: three_live_copies(p, blob))  # what is in the trash is repaired like anything else
-            p.shepherds[p.b.shepherds[0]].up = True
+@virtual
+async def test_its_bytes_stay_until_its_time_is_over_and_then_go() -> None:
+    async with paper(settings=replace(KEPT, trash_keep_ms=20_000)) as p:
+        guid, blob = await p.upload("f", copies=3)
+        _, other = await p.upload("other", copies=3)
+        await p.b.service.delete(BARTENDER, Delete(guid))
+        until = (await p.b.service.trash(BARTENDER, "", "", 0)).entries[0].until_ms
+        p.shepherds[p.b.shepherds[0]].up = False
+        await p.until(lambda: three_live_copies(p, blob))  # what is in the trash is repaired like anything else
+        p.shepherds[p.b.shepherds[0]].up = True
 
-            async def erased() -> bool:
-                return not p.holding(blob)
+        async def erased() -> bool:
+            return not p.holding(blob)
 
-            await p.until(erased, 60_000)
-            assert until <= p.b.clock.now_ms() < until + 5_000
-            assert not (await p.b.stored(guid)).exists
-            assert not (await p.b.stored(TRASH_OBJECT)).exists
-            assert len(p.holding(other)) == 3
-            assert broken(await snapshot(p.b)) == ()
-
-    run_virtual(scenario())
+        await p.until(erased, 60_000)
+        assert until <= p.b.clock.now_ms() < until + 5_000
+        assert not (await p.b.stored(guid)).exists
+        assert not (await p.b.stored(TRASH_OBJECT)).exists
+        assert len(p.holding(other)) == 3
+        assert broken(await snapshot(p.b)) == ()
 
 
 async def three_live_copies(p: Paper, blob: BlobId) -> bool:
     return sum(state == "alive" for state in (await p.b.locations(blob)).values()) == 4
 
 
-def test_many_that_expire_at_once_all_go() -> None:
-    async def scenario() -> None:
-        async with paper(settings=replace(KEPT, trash_keep_ms=1_000)) as p:
-            for number in range(expiring.PAGE + 5):
-                guid, _ = await p.upload(f"f{number}", copies=1)
-                await p.b.service.delete(BARTENDER, Delete(guid))
+@virtual
+async def test_many_that_expire_at_once_all_go() -> None:
+    async with paper(settings=replace(KEPT, trash_keep_ms=1_000)) as p:
+        for number in range(expiring.PAGE + 5):
+            guid, _ = await p.upload(f"f{number}", copies=1)
+            await p.b.service.delete(BARTENDER, Delete(guid))
 
-            async def empty() -> bool:
-                return not any(shepherd.replicas for shepherd in p.shepherds.values())
+        async def empty() -> bool:
+            return not any(shepherd.replicas for shepherd in p.shepherds.values())
 
-            await p.until(empty)
-            assert await trashed(p.b) == []
-
-    run_virtual(scenario())
+        await p.until(empty)
+        assert await trashed(p.b) == []
 
 
-def test_copies_that_expire_together_take_their_bytes_along() -> None:
-    async def scenario() -> None:
-        async with paper(settings=replace(KEPT, trash_keep_ms=1_000)) as p:
-            guid, blob = await p.upload("f", copies=1)
-            copies = [await p.b.service.copy_file(BARTENDER, CopyFile(guid, p.b.begin(name))) for name in "ghijk"]
-            for each in (guid, *copies):
-                await p.b.service.delete(BARTENDER, Delete(each))
+@virtual
+async def test_copies_that_expire_together_take_their_bytes_along() -> None:
+    async with paper(settings=replace(KEPT, trash_keep_ms=1_000)) as p:
+        guid, blob = await p.upload("f", copies=1)
+        copies = [await p.b.service.copy_file(BARTENDER, CopyFile(guid, p.b.begin(name))) for name in "ghijk"]
+        for each in (guid, *copies):
+            await p.b.service.delete(BARTENDER, Delete(each))
 
-            async def erased() -> bool:
-                return not p.holding(blob)
+        async def erased() -> bool:
+            return not p.holding(blob)
 
-            assert await p.until(erased) < 5_000, "all of them go in one sweep"
-            assert not (await p.b.stored(f"blob:{blob}")).exists
-            assert broken(await snapshot(p.b)) == ()
-
-    run_virtual(scenario())
+        assert await p.until(erased) < 5_000, "all of them go in one sweep"
+        assert not (await p.b.stored(f"blob:{blob}")).exists
+        assert broken(await snapshot(p.b)) == ()
 
 
-def test_an_upload_that_is_never_completed_is_given_up_wherever_it_is() -> None:
-    async def scenario() -> None:
-        async with paper() as p:
-            data = await p.b.collection("data")
-            until = Ms(p.b.clock.now_ms() + 5_000)
-            begun = await p.b.service.begin_put(BARTENDER, p.b.begin("f", data, named=True, expires_ms=until))
+@virtual
+async def test_an_upload_that_is_never_completed_is_given_up_wherever_it_is() -> None:
+    async with paper() as p:
+        data = await p.b.collection("data")
+        until = Ms(p.b.clock.now_ms() + 5_000)
+        begun = await p.b.service.begin_put(BARTENDER, p.b.begin("f", data, named=True, expires_ms=until))
 
-            async def swept() -> bool:
-                return not (await p.b.stored(begun.guid)).exists
+        async def swept() -> bool:
+            return not (await p.b.stored(begun.guid)).exists
 
-            await p.until(swept)
-            assert until <= p.b.clock.now_ms() < until + 3_000
-            assert (await p.b.ahash.scan(LIBRARIAN, ObjectId(data), "pending")).items == ()
-            assert not (await p.b.stored(PENDING_OBJECT)).exists
-
-    run_virtual(scenario())
+        await p.until(swept)
+        assert until <= p.b.clock.now_ms() < until + 3_000
+        assert (await p.b.ahash.scan(LIBRARIAN, ObjectId(data), "pending")).items == ()
+        assert not (await p.b.stored(PENDING_OBJECT)).exists
 
 
-def test_a_key_that_leads_to_nothing_is_struck_off() -> None:
-    async def scenario() -> None:
-        async with paper() as p:
-            guid, _ = await p.upload("f")
-            stale = [put(index, "due", key, "-") for index in INDEXES for key in (f"{1:013d} {guid}", "0 x", "0")]
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(stale))).applied
+@virtual
+async def test_a_key_that_leads_to_nothing_is_struck_off() -> None:
+    async with paper() as p:
+        guid, _ = await p.upload("f")
+        stale = [put(index, "due", key, "-") for index in INDEXES for key in (f"{1:013d} {guid}", "0 x", "0")]
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(stale))).applied
 
-            async def struck_off() -> bool:
-                return not any([(await p.b.stored(index)).exists for index in INDEXES])
+        async def struck_off() -> bool:
+            return not any([(await p.b.stored(index)).exists for index in INDEXES])
 
-            await p.until(struck_off)
-            assert (await p.b.stored(guid)).exists
-
-    run_virtual(scenario())
+        await p.until(struck_off)
+        assert (await p.b.stored(guid)).exists
 
 
 INDEXES = (TRASH_OBJECT, PENDING_OBJECT)

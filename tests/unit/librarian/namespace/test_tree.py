@@ -15,7 +15,7 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, StoredObject
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Unlink, Unmake
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import BARTENDER, JOE, Bench, bench
 
@@ -168,12 +168,10 @@ class Walker:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
-def test_random_concurrent_operations_keep_the_tree_whole(seed: int) -> None:
-    async def scenario() -> None:
-        async with bench(shepherds=1) as b:
-            walker = Walker(b, seed)
-            for _ in range(12):
-                await asyncio.gather(*(walker.step() for _ in range(5)))
-                await walker.check()
-
-    run_virtual(scenario())
+@virtual
+async def test_random_concurrent_operations_keep_the_tree_whole(seed: int) -> None:
+    async with bench(shepherds=1) as b:
+        walker = Walker(b, seed)
+        for _ in range(12):
+            await asyncio.gather(*(walker.step() for _ in range(5)))
+            await walker.check()

@@ -32,7 +32,7 @@ from chelonia.librarian.presence import registry
 from chelonia.librarian.recovery.invariants import BLOB_LOST
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, shepherd_call
@@ -74,40 +74,38 @@ def beat(shepherd: ServiceId) -> Heartbeat:
 # --- forgetting -------------------------------------------------------------------------------------------------------
 
 
-def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            guid, blob = await p.upload("f", copies=2)
-            gone, _ = await p.upload("gone", copies=2)
-            one = p.b.shepherds[0]
-            await away(p, one)
-            await p.until(lambda: healed(p, blob, 2))
-            await p.b.service.delete(BARTENDER, Delete(gone))
-            assert await p.b.outbox(one), "its erasure waits for it"
-            pages = await forget(p, one)
-            assert [page.forgotten for page in pages] == [True]
-            assert losses(pages) == []
-            assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
-            assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
-            found = (await p.b.service.fsck(ADMIN, Guid(""), "")).findings
-            assert [f for f in found if f.severity is not Severity.WORK or one in f.object] == []
-            assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
-            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
-            assert (record.approved, record.forgotten) == (False, True)
-            answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
-            assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
-            assert "lost for good" in answer.cause
-            with pytest.raises(CheloniaError, match="lost for good"):
-                await p.b.report(one, (blob, "from the grave", S.ALIVE), boot=9)
-            assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
-            with pytest.raises(CheloniaError, match="lost for good") as error:
-                await p.b.service.approve(ADMIN, replace(record, approved=True, forgotten=False))
-            assert error.value.kind is Kind.DENIED
-            await p.b.service.start()  # as after a restart: the configuration still names it
-            assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
-            assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists
-
-    run_virtual(scenario())
+@virtual
+async def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back() -> None:
+    async with paper(shepherds=3) as p:
+        guid, blob = await p.upload("f", copies=2)
+        gone, _ = await p.upload("gone", copies=2)
+        one = p.b.shepherds[0]
+        await away(p, one)
+        await p.until(lambda: healed(p, blob, 2))
+        await p.b.service.delete(BARTENDER, Delete(gone))
+        assert await p.b.outbox(one), "its erasure waits for it"
+        pages = await forget(p, one)
+        assert [page.forgotten for page in pages] == [True]
+        assert losses(pages) == []
+        assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
+        assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
+        found = (await p.b.service.fsck(ADMIN, Guid(""), "")).findings
+        assert [f for f in found if f.severity is not Severity.WORK or one in f.object] == []
+        assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+        record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+        assert (record.approved, record.forgotten) == (False, True)
+        answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
+        assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
+        assert "lost for good" in answer.cause
+        with pytest.raises(CheloniaError, match="lost for good"):
+            await p.b.report(one, (blob, "from the grave", S.ALIVE), boot=9)
+        assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
+        with pytest.raises(CheloniaError, match="lost for good") as error:
+            await p.b.service.approve(ADMIN, replace(record, approved=True, forgotten=False))
+        assert error.value.kind is Kind.DENIED
+        await p.b.service.start()  # as after a restart: the configuration still names it
+        assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+        assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists
 
 
 async def healed(p: Paper, blob: BlobId, copies: int) -> bool:
@@ -115,29 +113,27 @@ async def healed(p: Paper, blob: BlobId, copies: int) -> bool:
 
 
 @pytest.mark.expect_log("is lost with")
-def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            guid, only = await p.upload("only", copies=1)
-            _, both = await p.upload("both", copies=2)
-            one = p.b.shepherds[0]
-            await away(p, one)
-            await p.until(lambda: healed(p, both, 2))
-            checked = await forget(p, one, check=True)
-            lost = Loss(guid, "/only", only)
-            assert losses(checked) == [lost]
-            assert one in await p.b.locations(both), "a check changes nothing"
-            tried = await forget(p, one)
-            assert (losses(tried), tried[-1].forgotten) == ([lost], False)
-            assert await p.b.locations(only) == {one: "alive"}
-            assert one not in await p.b.locations(both)
-            assert one in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
-            done = await forget(p, one, accept=True)
-            assert (losses(done), done[-1].forgotten) == ([lost], True)
-            assert await p.b.locations(only) == {}
-            assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists, "its name stays, for a person to see"
-
-    run_virtual(scenario())
+@virtual
+async def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> None:
+    async with paper(shepherds=3) as p:
+        guid, only = await p.upload("only", copies=1)
+        _, both = await p.upload("both", copies=2)
+        one = p.b.shepherds[0]
+        await away(p, one)
+        await p.until(lambda: healed(p, both, 2))
+        checked = await forget(p, one, check=True)
+        lost = Loss(guid, "/only", only)
+        assert losses(checked) == [lost]
+        assert one in await p.b.locations(both), "a check changes nothing"
+        tried = await forget(p, one)
+        assert (losses(tried), tried[-1].forgotten) == ([lost], False)
+        assert await p.b.locations(only) == {one: "alive"}
+        assert one not in await p.b.locations(both)
+        assert one in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+        done = await forget(p, one, accept=True)
+        assert (losses(done), done[-1].forgotten) == ([lost], True)
+        assert await p.b.locations(only) == {}
+        assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists, "its name stays, for a person to see"
 
 
 async def with_an_only_copy(p: Paper) -> ServiceId:
@@ -153,57 +149,51 @@ async def erased_on_return(p: Paper, shepherd: ServiceId) -> list[ReferenceId]:
     return p.shepherds[shepherd].erased
 
 
-def test_a_shepherd_that_is_not_forgotten_after_all_keeps_its_orders_to_erase() -> None:
+@virtual
+async def test_a_shepherd_that_is_not_forgotten_after_all_keeps_its_orders_to_erase() -> None:
     """It may come back: what was deleted meanwhile must not stay on its disk."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            one = await with_an_only_copy(p)
-            gone, _ = await p.upload("gone", copies=2)
-            await away(p, one)
-            await p.b.service.delete(BARTENDER, Delete(gone))
-            orders = await p.b.outbox(one)
-            assert orders
-            assert not (await forget(p, one))[-1].forgotten
-            assert await p.b.outbox(one) == orders
-            assert len(await erased_on_return(p, one)) == 1
-
-    run_virtual(scenario())
+    async with paper(shepherds=2) as p:
+        one = await with_an_only_copy(p)
+        gone, _ = await p.upload("gone", copies=2)
+        await away(p, one)
+        await p.b.service.delete(BARTENDER, Delete(gone))
+        orders = await p.b.outbox(one)
+        assert orders
+        assert not (await forget(p, one))[-1].forgotten
+        assert await p.b.outbox(one) == orders
+        assert len(await erased_on_return(p, one)) == 1
 
 
-def test_what_is_to_be_erased_on_a_shepherd_that_is_not_forgotten_is_not_listed_again() -> None:
+@virtual
+async def test_what_is_to_be_erased_on_a_shepherd_that_is_not_forgotten_is_not_listed_again() -> None:
     """It reports it when it comes back before it has erased it: others may be given up for a copy that goes."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            one = await with_an_only_copy(p)
-            _, blob = await p.upload("f", copies=2)
-            place = Location(one, ReferenceId(f"{blob}@{one}"))
-            await away(p, one)
-            await p.until(lambda: healed(p, blob, 2))
-            order = outbox_record(place, blob, SURPLUS, p.b.clock.now_ms())
-            gone = drop(blob_object(blob), "locations", str(place))
-            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (gone, order))
-            assert not (await forget(p, one))[-1].forgotten
-            await p.b.report(one, (blob, place.reference, S.ALIVE))
-            assert one not in await p.b.locations(blob)
-            assert await erased_on_return(p, one) == [place.reference]
-
-    run_virtual(scenario())
+    async with paper(shepherds=3) as p:
+        one = await with_an_only_copy(p)
+        _, blob = await p.upload("f", copies=2)
+        place = Location(one, ReferenceId(f"{blob}@{one}"))
+        await away(p, one)
+        await p.until(lambda: healed(p, blob, 2))
+        order = outbox_record(place, blob, SURPLUS, p.b.clock.now_ms())
+        gone = drop(blob_object(blob), "locations", str(place))
+        await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (gone, order))
+        assert not (await forget(p, one))[-1].forgotten
+        await p.b.report(one, (blob, place.reference, S.ALIVE))
+        assert one not in await p.b.locations(blob)
+        assert await erased_on_return(p, one) == [place.reference]
 
 
-def test_a_record_of_what_is_listed_nowhere_keeps_no_shepherd() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            _, blob = await p.upload("f", copies=1)
-            two = p.b.shepherds[1]
-            await away(p, two)
-            orphan = file_record(Location(two, ReferenceId("orphan")), blob)
-            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (orphan,))
-            assert (await forget(p, two))[-1].forgotten
-            assert not (await p.b.stored(f"sys:shepherd:{two}")).exists
-
-    run_virtual(scenario())
+@virtual
+async def test_a_record_of_what_is_listed_nowhere_keeps_no_shepherd() -> None:
+    async with paper(shepherds=2) as p:
+        _, blob = await p.upload("f", copies=1)
+        two = p.b.shepherds[1]
+        await away(p, two)
+        orphan = file_record(Location(two, ReferenceId("orphan")), blob)
+        await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (orphan,))
+        assert (await forget(p, two))[-1].forgotten
+        assert not (await p.b.stored(f"sys:shepherd:{two}")).exists
 
 
 async def drained_of(p: Paper, shepherd: ServiceId) -> bool:
@@ -211,105 +201,93 @@ async def drained_of(p: Paper, shepherd: ServiceId) -> bool:
 
 
 @pytest.mark.expect_log("is lost with")
-def test_what_was_given_up_is_fscks_to_tell_and_nothing_that_healing_waits_for() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            await p.upload("only", copies=1)
-            one = p.b.shepherds[0]
-            await away(p, one)
-            assert await exposures(p) == {0: 1}
-            await forget(p, one, accept=True)
-            for _ in range(30):  # longer than from one survey to the next
-                await asyncio.sleep(1)
-                assert await exposures(p) == {}
-            rules = {f.rule for f in (await p.b.service.fsck(ADMIN, Guid(""), "")).findings}
-            assert rules == {BLOB_LOST}
-
-    run_virtual(scenario())
+@virtual
+async def test_what_was_given_up_is_fscks_to_tell_and_nothing_that_healing_waits_for() -> None:
+    async with paper(shepherds=2) as p:
+        await p.upload("only", copies=1)
+        one = p.b.shepherds[0]
+        await away(p, one)
+        assert await exposures(p) == {0: 1}
+        await forget(p, one, accept=True)
+        for _ in range(30):  # longer than from one survey to the next
+            await asyncio.sleep(1)
+            assert await exposures(p) == {}
+        rules = {f.rule for f in (await p.b.service.fsck(ADMIN, Guid(""), "")).findings}
+        assert rules == {BLOB_LOST}
 
 
 async def exposures(p: Paper) -> dict[int, int]:
     return {found.live: found.blobs for found in (await p.b.service.heal_status(ADMIN)).exposed}
 
 
-def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
-        async with paper(3, settings) as p:
-            _, blob = await p.upload("f", copies=2)
-            one, two, _ = p.b.shepherds
-            await away(p, one, two)
-            (loss,) = losses(await forget(p, one))
-            assert loss.elsewhere == (two,)
-            assert set(await p.b.locations(blob)) == {one, two}
-
-    run_virtual(scenario())
+@virtual
+async def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
+    async with paper(3, settings) as p:
+        _, blob = await p.upload("f", copies=2)
+        one, two, _ = p.b.shepherds
+        await away(p, one, two)
+        (loss,) = losses(await forget(p, one))
+        assert loss.elsewhere == (two,)
+        assert set(await p.b.locations(blob)) == {one, two}
 
 
-def test_a_copy_on_a_shepherd_that_is_not_compared_is_no_reason_to_give_up_another() -> None:
+@virtual
+async def test_a_copy_on_a_shepherd_that_is_not_compared_is_no_reason_to_give_up_another() -> None:
     """It has just come back, perhaps with an empty disk: when it has compared, it counts."""
 
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
-        async with paper(2, settings) as p:
-            _, blob = await p.upload("f", copies=2)
-            one, two = p.b.shepherds
-            p.shepherds[two].compared = 0
-            await away(p, one)
-            pages = await forget(p, one)
-            assert ([loss.elsewhere for loss in losses(pages)], pages[-1].forgotten) == ([(two,)], False)
-            assert set(await p.b.locations(blob)) == {one, two}
-            p.shepherds[two].compared = 1
-            await asyncio.sleep(1)
-            assert (await forget(p, one))[-1].forgotten
-
-    run_virtual(scenario())
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
+    async with paper(2, settings) as p:
+        _, blob = await p.upload("f", copies=2)
+        one, two = p.b.shepherds
+        p.shepherds[two].compared = 0
+        await away(p, one)
+        pages = await forget(p, one)
+        assert ([loss.elsewhere for loss in losses(pages)], pages[-1].forgotten) == ([(two,)], False)
+        assert set(await p.b.locations(blob)) == {one, two}
+        p.shepherds[two].compared = 1
+        await asyncio.sleep(1)
+        assert (await forget(p, one))[-1].forgotten
 
 
-def test_a_damaged_copy_elsewhere_is_none() -> None:
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
-        async with paper(2, settings) as p:
-            _, blob = await p.upload("f", copies=2)
-            one, two = p.b.shepherds
-            p.shepherds[two].broken = "put"
-            await away(p, one)
-            await p.b.report(two, (blob, f"{blob}@{two}", S.INVALID))
-            assert len(losses(await forget(p, one))) == 1
-            assert one in await p.b.locations(blob)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_damaged_copy_elsewhere_is_none() -> None:
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
+    async with paper(2, settings) as p:
+        _, blob = await p.upload("f", copies=2)
+        one, two = p.b.shepherds
+        p.shepherds[two].broken = "put"
+        await away(p, one)
+        await p.b.report(two, (blob, f"{blob}@{two}", S.INVALID))
+        assert len(losses(await forget(p, one))) == 1
+        assert one in await p.b.locations(blob)
 
 
-def test_an_approval_decided_before_the_identity_was_burnt_does_not_apply() -> None:
+@virtual
+async def test_an_approval_decided_before_the_identity_was_burnt_does_not_apply() -> None:
     """Two Librarians: one approves on what it read, the other has burnt the identity meanwhile."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            one = p.b.shepherds[0]
-            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
-            approval = registry.set_record(record)
-            await away(p, one)
-            assert (await forget(p, one))[-1].forgotten
-            assert not (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (approval,))).applied
-
-    run_virtual(scenario())
+    async with paper(shepherds=2) as p:
+        one = p.b.shepherds[0]
+        record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+        approval = registry.set_record(record)
+        await away(p, one)
+        assert (await forget(p, one))[-1].forgotten
+        assert not (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (approval,))).applied
 
 
-def test_one_that_another_librarian_has_burnt_is_not_taken_when_it_comes_back() -> None:
+@virtual
+async def test_one_that_another_librarian_has_burnt_is_not_taken_when_it_comes_back() -> None:
     """The registry is read now and then; who comes back meanwhile would be given bytes that nobody would heal."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            one = p.b.shepherds[0]
-            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
-            await away(p, one)
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (registry.forget_record(record),))).applied
-            answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
-            assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
-            assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
-
-    run_virtual(scenario())
+    async with paper(shepherds=2) as p:
+        one = p.b.shepherds[0]
+        record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+        await away(p, one)
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (registry.forget_record(record),))).applied
+        answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
+        assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
+        assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
 
 
 def late(p: Paper, shepherd: ServiceId, blob: BlobId) -> list[Element]:
@@ -336,39 +314,35 @@ async def forgotten(p: Paper) -> tuple[ServiceId, BlobId]:
     return one, blob
 
 
-def test_what_is_written_of_a_forgotten_shepherd_by_who_has_not_heard_of_it_goes() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            one, blob = await forgotten(p)
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(late(p, one, blob)))).applied
+@virtual
+async def test_what_is_written_of_a_forgotten_shepherd_by_who_has_not_heard_of_it_goes() -> None:
+    async with paper(shepherds=3) as p:
+        one, blob = await forgotten(p)
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(late(p, one, blob)))).applied
 
-            async def gone() -> bool:
-                return not (await p.b.stored(f"sys:shepherd:{one}")).exists
+        async def gone() -> bool:
+            return not (await p.b.stored(f"sys:shepherd:{one}")).exists
 
-            await p.until(gone)
-            assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
-            assert [f for f in (await p.b.service.fsck(ADMIN, Guid(""), "")).findings if one in str(f)] == []
-
-    run_virtual(scenario())
+        await p.until(gone)
+        assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
+        assert [f for f in (await p.b.service.fsck(ADMIN, Guid(""), "")).findings if one in str(f)] == []
 
 
-def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_approved() -> None:
+@virtual
+async def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_approved() -> None:
     """What the leader remembers of the registry may be newer than the metadata."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            life = p.b.service._parts.life
-            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == p.b.shepherds[0])
-            one, blob = await forgotten(p)
-            prop = registry.property_of(record)
-            back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, prop, registry.APPROVED), *late(p, one, blob)]
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(back))).applied
-            lease = check(SERVICES_OBJECT)
-            await life.sweep(LIBRARIAN, lease)
-            assert one in await p.b.locations(blob)
-            assert await p.b.outbox(one)
-
-    run_virtual(scenario())
+    async with paper(shepherds=3) as p:
+        life = p.b.service._parts.life
+        record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == p.b.shepherds[0])
+        one, blob = await forgotten(p)
+        prop = registry.property_of(record)
+        back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, prop, registry.APPROVED), *late(p, one, blob)]
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(back))).applied
+        lease = check(SERVICES_OBJECT)
+        await life.sweep(LIBRARIAN, lease)
+        assert one in await p.b.locations(blob)
+        assert await p.b.outbox(one)
 
 
 async def only_there(p: Paper, shepherd: ServiceId, state: S) -> Loss:
@@ -390,29 +364,27 @@ async def only_there(p: Paper, shepherd: ServiceId, state: S) -> Loss:
 @pytest.mark.expect_log("no other verified copy")
 @pytest.mark.expect_log("is lost with")
 @pytest.mark.parametrize("state", [S.ALIVE, S.STALLED, S.INVALID])
-def test_what_only_a_forgotten_shepherd_has_is_told_and_goes_by_an_administrators_word_alone(
+@virtual
+async def test_what_only_a_forgotten_shepherd_has_is_told_and_goes_by_an_administrators_word_alone(
     state: S, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            one, _ = await forgotten(p)
-            lost = await only_there(p, one, state)
-            await asyncio.sleep(30)
-            assert await p.b.locations(lost.blob) == {one: state.value}, "it is nobody's to give up"
-            (told,) = [record for record in caplog.records if "no other verified copy" in record.message]
-            assert "/late" in told.message
-            assert "admin node forget" in told.message
-            assert losses(await forget(p, one, check=True)) == [lost]
-            refused = await forget(p, one)
-            assert (losses(refused), refused[-1].forgotten) == ([lost], False)
-            assert await p.b.locations(lost.blob) == {one: state.value}
-            done = await forget(p, one, accept=True)
-            assert (losses(done), done[-1].forgotten) == ([lost], True)
-            assert await p.b.locations(lost.blob) == {}
-            assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
-            assert [page.forgotten for page in await forget(p, one)] == [True], "asked once more, nothing is left"
-
-    run_virtual(scenario())
+    async with paper(shepherds=3) as p:
+        one, _ = await forgotten(p)
+        lost = await only_there(p, one, state)
+        await asyncio.sleep(30)
+        assert await p.b.locations(lost.blob) == {one: state.value}, "it is nobody's to give up"
+        (told,) = [record for record in caplog.records if "no other verified copy" in record.message]
+        assert "/late" in told.message
+        assert "admin node forget" in told.message
+        assert losses(await forget(p, one, check=True)) == [lost]
+        refused = await forget(p, one)
+        assert (losses(refused), refused[-1].forgotten) == ([lost], False)
+        assert await p.b.locations(lost.blob) == {one: state.value}
+        done = await forget(p, one, accept=True)
+        assert (losses(done), done[-1].forgotten) == ([lost], True)
+        assert await p.b.locations(lost.blob) == {}
+        assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
+        assert [page.forgotten for page in await forget(p, one)] == [True], "asked once more, nothing is left"
 
 
 class Counted:
@@ -464,87 +436,77 @@ def test_what_must_be_left_of_a_forgotten_shepherd_is_looked_at_ever_later_and_w
     run_virtual(scenario())
 
 
-def test_a_claim_of_a_forgotten_shepherd_is_no_copy_and_waits_for_nobody() -> None:
+@virtual
+async def test_a_claim_of_a_forgotten_shepherd_is_no_copy_and_waits_for_nobody() -> None:
     """Others that have the file are away for now; here nobody ever made one."""
 
-    async def scenario() -> None:
-        async with paper(3, replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)) as p:
-            one, blob = await forgotten(p)
-            await away(p, *p.b.shepherds[1:])
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(late(p, one, blob)))).applied
+    async with paper(3, replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)) as p:
+        one, blob = await forgotten(p)
+        await away(p, *p.b.shepherds[1:])
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(late(p, one, blob)))).applied
 
-            async def gone() -> bool:
-                return one not in await p.b.locations(blob)
+        async def gone() -> bool:
+            return one not in await p.b.locations(blob)
 
-            await p.until(gone)
-
-    run_virtual(scenario())
+        await p.until(gone)
 
 
-def test_forgetting_again_takes_nothing_of_an_identity_that_metadata_put_back_since_know_as_approved() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            life = p.b.service._parts.life
-            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == p.b.shepherds[0])
-            one, blob = await forgotten(p)
-            back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, registry.property_of(record), registry.APPROVED)]
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (*back, *late(p, one, blob)))).applied
-            with fails(Kind.NOT_FOUND):
-                await life.forget(ADMIN, one, "", check_only=False, accept_loss=True)
-            assert one in await p.b.locations(blob)
-
-    run_virtual(scenario())
+@virtual
+async def test_forgetting_again_takes_nothing_of_an_identity_that_metadata_put_back_since_know_as_approved() -> None:
+    async with paper(shepherds=3) as p:
+        life = p.b.service._parts.life
+        record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == p.b.shepherds[0])
+        one, blob = await forgotten(p)
+        back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, registry.property_of(record), registry.APPROVED)]
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (*back, *late(p, one, blob)))).applied
+        with fails(Kind.NOT_FOUND):
+            await life.forget(ADMIN, one, "", check_only=False, accept_loss=True)
+        assert one in await p.b.locations(blob)
 
 
-def test_an_upload_is_not_committed_for_a_copy_on_a_shepherd_that_another_librarian_has_forgotten() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            one = p.b.shepherds[0]
-            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
-            p.shepherds[one].up = False
-            burnt = (registry.forget_record(record), erase(shepherd_object(one)))
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), burnt)).applied
-            with fails(Kind.CONFLICT):
-                await p.b.file("late", copies=1)
-            assert "late" not in await p.b.names()
-            await asyncio.sleep((p.b.settings.services_interval_ms + p.b.settings.tick_ms) / 1000)
-            with pytest.raises(CheloniaError, match="no approved Shepherd") as error:
-                await p.b.file("late", copies=1)
-            assert error.value.kind is Kind.NO_SHEPHERD, "no lack of a right of his who sends it"
-
-    run_virtual(scenario())
+@virtual
+async def test_an_upload_is_not_committed_for_a_copy_on_a_shepherd_that_another_librarian_has_forgotten() -> None:
+    async with paper(shepherds=2) as p:
+        one = p.b.shepherds[0]
+        record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+        p.shepherds[one].up = False
+        burnt = (registry.forget_record(record), erase(shepherd_object(one)))
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), burnt)).applied
+        with fails(Kind.CONFLICT):
+            await p.b.file("late", copies=1)
+        assert "late" not in await p.b.names()
+        await asyncio.sleep((p.b.settings.services_interval_ms + p.b.settings.tick_ms) / 1000)
+        with pytest.raises(CheloniaError, match="no approved Shepherd") as error:
+            await p.b.file("late", copies=1)
+        assert error.value.kind is Kind.NO_SHEPHERD, "no lack of a right of his who sends it"
 
 
-def test_erasures_of_a_forgotten_shepherd_are_waited_for_no_longer() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            gone, _ = await p.upload("gone", copies=3)
-            one = p.b.shepherds[0]
-            p.shepherds[one].broken = "delete"
-            await p.b.service.delete(BARTENDER, Delete(gone))
+@virtual
+async def test_erasures_of_a_forgotten_shepherd_are_waited_for_no_longer() -> None:
+    async with paper(shepherds=3) as p:
+        gone, _ = await p.upload("gone", copies=3)
+        one = p.b.shepherds[0]
+        p.shepherds[one].broken = "delete"
+        await p.b.service.delete(BARTENDER, Delete(gone))
 
-            async def counted() -> bool:
-                return (await p.b.service.health(ADMIN)).erasing == 1
+        async def counted() -> bool:
+            return (await p.b.service.health(ADMIN)).erasing == 1
 
-            await p.until(counted)
-            await away(p, one)
-            assert (await forget(p, one))[-1].forgotten
-            assert (await p.b.service.health(ADMIN)).erasing == 0
-
-    run_virtual(scenario())
+        await p.until(counted)
+        await away(p, one)
+        assert (await forget(p, one))[-1].forgotten
+        assert (await p.b.service.health(ADMIN)).erasing == 0
 
 
-def test_a_living_shepherd_and_an_unknown_one_are_not_forgotten() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            await p.upload("f", copies=1)
-            with pytest.raises(CheloniaError, match="alive") as living:
-                await forget(p, p.b.shepherds[0], accept=True)
-            assert living.value.kind is Kind.CONFLICT
-            with fails(Kind.NOT_FOUND):
-                await forget(p, NOWHERE)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_living_shepherd_and_an_unknown_one_are_not_forgotten() -> None:
+    async with paper(shepherds=2) as p:
+        await p.upload("f", copies=1)
+        with pytest.raises(CheloniaError, match="alive") as living:
+            await forget(p, p.b.shepherds[0], accept=True)
+        assert living.value.kind is Kind.CONFLICT
+        with fails(Kind.NOT_FOUND):
+            await forget(p, NOWHERE)
 
 
 def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,19 +555,17 @@ def test_long_names_of_lost_files_come_in_pages_that_an_answer_can_hold(
     run_virtual(scenario())
 
 
-def test_another_identity_waiting_under_the_same_id_is_not_burnt() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            one = p.b.shepherds[0]
-            await away(p, one)
-            stranger = structs.replace(shepherd_call(one), dn="/CN=new host certificate")
-            await p.b.service.heartbeat(stranger, beat(one))
-            assert (await forget(p, one))[-1].forgotten
-            waiting = ServiceRecord(Role.SHEPHERD, stranger.dn, one, approved=True)
-            await p.b.service.approve(ADMIN, waiting)
-            assert (await p.b.service.heartbeat(stranger, beat(one))).known
-
-    run_virtual(scenario())
+@virtual
+async def test_another_identity_waiting_under_the_same_id_is_not_burnt() -> None:
+    async with paper(shepherds=2) as p:
+        one = p.b.shepherds[0]
+        await away(p, one)
+        stranger = structs.replace(shepherd_call(one), dn="/CN=new host certificate")
+        await p.b.service.heartbeat(stranger, beat(one))
+        assert (await forget(p, one))[-1].forgotten
+        waiting = ServiceRecord(Role.SHEPHERD, stranger.dn, one, approved=True)
+        await p.b.service.approve(ADMIN, waiting)
+        assert (await p.b.service.heartbeat(stranger, beat(one))).known
 
 
 # --- draining ---------------------------------------------------------------------------------------------------------
@@ -616,72 +576,66 @@ async def drains(p: Paper) -> str:
     return {node.shepherd: node.drain for node in await p.b.service.nodes(ADMIN)}[p.b.shepherds[0]]
 
 
-def test_a_drained_shepherd_is_emptied_and_every_file_keeps_its_copies() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            blobs = [(await p.upload(f"f{n}", copies=2))[1] for n in range(10)]
-            one = p.shepherds[p.b.shepherds[0]]
-            await p.b.service.drain(ADMIN, one.id, True)
-            (view,) = [node for node in await p.b.service.nodes(ADMIN) if node.shepherd == one.id]
-            assert (view.state, view.accepting, view.drain) == ("alive", False, "draining")
+@virtual
+async def test_a_drained_shepherd_is_emptied_and_every_file_keeps_its_copies() -> None:
+    async with paper(shepherds=4) as p:
+        blobs = [(await p.upload(f"f{n}", copies=2))[1] for n in range(10)]
+        one = p.shepherds[p.b.shepherds[0]]
+        await p.b.service.drain(ADMIN, one.id, True)
+        (view,) = [node for node in await p.b.service.nodes(ADMIN) if node.shepherd == one.id]
+        assert (view.state, view.accepting, view.drain) == ("alive", False, "draining")
 
-            async def emptied() -> bool:
-                for blob in blobs:
-                    alive = [s for s, state in (await p.b.locations(blob)).items() if state == "alive"]
-                    assert len(alive) >= 2 or one.id in alive
-                    assert len(p.holding(blob)) >= 2
-                return await drains(p) == "drained"
+        async def emptied() -> bool:
+            for blob in blobs:
+                alive = [s for s, state in (await p.b.locations(blob)).items() if state == "alive"]
+                assert len(alive) >= 2 or one.id in alive
+                assert len(p.holding(blob)) >= 2
+            return await drains(p) == "drained"
 
-            await p.until(emptied, limit_ms=60_000)
-            assert one.replicas == {}
-            assert len(one.erased) == 10
-            await p.b.service.drain(ADMIN, one.id, False)
-            assert await drains(p) == ""
-            one.up = False
-            await asyncio.sleep(5)
-            assert all([await p.settled(blob, copies=2) for blob in blobs])
-
-    run_virtual(scenario())
+        await p.until(emptied, limit_ms=60_000)
+        assert one.replicas == {}
+        assert len(one.erased) == 10
+        await p.b.service.drain(ADMIN, one.id, False)
+        assert await drains(p) == ""
+        one.up = False
+        await asyncio.sleep(5)
+        assert all([await p.settled(blob, copies=2) for blob in blobs])
 
 
-def test_a_drain_goes_at_its_rate_and_can_be_called_off() -> None:
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), drain_bytes_per_s_max=7)
-        async with paper(3, settings) as p:
-            for n in range(30):
-                await p.upload(f"f{n}", copies=1)
-            one = p.shepherds[p.b.shepherds[0]]
-            await p.b.service.drain(ADMIN, one.id, True)
-            await asyncio.sleep(10)
-            copied = sum(len(s.replicas) for s in p.shepherds.values() if s is not one)
-            assert 8 <= copied <= 11, "7 bytes each, 7 bytes a second"
-            await p.b.service.drain(ADMIN, one.id, False)
-            await asyncio.sleep(30)
-            assert sum(len(s.replicas) for s in p.shepherds.values() if s is not one) <= copied + 1
-
-    run_virtual(scenario())
+@virtual
+async def test_a_drain_goes_at_its_rate_and_can_be_called_off() -> None:
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), drain_bytes_per_s_max=7)
+    async with paper(3, settings) as p:
+        for n in range(30):
+            await p.upload(f"f{n}", copies=1)
+        one = p.shepherds[p.b.shepherds[0]]
+        await p.b.service.drain(ADMIN, one.id, True)
+        await asyncio.sleep(10)
+        copied = sum(len(s.replicas) for s in p.shepherds.values() if s is not one)
+        assert 8 <= copied <= 11, "7 bytes each, 7 bytes a second"
+        await p.b.service.drain(ADMIN, one.id, False)
+        await asyncio.sleep(30)
+        assert sum(len(s.replicas) for s in p.shepherds.values() if s is not one) <= copied + 1
 
 
-def test_what_still_arrives_at_a_draining_shepherd_leaves_too() -> None:
+@virtual
+async def test_what_still_arrives_at_a_draining_shepherd_leaves_too() -> None:
     """A ticket given before the drain: its bytes come when all else has left."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            await p.upload("early", copies=2)
-            one = p.shepherds[p.b.shepherds[0]]
-            await p.b.service.drain(ADMIN, one.id, True)
+    async with paper(shepherds=3) as p:
+        await p.upload("early", copies=2)
+        one = p.shepherds[p.b.shepherds[0]]
+        await p.b.service.drain(ADMIN, one.id, True)
 
-            async def emptied() -> bool:
-                return await drains(p) == "drained"
+        async def emptied() -> bool:
+            return await drains(p) == "drained"
 
-            await p.until(emptied, limit_ms=60_000)
-            _, late = await p.upload("late", copies=2)
-            assert await drains(p) == "draining"
-            await p.until(emptied, limit_ms=60_000)
-            assert one.id not in p.holding(late)
-            assert len(p.holding(late)) == 2
-
-    run_virtual(scenario())
+        await p.until(emptied, limit_ms=60_000)
+        _, late = await p.upload("late", copies=2)
+        assert await drains(p) == "draining"
+        await p.until(emptied, limit_ms=60_000)
+        assert one.id not in p.holding(late)
+        assert len(p.holding(late)) == 2
 
 
 def test_a_drain_is_asked_for_and_does_not_wait_for_the_rate_guard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -719,62 +673,54 @@ def test_evening_out_leaves_the_rate_guard_alone(monkeypatch: pytest.MonkeyPatch
     run_virtual(scenario())
 
 
-def test_a_shepherd_that_nobody_can_relieve_keeps_what_it_has() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            _, blob = await p.upload("f", copies=2)
-            await p.b.service.drain(ADMIN, p.b.shepherds[0], True)
-            await asyncio.sleep(30)
-            assert await drains(p) == "draining"
-            assert len(p.holding(blob)) == 2
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shepherd_that_nobody_can_relieve_keeps_what_it_has() -> None:
+    async with paper(shepherds=2) as p:
+        _, blob = await p.upload("f", copies=2)
+        await p.b.service.drain(ADMIN, p.b.shepherds[0], True)
+        await asyncio.sleep(30)
+        assert await drains(p) == "draining"
+        assert len(p.holding(blob)) == 2
 
 
-def test_an_unknown_shepherd_is_not_drained() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=1) as p:
-            with fails(Kind.NOT_FOUND):
-                await p.b.service.drain(ADMIN, NOWHERE, True)
-
-    run_virtual(scenario())
+@virtual
+async def test_an_unknown_shepherd_is_not_drained() -> None:
+    async with paper(shepherds=1) as p:
+        with fails(Kind.NOT_FOUND):
+            await p.b.service.drain(ADMIN, NOWHERE, True)
 
 
 # --- evening out ------------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_shepherd_fills_up_until_disks_are_even_and_then_it_ends() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            p.disk_bytes = 500
-            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(30)]
-            full = [p.shepherds[s] for s in p.b.shepherds[:3]]
-            fresh = p.shepherds[p.b.shepherds[3]]
-            assert {len(s.replicas) for s in full} == {30}
+@virtual
+async def test_an_empty_shepherd_fills_up_until_disks_are_even_and_then_it_ends() -> None:
+    async with paper(shepherds=4) as p:
+        p.disk_bytes = 500
+        blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(30)]
+        full = [p.shepherds[s] for s in p.b.shepherds[:3]]
+        fresh = p.shepherds[p.b.shepherds[3]]
+        assert {len(s.replicas) for s in full} == {30}
 
-            async def even() -> bool:
-                assert all(len(p.holding(blob)) >= 3 for blob in blobs)
-                return max(len(s.replicas) for s in full) - len(fresh.replicas) <= 12
+        async def even() -> bool:
+            assert all(len(p.holding(blob)) >= 3 for blob in blobs)
+            return max(len(s.replicas) for s in full) - len(fresh.replicas) <= 12
 
-            await p.until(even, limit_ms=120_000)
-            await asyncio.sleep(60)
-            before = [len(s.replicas) for s in (*full, fresh)]
-            assert sum(before) == 90
-            assert max(before) - min(before) <= 9
-            await asyncio.sleep(60)
-            assert [len(s.replicas) for s in (*full, fresh)] == before
-
-    run_virtual(scenario())
+        await p.until(even, limit_ms=120_000)
+        await asyncio.sleep(60)
+        before = [len(s.replicas) for s in (*full, fresh)]
+        assert sum(before) == 90
+        assert max(before) - min(before) <= 9
+        await asyncio.sleep(60)
+        assert [len(s.replicas) for s in (*full, fresh)] == before
 
 
-def test_the_off_switch() -> None:
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), balance_bytes_per_s_max=0)
-        async with paper(3, settings) as p:
-            p.disk_bytes = 500
-            for n in range(30):
-                await p.upload(f"f{n}", copies=2)
-            await asyncio.sleep(30)
-            assert [len(s.replicas) for s in p.shepherds.values()] == [30, 30, 0]
-
-    run_virtual(scenario())
+@virtual
+async def test_the_off_switch() -> None:
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), balance_bytes_per_s_max=0)
+    async with paper(3, settings) as p:
+        p.disk_bytes = 500
+        for n in range(30):
+            await p.upload(f"f{n}", copies=2)
+        await asyncio.sleep(30)
+        assert [len(s.replicas) for s in p.shepherds.values()] == [30, 30, 0]

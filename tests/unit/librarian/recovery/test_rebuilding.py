@@ -38,7 +38,7 @@ from chelonia.librarian.recovery.rebuild.act import Rebuilding
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
 from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE, PaperVerifier
@@ -81,119 +81,111 @@ def held(k: Keepers, blob: str) -> list[Kept]:
     return [kept for keeper in k.shepherds.values() for kept in keeper.disk.values() if kept.facts.blob == blob]
 
 
-def test_names_policies_metadata_links_trash_and_locations_come_back() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            service = k.bench.service
-            data = await service.make_entry(
-                BARTENDER,
-                MakeEntry(
-                    ROOT, "data", "collection", JOE, {"policy": {EVE: "+read"}, "defaultPolicy": {"ALL": "+read"}}
-                ),
-            )
-            await service.modify_metadata(BARTENDER, (ModifyEntry("1", ROOT, "set", "policy", EVE, "+read"),))
-            await service.modify_metadata(BARTENDER, (ModifyEntry("1", ROOT, "unset", "policy", "ALL", ""),))
-            first, blob = await k.upload("/data/f", sections={"policy": {EVE: "-read"}, "metadata": {"k": "v"}})
-            await service.move(BARTENDER, MoveEntry(first, data, "f", ROOT, "link", keep=True))
-            await service.make_entry(
-                BARTENDER, MakeEntry(ROOT, "m", "mountpoint", JOE, {"mountpoint": {"externalURL": "x:y"}})
-            )
-            gone, _ = await k.upload("/deleted")
-            await service.delete(BARTENDER, Delete(gone))
-            await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=b9"), ServiceId("https://b9/B"), True))
-            await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=no"), ServiceId("https://no/B"), False))
-            await next_snapshot(k)
-            paths = await k.paths()
-            before = {each: await k.bench.stored(each) for each in ("0", data, first, gone)}
-            places = await k.bench.locations(blob)
-            services = (await k.bench.stored(SERVICES_OBJECT)).sections
-        async with rebuilt(k) as (k, status):
-            assert await k.paths() == paths
-            for each, was in before.items():
-                now = await k.bench.stored(each)
-                assert {s: p for s, p in now.sections.items() if s not in MADE_UP} == {
-                    s: p for s, p in was.sections.items() if s not in MADE_UP
-                }
-            assert set(await k.bench.locations(blob)) == set(places)
-            assert (await k.bench.stored(SERVICES_OBJECT)).sections == services
-            assert await trashed(k.bench) == [("deleted", gone)]
-            await k.bench.service.undelete(BARTENDER, Undelete(gone, ROOT, "deleted"))
-            assert (await k.bench.stored(CLUSTER_OBJECT)).value("cluster", "generation") == "2"
-            assert k.bench.service._parts.records.position.generation == 2
-            assert status.counts["replicas found"] >= 4
-            assert "files without bytes" not in status.counts
-
-    run_virtual(scenario())
+@virtual
+async def test_names_policies_metadata_links_trash_and_locations_come_back() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        service = k.bench.service
+        data = await service.make_entry(
+            BARTENDER,
+            MakeEntry(ROOT, "data", "collection", JOE, {"policy": {EVE: "+read"}, "defaultPolicy": {"ALL": "+read"}}),
+        )
+        await service.modify_metadata(BARTENDER, (ModifyEntry("1", ROOT, "set", "policy", EVE, "+read"),))
+        await service.modify_metadata(BARTENDER, (ModifyEntry("1", ROOT, "unset", "policy", "ALL", ""),))
+        first, blob = await k.upload("/data/f", sections={"policy": {EVE: "-read"}, "metadata": {"k": "v"}})
+        await service.move(BARTENDER, MoveEntry(first, data, "f", ROOT, "link", keep=True))
+        await service.make_entry(
+            BARTENDER, MakeEntry(ROOT, "m", "mountpoint", JOE, {"mountpoint": {"externalURL": "x:y"}})
+        )
+        gone, _ = await k.upload("/deleted")
+        await service.delete(BARTENDER, Delete(gone))
+        await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=b9"), ServiceId("https://b9/B"), True))
+        await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=no"), ServiceId("https://no/B"), False))
+        await next_snapshot(k)
+        paths = await k.paths()
+        before = {each: await k.bench.stored(each) for each in ("0", data, first, gone)}
+        places = await k.bench.locations(blob)
+        services = (await k.bench.stored(SERVICES_OBJECT)).sections
+    async with rebuilt(k) as (k, status):
+        assert await k.paths() == paths
+        for each, was in before.items():
+            now = await k.bench.stored(each)
+            assert {s: p for s, p in now.sections.items() if s not in MADE_UP} == {
+                s: p for s, p in was.sections.items() if s not in MADE_UP
+            }
+        assert set(await k.bench.locations(blob)) == set(places)
+        assert (await k.bench.stored(SERVICES_OBJECT)).sections == services
+        assert await trashed(k.bench) == [("deleted", gone)]
+        await k.bench.service.undelete(BARTENDER, Undelete(gone, ROOT, "deleted"))
+        assert (await k.bench.stored(CLUSTER_OBJECT)).value("cluster", "generation") == "2"
+        assert k.bench.service._parts.records.position.generation == 2
+        assert status.counts["replicas found"] >= 4
+        assert "files without bytes" not in status.counts
 
 
-def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_back() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await k.bench.service.make_entry(
-                BARTENDER, MakeEntry(ROOT, "d", "collection", JOE, {"defaultPolicy": {"ALL": "+read"}})
-            )
-            old, old_blob = await k.upload("/d/over", b"old bytes")
-            await next_snapshot(k)
-        async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
-            # The cluster as it was, with the same key: what follows is known to records alone.
-            await k.bench.service.make_entry(BARTENDER, MakeEntry(ROOT, "d", "collection", JOE, {}))
-            await k.bench.collection("new")
-            new, new_blob = await k.upload("/new/f", b"new file")
-            flat, _ = await k.upload("/d/g", b"g", owner=EVE)
-            facts_blob = BlobId(k.ids.uuid())
-            facts = resealed(
-                held(k, new_blob)[0].facts, blob=facts_blob, guid=old, name="/d/over", size=9,
-                checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms(),
-            )  # fmt: skip
-            for number, keeper in enumerate(list(k.shepherds.values())[2:4]):
-                keeper.plant(number, facts, b"NEW bytes")
-        async with rebuilt(k) as (k, status):
-            paths = await k.paths()
-            assert {"/d", "/d/over", "/d/g", "/new", "/new/f"} <= set(paths)
-            assert (paths["/d/over"], paths["/new/f"], paths["/d/g"]) == (old, new, flat)
-            over = await k.bench.stored(old)
-            assert over.sections["blobs"] == {"00000000": facts_blob}
-            assert over.sections["states"]["size"] == "9"
-            assert len(await k.bench.locations(facts_blob)) == 2
-            made = await k.bench.stored(paths["/new"])
-            assert (made.sections["entry"]["owner"], "policy" in made.sections) == (ADMIN.dn, False)
-            g = await k.bench.stored(flat)
-            assert (g.sections["entry"]["owner"], g.sections["policy"]) == (EVE, {"ALL": "+read"})
-            assert status.counts["files written since the snapshot"] == 2
-            assert status.counts["files overwritten since the snapshot"] == 1
-            assert f"/lost+found/{old_blob}" in paths, "they may be a copy's whose name is lost"
-            assert any("collection 'new'" in note for note in status.notes)
-            begun = Ms(int((await k.bench.stored(REBUILD_OBJECT)).sections["rebuild"]["snapshot_ms"]))
-            assert any(note.startswith(f"the snapshot used was begun at {stamp(begun)}: ") for note in status.notes)
-            assert not any(str(begun) in note for note in status.notes), "a date, for people"
-
-    run_virtual(scenario())
+@virtual
+async def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_back() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.bench.service.make_entry(
+            BARTENDER, MakeEntry(ROOT, "d", "collection", JOE, {"defaultPolicy": {"ALL": "+read"}})
+        )
+        old, old_blob = await k.upload("/d/over", b"old bytes")
+        await next_snapshot(k)
+    async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
+        # The cluster as it was, with the same key: what follows is known to records alone.
+        await k.bench.service.make_entry(BARTENDER, MakeEntry(ROOT, "d", "collection", JOE, {}))
+        await k.bench.collection("new")
+        new, new_blob = await k.upload("/new/f", b"new file")
+        flat, _ = await k.upload("/d/g", b"g", owner=EVE)
+        facts_blob = BlobId(k.ids.uuid())
+        facts = resealed(
+            held(k, new_blob)[0].facts, blob=facts_blob, guid=old, name="/d/over", size=9,
+            checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms(),
+        )  # fmt: skip
+        for number, keeper in enumerate(list(k.shepherds.values())[2:4]):
+            keeper.plant(number, facts, b"NEW bytes")
+    async with rebuilt(k) as (k, status):
+        paths = await k.paths()
+        assert {"/d", "/d/over", "/d/g", "/new", "/new/f"} <= set(paths)
+        assert (paths["/d/over"], paths["/new/f"], paths["/d/g"]) == (old, new, flat)
+        over = await k.bench.stored(old)
+        assert over.sections["blobs"] == {"00000000": facts_blob}
+        assert over.sections["states"]["size"] == "9"
+        assert len(await k.bench.locations(facts_blob)) == 2
+        made = await k.bench.stored(paths["/new"])
+        assert (made.sections["entry"]["owner"], "policy" in made.sections) == (ADMIN.dn, False)
+        g = await k.bench.stored(flat)
+        assert (g.sections["entry"]["owner"], g.sections["policy"]) == (EVE, {"ALL": "+read"})
+        assert status.counts["files written since the snapshot"] == 2
+        assert status.counts["files overwritten since the snapshot"] == 1
+        assert f"/lost+found/{old_blob}" in paths, "they may be a copy's whose name is lost"
+        assert any("collection 'new'" in note for note in status.notes)
+        begun = Ms(int((await k.bench.stored(REBUILD_OBJECT)).sections["rebuild"]["snapshot_ms"]))
+        assert any(note.startswith(f"the snapshot used was begun at {stamp(begun)}: ") for note in status.notes)
+        assert not any(str(begun) in note for note in status.notes), "a date, for people"
 
 
-def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of_their_upload() -> None:
+@virtual
+async def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of_their_upload() -> None:
     """What `putFile` writes over a file bears the id of its upload, which is nobody's by then."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            file, replaced = await k.upload("/over", b"old bytes")
-            await next_snapshot(k)
-            kept = held(k, replaced)
-        upload, newer = Guid("00000000-0000-4000-9000-f00000000009"), BlobId("00000000-0000-4000-9000-b00000000009")
-        for one in kept:
-            one.facts = resealed(one.facts, guid=upload)
-        facts = resealed(
-            kept[0].facts, blob=newer, guid=file, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms()
-        )
-        next(iter(k.shepherds.values())).plant(0, facts, b"NEW bytes")
-        async with rebuilt(k) as (k, status):
-            assert set(await k.paths()) == {"/over", "/lost+found", f"/lost+found/{replaced}"}
-            assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
-            assert "files without bytes" not in status.counts
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        file, replaced = await k.upload("/over", b"old bytes")
+        await next_snapshot(k)
+        kept = held(k, replaced)
+    upload, newer = Guid("00000000-0000-4000-9000-f00000000009"), BlobId("00000000-0000-4000-9000-b00000000009")
+    for one in kept:
+        one.facts = resealed(one.facts, guid=upload)
+    facts = resealed(
+        kept[0].facts, blob=newer, guid=file, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms()
+    )
+    next(iter(k.shepherds.values())).plant(0, facts, b"NEW bytes")
+    async with rebuilt(k) as (k, status):
+        assert set(await k.paths()) == {"/over", "/lost+found", f"/lost+found/{replaced}"}
+        assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
+        assert "files without bytes" not in status.counts
 
 
 @pytest.mark.parametrize("came_ms", [0, 1_000_000], ids=["at once", "for longer than usual"])
@@ -220,233 +212,213 @@ def test_what_was_deleted_before_the_snapshot_stays_deleted(monkeypatch: pytest.
     run_virtual(scenario())
 
 
-def test_deleted_files_whose_time_is_over_by_now_do_not_come_back_as_lost() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            guid, blob = await k.upload("/f")
-            await k.upload("/g")
-            await k.bench.service.delete(BARTENDER, Delete(guid))
-            await next_snapshot(k)
-        for keeper in k.shepherds.values():  # swept since, and the loss came before the next snapshot
-            keeper.disk = {at: kept for at, kept in keeper.disk.items() if kept.facts.blob != blob}
-        k.clock.set_by_ms = 2 * HOUR
-        async with rebuilt(k) as (k, status):
-            assert set(await k.paths()) == {"/g"}
-            assert await trashed(k.bench) == []
-            assert not (await k.bench.stored(f"blob:{blob}")).exists
-            assert not any("lost" in note for note in status.notes), status.notes
-
-    run_virtual(scenario())
+@virtual
+async def test_deleted_files_whose_time_is_over_by_now_do_not_come_back_as_lost() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        guid, blob = await k.upload("/f")
+        await k.upload("/g")
+        await k.bench.service.delete(BARTENDER, Delete(guid))
+        await next_snapshot(k)
+    for keeper in k.shepherds.values():  # swept since, and the loss came before the next snapshot
+        keeper.disk = {at: kept for at, kept in keeper.disk.items() if kept.facts.blob != blob}
+    k.clock.set_by_ms = 2 * HOUR
+    async with rebuilt(k) as (k, status):
+        assert set(await k.paths()) == {"/g"}
+        assert await trashed(k.bench) == []
+        assert not (await k.bench.stored(f"blob:{blob}")).exists
+        assert not any("lost" in note for note in status.notes), status.notes
 
 
-def test_bytes_of_the_trash_whose_time_is_over_by_now_are_sheltered_as_they_may_have_been_taken_back() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            guid, _ = await k.upload("/f")
-            await k.upload("/g")
-            await k.bench.service.delete(BARTENDER, Delete(guid))
-            await next_snapshot(k)
-        k.clock.set_by_ms = 2 * HOUR
-        async with rebuilt(k) as (k, status):
-            assert await trashed(k.bench) == []
-            [found] = set(await k.paths()) - {"/g", "/lost+found"}
-            assert found.startswith("/lost+found/")
-            assert "files without bytes" not in status.counts
-
-    run_virtual(scenario())
+@virtual
+async def test_bytes_of_the_trash_whose_time_is_over_by_now_are_sheltered_as_they_may_have_been_taken_back() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        guid, _ = await k.upload("/f")
+        await k.upload("/g")
+        await k.bench.service.delete(BARTENDER, Delete(guid))
+        await next_snapshot(k)
+    k.clock.set_by_ms = 2 * HOUR
+    async with rebuilt(k) as (k, status):
+        assert await trashed(k.bench) == []
+        [found] = set(await k.paths()) - {"/g", "/lost+found"}
+        assert found.startswith("/lost+found/")
+        assert "files without bytes" not in status.counts
 
 
-def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_their_choice() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            _, blob = await k.upload("/mine")
-            await next_snapshot(k)
-            facts = held(k, blob)[0].facts
-        keeper, data = list(k.shepherds.values())[3], facts_data(k, blob)
-        later = k.clock.now_ms()
+@virtual
+async def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_their_choice() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        _, blob = await k.upload("/mine")
+        await next_snapshot(k)
+        facts = held(k, blob)[0].facts
+    keeper, data = list(k.shepherds.values())[3], facts_data(k, blob)
+    later = k.clock.now_ms()
 
-        def genuine(number: int, name: str) -> ReplicaFacts:
-            own = BlobId(f"00000000-0000-4000-9000-b0000000000{number}")
-            file = Guid(f"00000000-0000-4000-9000-f0000000000{number}")
-            return resealed(facts, blob=own, guid=file, name=name, created_ms=later)
+    def genuine(number: int, name: str) -> ReplicaFacts:
+        own = BlobId(f"00000000-0000-4000-9000-b0000000000{number}")
+        file = Guid(f"00000000-0000-4000-9000-f0000000000{number}")
+        return resealed(facts, blob=own, guid=file, name=name, created_ms=later)
 
-        keeper.plant(1, replace(genuine(1, "/forged"), seal="00" * 32), data)
-        keeper.plant(2, replace(genuine(2, "/unsigned"), seal=""), data)
-        keeper.plant(3, replace(genuine(3, "/u"), name="/uncommitted"), data, committed=False)
-        keeper.plant(8, genuine(8, "/acknowledged"), data, committed=False)
-        keeper.plant(4, genuine(4, "/damaged"), data, state=ReplicaState.INVALID)
-        keeper.plant(5, genuine(5, "/mine"), data)
-        keeper.plant(6, genuine(6, "no/name"), data)
-        keeper.plant(7, replace(facts, size=1), b"x")
-        async with rebuilt(k) as (k, status):
-            paths = await k.paths()
-            top = {path for path in paths if path.count("/") == 1}
-            assert top == {"/mine", "/acknowledged", "/lost+found"}
-            sheltered = {path.removeprefix("/lost+found/") for path in paths if path.startswith("/lost+found/")}
-            assert sheltered == {f"00000000-0000-4000-9000-b0000000000{n}" for n in (1, 2, 5, 6)}
-            shelter = await k.bench.stored(LOST_FOUND)
-            assert (shelter.sections["entry"]["owner"], "policy" in shelter.sections) == (ADMIN.dn, False)
-            one = await k.bench.stored("00000000-0000-4000-9000-b00000000001")
-            assert one.sections["metadata"] == {"was": "/forged", "wasOwnedBy": JOE}
-            assert one.sections["entry"]["owner"] == ADMIN.dn
-            assert status.counts["blobs in /lost+found"] == 4
-            assert status.counts["replicas never committed"] == 1
-            assert status.counts["damaged replicas or records"] == 1
-            assert status.counts["replicas that contradict another record"] == 1
-            assert len(await k.bench.locations(blob)) == 2
-
-    run_virtual(scenario())
+    keeper.plant(1, replace(genuine(1, "/forged"), seal="00" * 32), data)
+    keeper.plant(2, replace(genuine(2, "/unsigned"), seal=""), data)
+    keeper.plant(3, replace(genuine(3, "/u"), name="/uncommitted"), data, committed=False)
+    keeper.plant(8, genuine(8, "/acknowledged"), data, committed=False)
+    keeper.plant(4, genuine(4, "/damaged"), data, state=ReplicaState.INVALID)
+    keeper.plant(5, genuine(5, "/mine"), data)
+    keeper.plant(6, genuine(6, "no/name"), data)
+    keeper.plant(7, replace(facts, size=1), b"x")
+    async with rebuilt(k) as (k, status):
+        paths = await k.paths()
+        top = {path for path in paths if path.count("/") == 1}
+        assert top == {"/mine", "/acknowledged", "/lost+found"}
+        sheltered = {path.removeprefix("/lost+found/") for path in paths if path.startswith("/lost+found/")}
+        assert sheltered == {f"00000000-0000-4000-9000-b0000000000{n}" for n in (1, 2, 5, 6)}
+        shelter = await k.bench.stored(LOST_FOUND)
+        assert (shelter.sections["entry"]["owner"], "policy" in shelter.sections) == (ADMIN.dn, False)
+        one = await k.bench.stored("00000000-0000-4000-9000-b00000000001")
+        assert one.sections["metadata"] == {"was": "/forged", "wasOwnedBy": JOE}
+        assert one.sections["entry"]["owner"] == ADMIN.dn
+        assert status.counts["blobs in /lost+found"] == 4
+        assert status.counts["replicas never committed"] == 1
+        assert status.counts["damaged replicas or records"] == 1
+        assert status.counts["replicas that contradict another record"] == 1
+        assert len(await k.bench.locations(blob)) == 2
 
 
-def test_what_is_not_known_to_be_committed_displaces_nothing() -> None:
+@virtual
+async def test_what_is_not_known_to_be_committed_displaces_nothing() -> None:
     """A Shepherd learns of a commit a moment after the user: its word that it is not committed proves nothing."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(NO_SNAPSHOTS):
-            guid, blob = await k.upload("/f", b"committed")
-            await k.upload("/g", b"acknowledged")
-        disks = [keeper.disk for keeper in k.shepherds.values()]
-        for disk in disks:
-            for kept in disk.values():
-                kept.committed = kept.facts.blob == blob
-        newer, stale, other = BlobId(k.ids.uuid()), BlobId(k.ids.uuid()), Guid(k.ids.uuid())
-        facts, later = held(k, blob)[0].facts, k.clock.now_ms() + 5
-        for number, (each, file) in enumerate(((newer, guid), (stale, other))):
-            made = resealed(facts, blob=each, guid=file, created_ms=later)
-            next(iter(k.shepherds.values())).plant(number, made, b"committed", committed=False)
-        async with rebuilt(k) as (k, status):
-            paths = await k.paths()
-            assert (paths["/f"], set(paths)) == (
-                guid,
-                {"/f", "/g", "/lost+found", *(f"/lost+found/{b}" for b in (newer, stale))},
-            )
-            assert (await k.bench.stored(guid)).sections["blobs"] == {"00000000": blob}
-            assert status.counts["blobs in /lost+found"] == 2
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(NO_SNAPSHOTS):
+        guid, blob = await k.upload("/f", b"committed")
+        await k.upload("/g", b"acknowledged")
+    disks = [keeper.disk for keeper in k.shepherds.values()]
+    for disk in disks:
+        for kept in disk.values():
+            kept.committed = kept.facts.blob == blob
+    newer, stale, other = BlobId(k.ids.uuid()), BlobId(k.ids.uuid()), Guid(k.ids.uuid())
+    facts, later = held(k, blob)[0].facts, k.clock.now_ms() + 5
+    for number, (each, file) in enumerate(((newer, guid), (stale, other))):
+        made = resealed(facts, blob=each, guid=file, created_ms=later)
+        next(iter(k.shepherds.values())).plant(number, made, b"committed", committed=False)
+    async with rebuilt(k) as (k, status):
+        paths = await k.paths()
+        assert (paths["/f"], set(paths)) == (
+            guid,
+            {"/f", "/g", "/lost+found", *(f"/lost+found/{b}" for b in (newer, stale))},
+        )
+        assert (await k.bench.stored(guid)).sections["blobs"] == {"00000000": blob}
+        assert status.counts["blobs in /lost+found"] == 2
 
 
 def facts_data(k: Keepers, blob: str) -> bytes:
     return held(k, blob)[0].data
 
 
-def test_without_a_snapshot_records_alone_bring_files_back() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(NO_SNAPSHOTS):
-            await k.bench.collection("d")
-            guid, blob = await k.upload("/d/f", copies=3)
-        for kept in held(k, blob):  # bytes first: nobody asked for another checksum than SHA-256
-            kept.facts = replace(kept.facts, checksums=Checksums(kept.facts.checksums.sha256))
-        async with rebuilt(k) as (k, status):
-            assert (await k.paths())["/d/f"] == guid
-            assert len(await k.bench.locations(blob)) == 3
-            states = (await k.bench.stored(guid)).sections["states"]
-            assert (states["checksumType"], len(states["checksum"])) == ("sha256", 64)
-            assert any("no snapshot was found" in note for note in status.notes)
-
-    run_virtual(scenario())
+@virtual
+async def test_without_a_snapshot_records_alone_bring_files_back() -> None:
+    k = keepers()
+    async with k.running(NO_SNAPSHOTS):
+        await k.bench.collection("d")
+        guid, blob = await k.upload("/d/f", copies=3)
+    for kept in held(k, blob):  # bytes first: nobody asked for another checksum than SHA-256
+        kept.facts = replace(kept.facts, checksums=Checksums(kept.facts.checksums.sha256))
+    async with rebuilt(k) as (k, status):
+        assert (await k.paths())["/d/f"] == guid
+        assert len(await k.bench.locations(blob)) == 3
+        states = (await k.bench.stored(guid)).sections["states"]
+        assert (states["checksumType"], len(states["checksum"])) == ("sha256", 64)
+        assert any("no snapshot was found" in note for note in status.notes)
 
 
-def test_without_the_key_nothing_is_believed_and_nothing_is_lost() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await k.upload("/f", copies=2)
-            await times(k, 1)
-        async with rebuilt(k, replace(NO_SNAPSHOTS, record_key="")) as (k, status):
-            paths = await k.paths()
-            assert {path for path in paths if path.count("/") == 1} == {"/lost+found"}
-            kept = [await k.bench.stored(guid) for guid in paths.values()]
-            assert [each.value("metadata", "was") for each in kept].count("/f") == 1
-            assert status.counts["blobs in /lost+found"] >= 1
-
-    run_virtual(scenario())
+@virtual
+async def test_without_the_key_nothing_is_believed_and_nothing_is_lost() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/f", copies=2)
+        await times(k, 1)
+    async with rebuilt(k, replace(NO_SNAPSHOTS, record_key="")) as (k, status):
+        paths = await k.paths()
+        assert {path for path in paths if path.count("/") == 1} == {"/lost+found"}
+        kept = [await k.bench.stored(guid) for guid in paths.values()]
+        assert [each.value("metadata", "was") for each in kept].count("/f") == 1
+        assert status.counts["blobs in /lost+found"] >= 1
 
 
-def test_a_snapshot_that_is_damaged_gives_way_to_the_one_before_it() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await k.upload("/f")
-            await next_snapshot(k)
-            await k.upload("/g")
-            await next_snapshot(k)
-        manifests = sorted(
-            (kept.facts.name, kept)
-            for keeper in k.shepherds.values()
-            for kept in keeper.disk.values()
-            if " manifest " in kept.facts.name
-        )  # fmt: skip
-        newest = manifests[-1][0]
-        for name, kept in manifests:
-            if name == newest:
-                kept.data = kept.data[:-3]
-        async with rebuilt(k) as (k, status):
-            assert {"/f", "/g"} <= set(await k.paths())
-            assert any("cannot be read" in note for note in status.notes)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_snapshot_that_is_damaged_gives_way_to_the_one_before_it() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/f")
+        await next_snapshot(k)
+        await k.upload("/g")
+        await next_snapshot(k)
+    manifests = sorted(
+        (kept.facts.name, kept)
+        for keeper in k.shepherds.values()
+        for kept in keeper.disk.values()
+        if " manifest " in kept.facts.name
+    )  # fmt: skip
+    newest = manifests[-1][0]
+    for name, kept in manifests:
+        if name == newest:
+            kept.data = kept.data[:-3]
+    async with rebuilt(k) as (k, status):
+        assert {"/f", "/g"} <= set(await k.paths())
+        assert any("cannot be read" in note for note in status.notes)
 
 
-def test_the_last_snapshot_is_used_although_the_clock_was_set_back_before_it() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await k.upload("/f")
-            await next_snapshot(k)
-            k.clock.set_by_ms = -HOUR
-            await k.upload("/g")
-            guid = (await k.bench.names())["f"]
-            await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "moved", keep=False))
-            await next_snapshot(k)
-        async with rebuilt(k) as (k, _):
-            assert {"/g", "/moved"} <= set(await k.paths())
-            assert "/f" not in await k.paths()
-
-    run_virtual(scenario())
+@virtual
+async def test_the_last_snapshot_is_used_although_the_clock_was_set_back_before_it() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/f")
+        await next_snapshot(k)
+        k.clock.set_by_ms = -HOUR
+        await k.upload("/g")
+        guid = (await k.bench.names())["f"]
+        await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "moved", keep=False))
+        await next_snapshot(k)
+    async with rebuilt(k) as (k, _):
+        assert {"/g", "/moved"} <= set(await k.paths())
+        assert "/f" not in await k.paths()
 
 
-def test_a_file_whose_bytes_are_nowhere_is_named_as_lost() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            _, blob = await k.upload("/f")
-            await next_snapshot(k)
-        for keeper in k.shepherds.values():
-            keeper.disk = {ref: kept for ref, kept in keeper.disk.items() if kept.facts.blob != blob}
-        async with rebuilt(k) as (k, status):
-            assert "/f" in await k.paths()
-            assert status.counts["files without bytes"] == 1
-            assert any("no replica was found of '/f'" in note for note in status.notes)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_file_whose_bytes_are_nowhere_is_named_as_lost() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        _, blob = await k.upload("/f")
+        await next_snapshot(k)
+    for keeper in k.shepherds.values():
+        keeper.disk = {ref: kept for ref, kept in keeper.disk.items() if kept.facts.blob != blob}
+    async with rebuilt(k) as (k, status):
+        assert "/f" in await k.paths()
+        assert status.counts["files without bytes"] == 1
+        assert any("no replica was found of '/f'" in note for note in status.notes)
 
 
-def test_a_shepherd_that_is_away_is_told_and_its_replicas_come_with_the_next_rebuild() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await k.upload("/f", copies=2)
-            await next_snapshot(k)
-        first = next(iter(k.shepherds.values()))
-        first.up = False
-        k_settings = replace(NO_SNAPSHOTS, lease_ms=1_000)
-        async with k.running(k_settings, generation=2):
-            await asyncio.sleep(5)
-            service = k.bench.service
+@virtual
+async def test_a_shepherd_that_is_away_is_told_and_its_replicas_come_with_the_next_rebuild() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/f", copies=2)
+        await next_snapshot(k)
+    first = next(iter(k.shepherds.values()))
+    first.up = False
+    k_settings = replace(NO_SNAPSHOTS, lease_ms=1_000)
+    async with k.running(k_settings, generation=2):
+        await asyncio.sleep(5)
+        service = k.bench.service
+        await service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        status = await service.rebuild(ADMIN, False)
+        assert any("is away" in note for note in status.notes)
+        with fails(Kind.NOT_EMPTY):
             await service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k))
-            status = await service.rebuild(ADMIN, False)
-            assert any("is away" in note for note in status.notes)
-            with fails(Kind.NOT_EMPTY):
-                await service.rebuild(ADMIN, True)
-
-    run_virtual(scenario())
 
 
 def failing(keeper: Keeper, times: int, error: Exception) -> None:
@@ -475,54 +447,48 @@ async def written() -> Keepers:
     return k
 
 
-def test_a_shepherd_that_blinks_is_asked_again() -> None:
-    async def scenario() -> None:
-        k = await written()
-        failing(next(iter(k.shepherds.values())), 3, AWAY)
-        async with rebuilt(k) as (k, status):
-            assert set(await k.paths()) == {"/f", "/alone"}
-            assert not any("stopped answering" in note for note in status.notes)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shepherd_that_blinks_is_asked_again() -> None:
+    k = await written()
+    failing(next(iter(k.shepherds.values())), 3, AWAY)
+    async with rebuilt(k) as (k, status):
+        assert set(await k.paths()) == {"/f", "/alone"}
+        assert not any("stopped answering" in note for note in status.notes)
 
 
-def test_a_shepherd_that_was_there_and_restarts_between_two_passes_is_waited_for() -> None:
-    async def scenario() -> None:
-        k = await written()
-        first = next(iter(k.shepherds.values()))
-        answer, asked = first.records, [0]
+@virtual
+async def test_a_shepherd_that_was_there_and_restarts_between_two_passes_is_waited_for() -> None:
+    k = await written()
+    first = next(iter(k.shepherds.values()))
+    answer, asked = first.records, [0]
 
-        async def back() -> None:
-            await asyncio.sleep(8)
-            first.up = True
+    async def back() -> None:
+        await asyncio.sleep(8)
+        first.up = True
 
-        async def records(call: Call, after: str, limit: int) -> RecordPage:
-            page = await answer(call, after, limit)
-            asked[0] += 1
-            if asked[0] == 1:
-                first.up = False
-                waiting.append(asyncio.create_task(back()))
-                await asyncio.sleep(3)  # the pass over the others takes as long: it counts as away meanwhile
-            return page
+    async def records(call: Call, after: str, limit: int) -> RecordPage:
+        page = await answer(call, after, limit)
+        asked[0] += 1
+        if asked[0] == 1:
+            first.up = False
+            waiting.append(asyncio.create_task(back()))
+            await asyncio.sleep(3)  # the pass over the others takes as long: it counts as away meanwhile
+        return page
 
-        waiting: list[asyncio.Task[None]] = []
-        first.records = records  # type: ignore[method-assign]
-        async with rebuilt(k, replace(BEFORE, lease_ms=1_000)) as (k, status):
-            assert set(await k.paths()) == {"/f", "/alone"}
-            assert not any("is away" in note for note in status.notes)
-
-    run_virtual(scenario())
+    waiting: list[asyncio.Task[None]] = []
+    first.records = records  # type: ignore[method-assign]
+    async with rebuilt(k, replace(BEFORE, lease_ms=1_000)) as (k, status):
+        assert set(await k.paths()) == {"/f", "/alone"}
+        assert not any("is away" in note for note in status.notes)
 
 
-def test_a_shepherd_that_stops_answering_is_told_and_ends_nothing() -> None:
-    async def scenario() -> None:
-        k = await written()
-        failing(next(iter(k.shepherds.values())), 1_000, AWAY)
-        async with rebuilt(k) as (k, status):
-            assert set(await k.paths()) == {"/f"}
-            assert any("stopped answering" in note for note in status.notes)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shepherd_that_stops_answering_is_told_and_ends_nothing() -> None:
+    k = await written()
+    failing(next(iter(k.shepherds.values())), 1_000, AWAY)
+    async with rebuilt(k) as (k, status):
+        assert set(await k.paths()) == {"/f"}
+        assert any("stopped answering" in note for note in status.notes)
 
 
 def test_a_rebuild_that_breaks_off_for_whatever_reason_says_so(expect_log) -> None:  # type: ignore[no-untyped-def]
@@ -672,18 +638,16 @@ def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_
     run_virtual(scenario())
 
 
-def test_a_snapshot_is_used_although_the_generation_was_not_raised() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await next_snapshot(k)
-        async with k.running(BEFORE):
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k))
-            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
-
-    run_virtual(scenario())
+@virtual
+async def test_a_snapshot_is_used_although_the_generation_was_not_raised() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+        await next_snapshot(k)
+    async with k.running(BEFORE):
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
 
 
 def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapshot_taken(expect_log) -> None:  # type: ignore[no-untyped-def]
@@ -714,50 +678,42 @@ async def marked(k: Keepers, state: str) -> None:
     await records.attempt(LIBRARIAN, PlannedTransact([put(REBUILD_OBJECT, "rebuild", "state", state)]))
 
 
-def test_a_namespace_with_entries_is_not_rebuilt() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(NO_SNAPSHOTS):
-            await k.upload("/f")
-            with fails(Kind.NOT_EMPTY):
-                await k.bench.service.rebuild(ADMIN, True)
-            with fails(Kind.DENIED):
-                await k.bench.service.rebuild(BARTENDER, False)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_namespace_with_entries_is_not_rebuilt() -> None:
+    k = keepers()
+    async with k.running(NO_SNAPSHOTS):
+        await k.upload("/f")
+        with fails(Kind.NOT_EMPTY):
+            await k.bench.service.rebuild(ADMIN, True)
+        with fails(Kind.DENIED):
+            await k.bench.service.rebuild(BARTENDER, False)
 
 
-def test_after_a_rebuild_everything_is_repaired_and_snapshots_go_on() -> None:
-    async def scenario() -> None:
-        k = keepers(5)
-        async with k.running(BEFORE):
-            guid, blob = await k.upload("/f", copies=2)
-            await k.bench.service.set_wanted(BARTENDER, SetWanted(guid, 3))
-            await next_snapshot(k)
-        victim = next(
-            keeper for keeper in k.shepherds.values() if any(x.facts.blob == blob for x in keeper.disk.values())
-        )
-        victim.disk.clear()
-        async with rebuilt(k, BEFORE) as (k, _):
+@virtual
+async def test_after_a_rebuild_everything_is_repaired_and_snapshots_go_on() -> None:
+    k = keepers(5)
+    async with k.running(BEFORE):
+        guid, blob = await k.upload("/f", copies=2)
+        await k.bench.service.set_wanted(BARTENDER, SetWanted(guid, 3))
+        await next_snapshot(k)
+    victim = next(keeper for keeper in k.shepherds.values() if any(x.facts.blob == blob for x in keeper.disk.values()))
+    victim.disk.clear()
+    async with rebuilt(k, BEFORE) as (k, _):
 
-            async def whole() -> bool:
-                return list((await k.bench.locations(blob)).values()) == ["alive"] * 3
+        async def whole() -> bool:
+            return list((await k.bench.locations(blob)).values()) == ["alive"] * 3
 
-            await k.until(whole)
-            await next_snapshot(k)
-
-    run_virtual(scenario())
+        await k.until(whole)
+        await next_snapshot(k)
 
 
-def test_the_names_of_a_deleted_link_are_free() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            guid, _ = await k.upload("/f")
-            await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "g", keep=True))
-            await k.bench.service.unlink(BARTENDER, Unlink(ROOT, "f", guid))
-            await next_snapshot(k)
-        async with rebuilt(k) as (k, _):
-            assert await k.paths() == {"/g": guid}
-
-    run_virtual(scenario())
+@virtual
+async def test_the_names_of_a_deleted_link_are_free() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        guid, _ = await k.upload("/f")
+        await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "g", keep=True))
+        await k.bench.service.unlink(BARTENDER, Unlink(ROOT, "f", guid))
+        await next_snapshot(k)
+    async with rebuilt(k) as (k, _):
+        assert await k.paths() == {"/g": guid}

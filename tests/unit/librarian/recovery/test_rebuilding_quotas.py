@@ -9,7 +9,7 @@ import pytest
 from chelonia.core.cluster.quotas import Quota
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.librarian import ADMIN, BARTENDER, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot
@@ -25,23 +25,21 @@ async def done(k: Keepers) -> bool:
     return (await k.bench.service.rebuild(ADMIN, False)).stage == "done"
 
 
-def test_a_quota_that_was_set_in_the_empty_namespace_counts_what_came_back() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            for name in ("/a", "/b"):
-                await k.upload(name)
-            await next_snapshot(k)
-        quota = Quota(JOE, Guid(""), files=2)
-        async with k.running(BEFORE, generation=2):
-            await k.bench.service.set_quota(ADMIN, quota)
-            await k.until(lambda: counts(k, quota, 0))
-            await asyncio.sleep(20)
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: done(k), 200_000)
-            await k.until(lambda: counts(k, quota, 2))
-            with pytest.raises(CheloniaError) as caught:
-                await k.upload("/c")
-            assert caught.value.kind is Kind.QUOTA
-
-    run_virtual(scenario())
+@virtual
+async def test_a_quota_that_was_set_in_the_empty_namespace_counts_what_came_back() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        for name in ("/a", "/b"):
+            await k.upload(name)
+        await next_snapshot(k)
+    quota = Quota(JOE, Guid(""), files=2)
+    async with k.running(BEFORE, generation=2):
+        await k.bench.service.set_quota(ADMIN, quota)
+        await k.until(lambda: counts(k, quota, 0))
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: done(k), 200_000)
+        await k.until(lambda: counts(k, quota, 2))
+        with pytest.raises(CheloniaError) as caught:
+            await k.upload("/c")
+        assert caught.value.kind is Kind.QUOTA

@@ -25,7 +25,7 @@ from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.act import Rebuilding
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS
 from chelonia.wire import snapshots
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, shepherd_call
 from tests.support.namespace_snapshot import broken
 from tests.unit.librarian.keepers import KEY, Keeper, Keepers, checksums, keepers, resealed
@@ -58,21 +58,19 @@ def unreadable(keeper: Keeper, times: int) -> None:
 
 
 @pytest.mark.parametrize("fails", [1, 2])
-def test_a_snapshot_whose_shepherds_blink_is_asked_for_again(fails: int) -> None:
+@virtual
+async def test_a_snapshot_whose_shepherds_blink_is_asked_for_again(fails: int) -> None:
     """One failed answer of each is met by its manifest, or after that by its segment."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await next_snapshot(k)
-        for keeper in k.shepherds.values():
-            unreadable(keeper, fails)
-        async with rebuilt(k) as (k, status):
-            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
-            assert not any("lost" in note or "cannot be read" in note for note in status.notes), status.notes
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+        await next_snapshot(k)
+    for keeper in k.shepherds.values():
+        unreadable(keeper, fails)
+    async with rebuilt(k) as (k, status):
+        assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
+        assert not any("lost" in note or "cannot be read" in note for note in status.notes), status.notes
 
 
 def without_segments_for(keeper: Keeper, duration_ms: int) -> None:
@@ -90,21 +88,19 @@ def without_segments_for(keeper: Keeper, duration_ms: int) -> None:
     keeper.get = get  # type: ignore[method-assign]
 
 
-def test_a_segment_that_cannot_be_read_for_a_while_is_asked_for_again_in_the_end() -> None:
+@virtual
+async def test_a_segment_that_cannot_be_read_for_a_while_is_asked_for_again_in_the_end() -> None:
     """Its Shepherds take longer to start than it is waited for, and are there again a moment later."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await next_snapshot(k)
-        for keeper in k.shepherds.values():
-            without_segments_for(keeper, sum(PAUSES_MS) + 5_000)
-        async with rebuilt(k) as (k, status):
-            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
-            assert not any("lost" in note for note in status.notes), status.notes
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+        await next_snapshot(k)
+    for keeper in k.shepherds.values():
+        without_segments_for(keeper, sum(PAUSES_MS) + 5_000)
+    async with rebuilt(k) as (k, status):
+        assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
+        assert not any("lost" in note for note in status.notes), status.notes
 
 
 def handed_out(k: Keepers, kind: str) -> Counter[BlobId]:
@@ -293,29 +289,27 @@ def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str
     run_virtual(scenario())
 
 
-def test_bytes_that_gave_way_take_nothing_with_them_that_their_shepherd_told_on_the_same_page() -> None:
+@virtual
+async def test_bytes_that_gave_way_take_nothing_with_them_that_their_shepherd_told_on_the_same_page() -> None:
     """What a Shepherd has is listed many replicas at once: one whose blob newer bytes have replaced since the page was
     read may not keep the others out."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            file, replaced = await k.upload("/over", b"old bytes", copies=1)
-            _, whole = await k.upload("/whole", copies=1)
-            await next_snapshot(k)
-        newer = BlobId("00000000-0000-4000-9000-b00000000009")
-        facts = resealed(
-            held(k, replaced)[0].facts, blob=newer, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms()
-        )
-        first = next(iter(k.shepherds.values()))
-        assert {replaced, whole} <= {kept.facts.blob for kept in first.disk.values()}
-        first.plant(0, facts, b"NEW bytes")
-        async with rebuilt(k) as (k, status):
-            assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
-            assert len(await k.bench.locations(whole)) == 1
-            assert "files without bytes" not in status.counts
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        file, replaced = await k.upload("/over", b"old bytes", copies=1)
+        _, whole = await k.upload("/whole", copies=1)
+        await next_snapshot(k)
+    newer = BlobId("00000000-0000-4000-9000-b00000000009")
+    facts = resealed(
+        held(k, replaced)[0].facts, blob=newer, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms()
+    )
+    first = next(iter(k.shepherds.values()))
+    assert {replaced, whole} <= {kept.facts.blob for kept in first.disk.values()}
+    first.plant(0, facts, b"NEW bytes")
+    async with rebuilt(k) as (k, status):
+        assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
+        assert len(await k.bench.locations(whole)) == 1
+        assert "files without bytes" not in status.counts
 
 
 def test_a_rebuild_begun_again_leaves_newer_bytes_where_they_are(expect_log) -> None:  # type: ignore[no-untyped-def]
@@ -403,20 +397,18 @@ def setting_aside(keeper: Keeper, aside: set[str]) -> list[str]:
     return asked
 
 
-def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back() -> None:
+@virtual
+async def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back() -> None:
     """A fresh namespace knows nothing: small Shepherds set everything aside when it stays so for their grace."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await next_snapshot(k)
-        asked = [setting_aside(keeper, {" manifest ", " segment "}) for keeper in k.shepherds.values()]
-        async with rebuilt(k) as (k, _):
-            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
-        assert [words for words in asked if "readmit" in words]
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+        await next_snapshot(k)
+    asked = [setting_aside(keeper, {" manifest ", " segment "}) for keeper in k.shepherds.values()]
+    async with rebuilt(k) as (k, _):
+        assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
+    assert [words for words in asked if "readmit" in words]
 
 
 def test_a_rebuild_stops_while_a_snapshot_that_was_set_aside_is_not_brought_back(expect_log) -> None:  # type: ignore[no-untyped-def]
@@ -465,58 +457,54 @@ def test_a_shepherd_compares_again_when_it_has_set_aside_what_is_listed_now(expe
     run_virtual(scenario())
 
 
-def test_nothing_is_called_unknown_while_a_rebuild_is_not_through() -> None:
+@virtual
+async def test_nothing_is_called_unknown_while_a_rebuild_is_not_through() -> None:
     """What is called unknown is set aside, and cannot be read when its turn comes to be listed."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(NO_SNAPSHOTS):
-            shepherd, stranger = next(iter(k.shepherds)), (BlobId(k.ids.uuid()), k.ids.uuid(), ReplicaState.ALIVE)
-            await marked(k, "running")
-            with pytest.raises(CheloniaError) as caught:
-                await k.bench.report(shepherd, stranger, number=1)
-            assert caught.value.kind is Kind.UNAVAILABLE
-            await marked(k, "done")
-            assert (await k.bench.report(shepherd, stranger, number=1)).unknown == (stranger[1],)
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(NO_SNAPSHOTS):
+        shepherd, stranger = next(iter(k.shepherds)), (BlobId(k.ids.uuid()), k.ids.uuid(), ReplicaState.ALIVE)
+        await marked(k, "running")
+        with pytest.raises(CheloniaError) as caught:
+            await k.bench.report(shepherd, stranger, number=1)
+        assert caught.value.kind is Kind.UNAVAILABLE
+        await marked(k, "done")
+        assert (await k.bench.report(shepherd, stranger, number=1)).unknown == (stranger[1],)
 
 
-def test_a_replica_with_a_seal_of_other_facts_waits_for_one_that_is_believed() -> None:
+@virtual
+async def test_a_replica_with_a_seal_of_other_facts_waits_for_one_that_is_believed() -> None:
     """A copy made after the wanted number was changed bears the seal of before: it must not cost the file its name."""
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(NO_SNAPSHOTS):
-            guid, blob = await k.upload("/f")
-        doubted = held(k, blob)[0]
-        doubted.facts = replace(doubted.facts, wanted=3)
-        async with rebuilt(k, NO_SNAPSHOTS) as (k, _):
-            assert await k.paths() == {"/f": guid}
-            assert len(await k.bench.locations(blob)) == 2
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(NO_SNAPSHOTS):
+        guid, blob = await k.upload("/f")
+    doubted = held(k, blob)[0]
+    doubted.facts = replace(doubted.facts, wanted=3)
+    async with rebuilt(k, NO_SNAPSHOTS) as (k, _):
+        assert await k.paths() == {"/f": guid}
+        assert len(await k.bench.locations(blob)) == 2
 
 
-def test_what_overwrites_through_a_reserved_name_is_sealed_as_its_shepherds_and_the_metadata_write_it_down() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(NO_SNAPSHOTS):
-            service = k.bench.service
-            old, _ = await k.upload("/f")
-            begin = k.bench.begin("f", named=True, replaces=old)
-            begun = await service.begin_put(BARTENDER, begin)
-            sealed = ReplicaFacts(
-                begun.blob, begun.guid, str(begin.ln), begin.owner, 7, Checksums(), begin.wanted, Ms(0), begun.seal
-            )
-            assert rebuild.genuine(sealed, KEY)
-            first, second = list(k.shepherds)[:2]
-            receipts = tuple(k.bench.receipt(begun.blob, shepherd) for shepherd in (first, second))
-            done = await service.commit_put(shepherd_call(first), begun.guid, receipts)
-            assert (done.guid, begun.guid != old) == (old, True)
-            assert rebuild.genuine(facts_of(await k.bench.stored(f"blob:{begun.blob}")), KEY)
-
-    run_virtual(scenario())
+@virtual
+async def test_what_overwrites_through_a_reserved_name_is_sealed_as_its_shepherds_and_the_metadata_write_it_down() -> (
+    None
+):
+    k = keepers()
+    async with k.running(NO_SNAPSHOTS):
+        service = k.bench.service
+        old, _ = await k.upload("/f")
+        begin = k.bench.begin("f", named=True, replaces=old)
+        begun = await service.begin_put(BARTENDER, begin)
+        sealed = ReplicaFacts(
+            begun.blob, begun.guid, str(begin.ln), begin.owner, 7, Checksums(), begin.wanted, Ms(0), begun.seal
+        )
+        assert rebuild.genuine(sealed, KEY)
+        first, second = list(k.shepherds)[:2]
+        receipts = tuple(k.bench.receipt(begun.blob, shepherd) for shepherd in (first, second))
+        done = await service.commit_put(shepherd_call(first), begun.guid, receipts)
+        assert (done.guid, begun.guid != old) == (old, True)
+        assert rebuild.genuine(facts_of(await k.bench.stored(f"blob:{begun.blob}")), KEY)
 
 
 def broken_off(self: Rebuilding, basis: object) -> None:

@@ -18,7 +18,7 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records, RetryContext
 from chelonia.librarian.recovery.rebuild import listing as recounts
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, EVE, SequentialIds
 from tests.unit.librarian.keepers import Keeper, Keepers, keepers
@@ -59,27 +59,23 @@ def answered(method: str) -> bool:
 
 
 @pytest.mark.parametrize("number", [3, 5])
-def test_a_change_whose_answer_is_lost_is_asked_for_again_and_applies_once(number: int) -> None:
+@virtual
+async def test_a_change_whose_answer_is_lost_is_asked_for_again_and_applies_once(number: int) -> None:
     """Asked for as a new change it would find its own name taken, and put the file into /lost+found."""
 
-    async def scenario() -> None:
-        k = await written()
-        async with rebuilt_with(k, every(number, "transact")) as status:
-            assert set(await k.paths()) == {"/f", "/alone"}
-            assert status.counts["files written since the snapshot"] == 1
-            assert "objects there already" not in status.counts
-            assert "blobs in /lost+found" not in status.counts
-
-    run_virtual(scenario())
+    k = await written()
+    async with rebuilt_with(k, every(number, "transact")) as status:
+        assert set(await k.paths()) == {"/f", "/alone"}
+        assert status.counts["files written since the snapshot"] == 1
+        assert "objects there already" not in status.counts
+        assert "blobs in /lost+found" not in status.counts
 
 
-def test_a_read_that_is_not_answered_is_made_again() -> None:
-    async def scenario() -> None:
-        k = await written()
-        async with rebuilt_with(k, every(2, "get")):
-            assert set(await k.paths()) == {"/f", "/alone"}
-
-    run_virtual(scenario())
+@virtual
+async def test_a_read_that_is_not_answered_is_made_again() -> None:
+    k = await written()
+    async with rebuilt_with(k, every(2, "get")):
+        assert set(await k.paths()) == {"/f", "/alone"}
 
 
 def test_a_rebuild_whose_ahash_stays_away_stops_in_bounded_time_and_names_the_cure(expect_log) -> None:  # type: ignore[no-untyped-def]
@@ -183,22 +179,20 @@ def hanging(keeper: Keeper) -> None:
 
 
 @pytest.mark.parametrize("lies", [repeating, standing, hanging])
-def test_a_shepherd_whose_records_do_not_end_is_named_and_holds_nobody_up(lies: Callable[[Keeper], None]) -> None:
-    async def scenario() -> None:
-        k = await written()
-        liar = list(k.shepherds.values())[3]
-        lies(liar)
-        async with k.running(BEFORE, generation=2):
-            await asyncio.sleep(20)
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k), 3_600_000)
-            status = await k.bench.service.rebuild(ADMIN, False)
-            assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
-            told, later = dict.fromkeys(note for note in status.notes if liar.id in note)
-            assert "what only it holds is not found" in told
-            assert f"rebuild --late {liar.id}" in later
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shepherd_whose_records_do_not_end_is_named_and_holds_nobody_up(lies: Callable[[Keeper], None]) -> None:
+    k = await written()
+    liar = list(k.shepherds.values())[3]
+    lies(liar)
+    async with k.running(BEFORE, generation=2):
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k), 3_600_000)
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
+        told, later = dict.fromkeys(note for note in status.notes if liar.id in note)
+        assert "what only it holds is not found" in told
+        assert f"rebuild --late {liar.id}" in later
 
 
 @pytest.mark.parametrize(("starts_s", "told"), [(70, False), (200, True)])
@@ -254,32 +248,30 @@ def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_does_not_e
     run_virtual(scenario())
 
 
-def test_a_shepherd_may_be_withdrawn_while_it_tells_its_records() -> None:
+@virtual
+async def test_a_shepherd_may_be_withdrawn_while_it_tells_its_records() -> None:
     """What it says it has may be a lie, too, and long to read."""
 
-    async def scenario() -> None:
-        k = await written()
-        liar = list(k.shepherds.values())[3]
-        repeating(liar)
-        pages = liar.records
+    k = await written()
+    liar = list(k.shepherds.values())[3]
+    repeating(liar)
+    pages = liar.records
 
-        async def boasting(call: Call) -> ShepherdStatus:
-            return ShepherdStatus(liar.id, 1, 10**9, 0, 0, reporting=True, quarantined=0)
+    async def boasting(call: Call) -> ShepherdStatus:
+        return ShepherdStatus(liar.id, 1, 10**9, 0, 0, reporting=True, quarantined=0)
 
-        async def slowly(call: Call, after: str, limit: int) -> RecordPage:
-            await asyncio.sleep(1)
-            return await pages(call, after, limit)
+    async def slowly(call: Call, after: str, limit: int) -> RecordPage:
+        await asyncio.sleep(1)
+        return await pages(call, after, limit)
 
-        liar.status, liar.records = boasting, slowly  # type: ignore[method-assign]
-        async with k.running(NO_SNAPSHOTS, generation=2):
-            await asyncio.sleep(20)
-            await k.bench.service.rebuild(ADMIN, True)
-            await asyncio.sleep(60)
-            assert (await k.bench.service.rebuild(ADMIN, False)).stage == "looking for snapshots"
-            [record] = [each for each in k.bench.settings.bootstrap if each.service_id == liar.id]
-            await k.bench.service.approve(ADMIN, replace(record, approved=False))
-            status = await ended(k)
-            assert (status.stage, {"/f", "/alone"} <= set(await k.paths())) == ("done", True)
-            assert any("was withdrawn" in note for note in status.notes)
-
-    run_virtual(scenario())
+    liar.status, liar.records = boasting, slowly  # type: ignore[method-assign]
+    async with k.running(NO_SNAPSHOTS, generation=2):
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await asyncio.sleep(60)
+        assert (await k.bench.service.rebuild(ADMIN, False)).stage == "looking for snapshots"
+        [record] = [each for each in k.bench.settings.bootstrap if each.service_id == liar.id]
+        await k.bench.service.approve(ADMIN, replace(record, approved=False))
+        status = await ended(k)
+        assert (status.stage, {"/f", "/alone"} <= set(await k.paths())) == ("done", True)
+        assert any("was withdrawn" in note for note in status.notes)

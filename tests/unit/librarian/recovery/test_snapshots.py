@@ -18,7 +18,7 @@ from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.recovery import snapshots as snapshotting
 from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, snapshot_name
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support import namespace_snapshot
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import BARTENDER
@@ -63,56 +63,52 @@ async def times(k: Keepers, count: int) -> None:
     await k.until(reached, 400_000)
 
 
-def test_a_snapshot_has_every_entry_and_blob_and_who_is_registered_and_no_secret() -> None:
-    async def scenario() -> None:
-        async with keepers().running(SETTINGS) as k:
-            data = await k.bench.collection("data")
-            guid, blob = await k.upload("/data/f")
-            await k.bench.service.begin_put(BARTENDER, k.bench.begin("coming", named=True))
-            await times(k, 1)
-            await asyncio.sleep(6)
-            manifest, objects = await newest(k)
-            assert set(objects) == {"0", data, guid, f"blob:{blob}", "sys:services"}
-            assert manifest.objects == 5
-            stored = await k.bench.stored(guid)
-            assert objects[guid].sections == stored.sections
-            assert "entries" not in objects[data].sections
-            assert set(objects[f"blob:{blob}"].sections) == {"blob"}
-            secret = (await key(k)).encode()
-            assert not any(secret in kept.data for keeper in k.shepherds.values() for kept in keeper.disk.values())
-            assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
-
-    run_virtual(scenario())
+@virtual
+async def test_a_snapshot_has_every_entry_and_blob_and_who_is_registered_and_no_secret() -> None:
+    async with keepers().running(SETTINGS) as k:
+        data = await k.bench.collection("data")
+        guid, blob = await k.upload("/data/f")
+        await k.bench.service.begin_put(BARTENDER, k.bench.begin("coming", named=True))
+        await times(k, 1)
+        await asyncio.sleep(6)
+        manifest, objects = await newest(k)
+        assert set(objects) == {"0", data, guid, f"blob:{blob}", "sys:services"}
+        assert manifest.objects == 5
+        stored = await k.bench.stored(guid)
+        assert objects[guid].sections == stored.sections
+        assert "entries" not in objects[data].sections
+        assert set(objects[f"blob:{blob}"].sections) == {"blob"}
+        secret = (await key(k)).encode()
+        assert not any(secret in kept.data for keeper in k.shepherds.values() for kept in keeper.disk.values())
+        assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
 
 
-def test_only_what_has_changed_is_written_again_and_nothing_when_nothing_has() -> None:
-    async def scenario() -> None:
-        async with keepers().running(SETTINGS) as k:
-            for number in range(300):
-                await k.upload(f"/f{number}", copies=1)
-            await times(k, 1)
-            await asyncio.sleep(13)
-            first, _ = await newest(k)
-            assert await taken(k) == [f"{first.begun_ms:013d}"] or len(await taken(k)) == 2
-            count = len(await taken(k))
-            await asyncio.sleep(13)
-            assert len(await taken(k)) == count
-            before, _ = await newest(k)
-            guid = (await k.bench.names())["f7"]
-            await k.bench.service.modify_metadata(
-                BARTENDER,
-                (ModifyEntry("1", guid, "set", "metadata", "k", "v"),),  # type: ignore[arg-type]
-            )
-            await times(k, count + 1)
-            after, objects = await newest(k)
-            assert objects[guid].value("metadata", "k") == "v"
-            changed = {page.digest for page in after.pages} - {page.digest for page in before.pages}
-            assert len(changed) == 1
-            assert set(before.segments) < set(after.segments)
-            body = await data_of(k, after.segments[-1])
-            assert len(body) < len(await data_of(k, before.segments[0])) / 2
-
-    run_virtual(scenario())
+@virtual
+async def test_only_what_has_changed_is_written_again_and_nothing_when_nothing_has() -> None:
+    async with keepers().running(SETTINGS) as k:
+        for number in range(300):
+            await k.upload(f"/f{number}", copies=1)
+        await times(k, 1)
+        await asyncio.sleep(13)
+        first, _ = await newest(k)
+        assert await taken(k) == [f"{first.begun_ms:013d}"] or len(await taken(k)) == 2
+        count = len(await taken(k))
+        await asyncio.sleep(13)
+        assert len(await taken(k)) == count
+        before, _ = await newest(k)
+        guid = (await k.bench.names())["f7"]
+        await k.bench.service.modify_metadata(
+            BARTENDER,
+            (ModifyEntry("1", guid, "set", "metadata", "k", "v"),),  # type: ignore[arg-type]
+        )
+        await times(k, count + 1)
+        after, objects = await newest(k)
+        assert objects[guid].value("metadata", "k") == "v"
+        changed = {page.digest for page in after.pages} - {page.digest for page in before.pages}
+        assert len(changed) == 1
+        assert set(before.segments) < set(after.segments)
+        body = await data_of(k, after.segments[-1])
+        assert len(body) < len(await data_of(k, before.segments[0])) / 2
 
 
 def test_old_snapshots_are_let_go_of_and_their_bytes_erased(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,32 +179,28 @@ async def lose_copies(k: Keepers, blob: str) -> None:
     await k.bench.service._parts.records.attempt(LIBRARIAN, PlannedTransact(invalid))
 
 
-def test_pages_in_a_segment_without_a_good_copy_are_written_again() -> None:
-    async def scenario() -> None:
-        async with keepers().running(SETTINGS) as k:
-            await k.upload("/f", copies=1)
-            await times(k, 1)
-            await asyncio.sleep(13)
-            count, (before, objects) = len(await taken(k)), await newest(k)
-            await lose_copies(k, before.segments[-1])
-            await times(k, count + 1)
-            after, again = await newest(k)
-            assert before.segments[-1] not in after.segments
-            assert again == objects
-
-    run_virtual(scenario())
+@virtual
+async def test_pages_in_a_segment_without_a_good_copy_are_written_again() -> None:
+    async with keepers().running(SETTINGS) as k:
+        await k.upload("/f", copies=1)
+        await times(k, 1)
+        await asyncio.sleep(13)
+        count, (before, objects) = len(await taken(k)), await newest(k)
+        await lose_copies(k, before.segments[-1])
+        await times(k, count + 1)
+        after, again = await newest(k)
+        assert before.segments[-1] not in after.segments
+        assert again == objects
 
 
-def test_too_few_shepherds_take_no_snapshot_and_break_nothing() -> None:
-    async def scenario() -> None:
-        async with keepers().running(SETTINGS) as k:
-            await k.upload("/f")
-            for keeper in list(k.shepherds.values())[1:]:
-                keeper.up = False
-            await asyncio.sleep(8)
-            assert len(await k.bench.names()) == 1
-
-    run_virtual(scenario())
+@virtual
+async def test_too_few_shepherds_take_no_snapshot_and_break_nothing() -> None:
+    async with keepers().running(SETTINGS) as k:
+        await k.upload("/f")
+        for keeper in list(k.shepherds.values())[1:]:
+            keeper.up = False
+        await asyncio.sleep(8)
+        assert len(await k.bench.names()) == 1
 
 
 def refusing(k: Keepers, kind: str) -> list[int]:
@@ -288,22 +280,20 @@ def test_a_snapshot_that_fails_is_tried_again_after_the_interval_and_leaves_noth
     run_virtual(scenario())
 
 
-def test_without_a_shepherd_that_takes_bytes_nothing_is_read_and_the_first_one_is_not_waited_for_long() -> None:
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(replace(SETTINGS, snapshot_interval_ms=600_000)):
-            for keeper in k.shepherds.values():
-                keeper.up = False
-            await asyncio.sleep(5)
-            await k.bench.collection("d")
-            await asyncio.sleep(30)
-            assert await taken(k) == []
-            for keeper in k.shepherds.values():
-                keeper.up = True
-            await times(k, 1)
-            assert k.clock.monotonic_ms() < 100_000
-
-    run_virtual(scenario())
+@virtual
+async def test_without_a_shepherd_that_takes_bytes_nothing_is_read_and_the_first_one_is_not_waited_for_long() -> None:
+    k = keepers()
+    async with k.running(replace(SETTINGS, snapshot_interval_ms=600_000)):
+        for keeper in k.shepherds.values():
+            keeper.up = False
+        await asyncio.sleep(5)
+        await k.bench.collection("d")
+        await asyncio.sleep(30)
+        assert await taken(k) == []
+        for keeper in k.shepherds.values():
+            keeper.up = True
+        await times(k, 1)
+        assert k.clock.monotonic_ms() < 100_000
 
 
 def test_all_that_no_snapshot_uses_is_let_go_of_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,11 +317,9 @@ def test_all_that_no_snapshot_uses_is_let_go_of_however_much_it_is(monkeypatch: 
     run_virtual(scenario())
 
 
-def test_without_an_interval_none_is_taken() -> None:
-    async def scenario() -> None:
-        async with keepers().running(replace(SETTINGS, snapshot_interval_ms=0)) as k:
-            await k.upload("/f")
-            await asyncio.sleep(12)
-            assert await taken(k) == []
-
-    run_virtual(scenario())
+@virtual
+async def test_without_an_interval_none_is_taken() -> None:
+    async with keepers().running(replace(SETTINGS, snapshot_interval_ms=0)) as k:
+        await k.upload("/f")
+        await asyncio.sleep(12)
+        assert await taken(k) == []

@@ -18,7 +18,7 @@ from chelonia.librarian.repair.worklist import Worklist
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, approved, shepherd_call
 from tests.unit.librarian.test_healing import Beside, LoopClock, Paper, heartbeat, paper
@@ -42,104 +42,96 @@ async def noticed(p: Paper) -> bool:
     return bool(await exposed(p))
 
 
-def test_the_status_tells_what_is_to_be_done_and_the_forecast_comes_true() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=5) as p:
-            await asyncio.sleep(1)
-            for number in range(150):
-                await p.upload(f"two{number}", copies=2)
-            for number in range(10):
-                await p.upload(f"three{number}", copies=3)
-            await asyncio.sleep(5)
-            before = await p.b.service.heal_status(ADMIN)
-            assert (before.exposed, before.copies_to_go, before.bytes_to_go, before.forecast_ms) == ((), 0, 0, 0)
-            p.shepherds[p.b.shepherds[0]].up = False
-            await p.until(lambda: noticed(p))
-            await asyncio.sleep(1)
-            early = await p.b.service.heal_status(ADMIN)
-            assert early.is_leader
-            assert early.copies_to_go == sum(shown(early).values())
-            assert early.bytes_to_go == 7 * early.copies_to_go
-            assert early.copies_done + early.copies_to_go == 160
-            assert early.copying > 0
-            lives = [found.live for found in early.queue]
-            assert lives == sorted(lives)
-            assert early.queue[0].name.startswith("/two")
-            took = await p.until(lambda: whole(p))
-            assert early.forecast_ms == pytest.approx(took, rel=0.5)
-            late = await p.b.service.heal_status(ADMIN)
-            assert (late.copies_done, late.bytes_done, late.queue) == (160, 7 * 160, ())
-            assert late.copies_per_min > 0
-
-    run_virtual(scenario())
+@virtual
+async def test_the_status_tells_what_is_to_be_done_and_the_forecast_comes_true() -> None:
+    async with paper(shepherds=5) as p:
+        await asyncio.sleep(1)
+        for number in range(150):
+            await p.upload(f"two{number}", copies=2)
+        for number in range(10):
+            await p.upload(f"three{number}", copies=3)
+        await asyncio.sleep(5)
+        before = await p.b.service.heal_status(ADMIN)
+        assert (before.exposed, before.copies_to_go, before.bytes_to_go, before.forecast_ms) == ((), 0, 0, 0)
+        p.shepherds[p.b.shepherds[0]].up = False
+        await p.until(lambda: noticed(p))
+        await asyncio.sleep(1)
+        early = await p.b.service.heal_status(ADMIN)
+        assert early.is_leader
+        assert early.copies_to_go == sum(shown(early).values())
+        assert early.bytes_to_go == 7 * early.copies_to_go
+        assert early.copies_done + early.copies_to_go == 160
+        assert early.copying > 0
+        lives = [found.live for found in early.queue]
+        assert lives == sorted(lives)
+        assert early.queue[0].name.startswith("/two")
+        took = await p.until(lambda: whole(p))
+        assert early.forecast_ms == pytest.approx(took, rel=0.5)
+        late = await p.b.service.heal_status(ADMIN)
+        assert (late.copies_done, late.bytes_done, late.queue) == (160, 7 * 160, ())
+        assert late.copies_per_min > 0
 
 
 @pytest.mark.expect_log("healing is paused by /CN=admin")
-def test_a_pause_stops_copies_and_trims_says_who_and_ends_with_resume() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            await asyncio.sleep(1)
-            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(10)]
-            told = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.PAUSE))
-            assert (told.control.paused_by, told.forecast_ms) == ("/CN=admin", 0)
-            p.shepherds[p.b.shepherds[0]].up = False
-            await p.until(lambda: noticed(p))
-            await asyncio.sleep(20)
-            status = await p.b.service.heal_status(ADMIN)
-            assert (shown(status), status.copying, status.forecast_ms) == ({2: 10}, 0, -1)
-            assert [len(p.holding(blob)) for blob in blobs] == [2] * 10
-            health = await p.b.service.health(ADMIN)
-            assert (health.paused_by, health.paused_ms) == ("/CN=admin", told.control.paused_ms)
-            again = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RESUME))
-            assert not again.control.paused
-            assert await p.until(lambda: whole(p)) < 3_000
-            p.shepherds[p.b.shepherds[0]].up = True
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.PAUSE))
-            await asyncio.sleep(20)
-            assert all(len(p.holding(blob)) == 4 for blob in blobs), "surplus stays while paused"
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RESUME))
-            await p.until(lambda: p.settled(*blobs, copies=3))
-
-    run_virtual(scenario())
+@virtual
+async def test_a_pause_stops_copies_and_trims_says_who_and_ends_with_resume() -> None:
+    async with paper(shepherds=4) as p:
+        await asyncio.sleep(1)
+        blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(10)]
+        told = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.PAUSE))
+        assert (told.control.paused_by, told.forecast_ms) == ("/CN=admin", 0)
+        p.shepherds[p.b.shepherds[0]].up = False
+        await p.until(lambda: noticed(p))
+        await asyncio.sleep(20)
+        status = await p.b.service.heal_status(ADMIN)
+        assert (shown(status), status.copying, status.forecast_ms) == ({2: 10}, 0, -1)
+        assert [len(p.holding(blob)) for blob in blobs] == [2] * 10
+        health = await p.b.service.health(ADMIN)
+        assert (health.paused_by, health.paused_ms) == ("/CN=admin", told.control.paused_ms)
+        again = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RESUME))
+        assert not again.control.paused
+        assert await p.until(lambda: whole(p)) < 3_000
+        p.shepherds[p.b.shepherds[0]].up = True
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.PAUSE))
+        await asyncio.sleep(20)
+        assert all(len(p.holding(blob)) == 4 for blob in blobs), "surplus stays while paused"
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RESUME))
+        await p.until(lambda: p.settled(*blobs, copies=3))
 
 
-def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            await asyncio.sleep(1)
-            for number in range(40):
-                await p.upload(f"f{number}", copies=2)
-            told = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
-            assert (told.control.bytes_per_s, told.control.copies_per_node) == (7, 1)
-            answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
-            assert (answer.copy_bytes_per_s_max, answer.copies_at_once_max) == (7, 1)
-            p.shepherds[p.b.shepherds[0]].up = False
-            await p.until(lambda: noticed(p))
-            await asyncio.sleep(10)
-            status = await p.b.service.heal_status(ADMIN)
-            assert 8 <= status.copies_done <= 12, "a copy of 7 bytes a second"
-            assert status.forecast_ms == pytest.approx(1_000 * status.copies_to_go, rel=0.2), "as slow as it is told"
-            assert max(s.most_in_flight for s in p.shepherds.values()) == 1
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 0, 4))
-            answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
-            assert (answer.copy_bytes_per_s_max, answer.copies_at_once_max) == (0, 4)
-            assert await p.until(lambda: whole(p)) < 5_000
-
-    run_virtual(scenario())
+@virtual
+async def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
+    async with paper(shepherds=3) as p:
+        await asyncio.sleep(1)
+        for number in range(40):
+            await p.upload(f"f{number}", copies=2)
+        told = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
+        assert (told.control.bytes_per_s, told.control.copies_per_node) == (7, 1)
+        answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
+        assert (answer.copy_bytes_per_s_max, answer.copies_at_once_max) == (7, 1)
+        p.shepherds[p.b.shepherds[0]].up = False
+        await p.until(lambda: noticed(p))
+        await asyncio.sleep(10)
+        status = await p.b.service.heal_status(ADMIN)
+        assert 8 <= status.copies_done <= 12, "a copy of 7 bytes a second"
+        assert status.forecast_ms == pytest.approx(1_000 * status.copies_to_go, rel=0.2), "as slow as it is told"
+        assert max(s.most_in_flight for s in p.shepherds.values()) == 1
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 0, 4))
+        answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
+        assert (answer.copy_bytes_per_s_max, answer.copies_at_once_max) == (0, 4)
+        assert await p.until(lambda: whole(p)) < 5_000
 
 
-def test_only_administrators_steer_and_nonsense_is_refused() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=1) as p:
-            for call, order, kind in (
-                (BARTENDER, HealOrder(HealAction.PAUSE), Kind.DENIED),
-                (ADMIN, HealOrder(HealAction.RATE), Kind.BAD_REQUEST),
-            ):
-                with pytest.raises(CheloniaError) as refused:
-                    await p.b.service.heal_order(call, order)
-                assert refused.value.kind is kind
-
-    run_virtual(scenario())
+@virtual
+async def test_only_administrators_steer_and_nonsense_is_refused() -> None:
+    async with paper(shepherds=1) as p:
+        for call, order, kind in (
+            (BARTENDER, HealOrder(HealAction.PAUSE), Kind.DENIED),
+            (ADMIN, HealOrder(HealAction.RATE), Kind.BAD_REQUEST),
+        ):
+            with pytest.raises(CheloniaError) as refused:
+                await p.b.service.heal_order(call, order)
+            assert refused.value.kind is kind
 
 
 @dataclass

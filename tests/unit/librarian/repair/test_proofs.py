@@ -14,7 +14,7 @@ from chelonia.core.ports.librarian import SetWanted
 from chelonia.core.values import replace
 from chelonia.librarian.repair.plan.decide import BlobPlan, Removal
 from chelonia.librarian.repair.proofs import decide as proofs
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.librarian import BARTENDER
 from tests.support.paper import paper
 
@@ -88,31 +88,27 @@ def test_nobody_gives_up_a_good_copy_for_one_that_is_not_there(wanted: int, monk
     assert honest_copies_left(wanted) < wanted, "this would be no test if its word were enough"
 
 
-def test_honest_copies_are_trimmed_after_proving_themselves() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            guid, blob = await p.upload("f", copies=4)
-            await p.b.service.set_wanted(BARTENDER, SetWanted(guid, 2))
-            await p.until(lambda: p.settled(blob, copies=2))
-            assert sum(len(s.proven) for s in p.shepherds.values()) == 4 + 3, "all that stay and the one that goes"
-            assert not any(s.scrubbed for s in p.shepherds.values())
-
-    run_virtual(scenario())
+@virtual
+async def test_honest_copies_are_trimmed_after_proving_themselves() -> None:
+    async with paper(shepherds=4) as p:
+        guid, blob = await p.upload("f", copies=4)
+        await p.b.service.set_wanted(BARTENDER, SetWanted(guid, 2))
+        await p.until(lambda: p.settled(blob, copies=2))
+        assert sum(len(s.proven) for s in p.shepherds.values()) == 4 + 3, "all that stay and the one that goes"
+        assert not any(s.scrubbed for s in p.shepherds.values())
 
 
-def test_the_copy_that_is_not_as_the_others_is_checked() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4) as p:
-            guid, blob = await p.upload("f", copies=4)
-            odd = p.shepherds[p.b.shepherds[1]]
-            odd.broken = "lies"
-            await p.b.service.set_wanted(BARTENDER, SetWanted(guid, 2))
+@virtual
+async def test_the_copy_that_is_not_as_the_others_is_checked() -> None:
+    async with paper(shepherds=4) as p:
+        guid, blob = await p.upload("f", copies=4)
+        odd = p.shepherds[p.b.shepherds[1]]
+        odd.broken = "lies"
+        await p.b.service.set_wanted(BARTENDER, SetWanted(guid, 2))
 
-            async def checked() -> bool:
-                return bool(odd.scrubbed)
+        async def checked() -> bool:
+            return bool(odd.scrubbed)
 
-            await p.until(checked)
-            assert odd.scrubbed[0] == f"{blob}@{odd.id}"
-            assert not any(s.scrubbed for s in p.shepherds.values() if s is not odd)
-
-    run_virtual(scenario())
+        await p.until(checked)
+        assert odd.scrubbed[0] == f"{blob}@{odd.id}"
+        assert not any(s.scrubbed for s in p.shepherds.values() if s is not odd)

@@ -14,7 +14,7 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.values import replace
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.librarian import ADMIN
 from tests.support.paper import FILE_BYTES, Paper, paper
 
@@ -60,19 +60,17 @@ def there(p: Paper, blob: BlobId) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(("first", "then"), [(0, 0), (1, 0), (10**9, 1)])
-def test_a_copy_whose_bytes_arrive_is_made_once_however_long_it_takes(first: int, then: int) -> None:
+@virtual
+async def test_a_copy_whose_bytes_arrive_is_made_once_however_long_it_takes(first: int, then: int) -> None:
     """Whatever the rate of healing was when it began, and has become."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=4, settings=PATIENT) as p:
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, first))
-            blob = await a_long_copy(p)
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, then))
-            took = await p.until(there(p, blob))  # type: ignore[arg-type]
-            assert took == pytest.approx(1000 * LONG_S, abs=500)
-            assert begun(p) == 1
-
-    run_virtual(scenario())
+    async with paper(shepherds=4, settings=PATIENT) as p:
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, first))
+        blob = await a_long_copy(p)
+        await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, then))
+        took = await p.until(there(p, blob))  # type: ignore[arg-type]
+        assert took == pytest.approx(1000 * LONG_S, abs=500)
+        assert begun(p) == 1
 
 
 @pytest.mark.parametrize(
@@ -86,14 +84,14 @@ def test_a_copy_whose_bytes_arrive_is_made_once_however_long_it_takes(first: int
     ],
     ids=["nothing arrives", "it has stopped", "it goes up and down", "more than there is", "too slow"],
 )
-def test_a_copy_that_comes_no_farther_is_made_anew(tells: Tells, settings: LibrarianSettings, limit_ms: int) -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4, settings=settings) as p:
-            blob = await a_long_copy(p, 3_600, tells)
-            assert await p.until(there(p, blob), limit_ms) >= settings.claim_ms - 500  # type: ignore[arg-type]
-            assert begun(p) == 2
-
-    run_virtual(scenario())
+@virtual
+async def test_a_copy_that_comes_no_farther_is_made_anew(
+    tells: Tells, settings: LibrarianSettings, limit_ms: int
+) -> None:
+    async with paper(shepherds=4, settings=settings) as p:
+        blob = await a_long_copy(p, 3_600, tells)
+        assert await p.until(there(p, blob), limit_ms) >= settings.claim_ms - 500  # type: ignore[arg-type]
+        assert begun(p) == 2
 
 
 class Refusing:
@@ -141,24 +139,22 @@ def test_what_a_shepherd_makes_up_does_not_keep_the_copies_of_others_from_being_
     run_virtual(scenario())
 
 
-def test_a_copy_that_its_taker_reports_is_waited_for_no_longer() -> None:
+@virtual
+async def test_a_copy_that_its_taker_reports_is_waited_for_no_longer() -> None:
     """The answer of whoever sends it may be lost, on a connection that was silent for days."""
 
-    async def scenario() -> None:
-        async with paper(shepherds=4, settings=PATIENT) as p:
-            for shepherd in p.shepherds.values():
-                shepherd.reports_s = 1.0
-            blob = await a_long_copy(p, 3_600)
-            await p.until(lambda: p.settled(blob, copies=3), 3_000)
+    async with paper(shepherds=4, settings=PATIENT) as p:
+        for shepherd in p.shepherds.values():
+            shepherd.reports_s = 1.0
+        blob = await a_long_copy(p, 3_600)
+        await p.until(lambda: p.settled(blob, copies=3), 3_000)
 
-            async def slots_are_free() -> bool:
-                return (await p.b.service.health(ADMIN)).copying == 0
+        async def slots_are_free() -> bool:
+            return (await p.b.service.health(ADMIN)).copying == 0
 
-            await p.until(slots_are_free, PATIENT.claim_ms + 500)
-            assert taking(p) == 0
-            assert begun(p) == 1
-
-    run_virtual(scenario())
+        await p.until(slots_are_free, PATIENT.claim_ms + 500)
+        assert taking(p) == 0
+        assert begun(p) == 1
 
 
 class Away:

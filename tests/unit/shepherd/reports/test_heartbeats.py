@@ -11,8 +11,8 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.ports.ahash import Position
 from chelonia.core.ports.librarian import Heartbeat, HeartbeatAnswer
 from chelonia.shepherd.reports.heartbeats import HeartbeatSender
+from tests.sim.virtual_loop import virtual
 from tests.support.paper import LoopClock
-from tests.support.shepherd import virtual
 
 BEAT = Heartbeat(ServiceId("https://s1/Shepherd"), 1, 0, 1, 1, 0, True, "", "")
 

@@ -14,7 +14,8 @@ from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem, InventoryPage
 from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBlob, Upload
 from chelonia.core.values import replace
-from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, JOE, LIBRARIAN, World, numbered, request, virtual
+from tests.sim.virtual_loop import virtual
+from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, JOE, LIBRARIAN, World, numbered, request
 
 DATA = b"data"
 

@@ -12,8 +12,9 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import GetRequest, Turl, TurlOutcome
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire import tickets
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import kind_of
-from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
+from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all
 from tests.support.turls import parse_turl
 
 DATA = b"the quick brown fox" * 1000

@@ -12,7 +12,8 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import SmallBlob, SmallReplica, StoreOutcome
 from chelonia.core.values import replace
 from chelonia.shepherd.store.checksums import Hasher
-from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request, virtual
+from tests.sim.virtual_loop import virtual
+from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request
 
 DATA = b"small bytes"
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import Authority, Purpose, Upload, Uploaded
 from chelonia.core.values import replace
 from chelonia.shepherd.transfers import uploads
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import kind_of
 from tests.support.shepherd import (
     BARTENDER,
@@ -29,7 +30,6 @@ from tests.support.shepherd import (
     numbered,
     request,
     two,
-    virtual,
 )
 from tests.support.turls import parse_turl
 
