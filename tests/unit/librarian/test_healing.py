@@ -34,7 +34,7 @@ from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
-from tests.sim.virtual_loop import run_virtual, this_loop, virtual
+from tests.sim.virtual_loop import this_loop, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, shepherd_call
 from tests.support.paper import LoopClock, Paper, paper
@@ -163,19 +163,17 @@ async def test_a_refused_erasure_stays_in_the_outbox() -> None:
         await p.until(lambda: drained(p))
 
 
-def test_an_order_that_nobody_can_ever_carry_out_is_void(expect_log: Callable[..., None]) -> None:
+@virtual
+async def test_an_order_that_nobody_can_ever_carry_out_is_void(expect_log: Callable[..., None]) -> None:
     """One for `not-a-uuid` was repeated 2 497 times in 57 minutes."""
     expect_log("is void")
 
-    async def scenario() -> None:
-        async with paper() as p:
-            guid, _ = await p.upload("f", copies=2)
-            p.shepherds[p.b.shepherds[0]].broken = "void"
-            await p.b.service.delete(BARTENDER, Delete(guid))
-            await p.until(lambda: drained(p))
-            assert p.b.limits.reached == {"erasures_void": 1}
-
-    run_virtual(scenario())
+    async with paper() as p:
+        guid, _ = await p.upload("f", copies=2)
+        p.shepherds[p.b.shepherds[0]].broken = "void"
+        await p.b.service.delete(BARTENDER, Delete(guid))
+        await p.until(lambda: drained(p))
+        assert p.b.limits.reached == {"erasures_void": 1}
 
 
 @virtual
@@ -715,26 +713,22 @@ async def test_a_surplus_copy_stays_while_another_does_not_answer_for_itself(tro
 
 
 @pytest.mark.expect_log("more than .* replicas would be erased")
-def test_mass_trimming_is_stopped_and_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_mass_trimming_is_stopped_and_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.core.bounds.ERASURES_UNASKED_PER_MIN_MAX", 3)
 
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            for n in range(10):
-                _, blob = await p.upload(f"f{n}", copies=2)
-                three = p.b.shepherds[2]
-                await p.b.report(three, (blob, extra(n), S.ALIVE))
-                p.shepherds[three].replicas[ReferenceId(extra(n))] = blob
-            await asyncio.sleep(30)
-            assert sum(len(s.erased) for s in p.shepherds.values()) == 3
-            assert (await p.b.service.health(ADMIN)).held_back == 7
-            await asyncio.sleep(60)
-            assert sum(len(s.erased) for s in p.shepherds.values()) in (6, 9)
-            await asyncio.sleep(240)
-            assert sum(len(s.erased) for s in p.shepherds.values()) == 10
-            assert (await p.b.service.health(ADMIN)).held_back == 0
-            assert sum(s.asked_for for s in p.shepherds.values()) <= 25, (
-                "two witnesses each, asked when it is their turn"
-            )
-
-    run_virtual(scenario())
+    async with paper(shepherds=3) as p:
+        for n in range(10):
+            _, blob = await p.upload(f"f{n}", copies=2)
+            three = p.b.shepherds[2]
+            await p.b.report(three, (blob, extra(n), S.ALIVE))
+            p.shepherds[three].replicas[ReferenceId(extra(n))] = blob
+        await asyncio.sleep(30)
+        assert sum(len(s.erased) for s in p.shepherds.values()) == 3
+        assert (await p.b.service.health(ADMIN)).held_back == 7
+        await asyncio.sleep(60)
+        assert sum(len(s.erased) for s in p.shepherds.values()) in (6, 9)
+        await asyncio.sleep(240)
+        assert sum(len(s.erased) for s in p.shepherds.values()) == 10
+        assert (await p.b.service.health(ADMIN)).held_back == 0
+        assert sum(s.asked_for for s in p.shepherds.values()) <= 25, "two witnesses each, asked when it is their turn"

@@ -12,7 +12,7 @@ from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, RequestKey, blob_object
 from chelonia.core.ports.ahash import AHash, Element, TransactOutcome
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import put
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER, LIBRARIAN, bench, shepherd_call
 from tests.support.paper import Paper, paper
 
@@ -83,45 +83,41 @@ async def test_agreed_receipts_are_of_the_blob() -> None:
             blobs.agreed((receipt,), BlobId("two"), -1, Checksums())
 
 
-def test_an_expired_upload_that_is_committed_meanwhile_stays() -> None:
+@virtual
+async def test_an_expired_upload_that_is_committed_meanwhile_stays() -> None:
     made: list[Meddling] = []
 
-    async def scenario() -> None:
-        async with paper(shepherds=3, wrap=meddling(made)) as p:
-            soon = Ms(p.b.clock.now_ms() + 2_000)
-            begun = await p.b.service.begin_put(BARTENDER, p.b.begin("f", named=True, expires_ms=soon))
+    async with paper(shepherds=3, wrap=meddling(made)) as p:
+        soon = Ms(p.b.clock.now_ms() + 2_000)
+        begun = await p.b.service.begin_put(BARTENDER, p.b.begin("f", named=True, expires_ms=soon))
 
-            async def commit() -> None:
-                receipts = tuple(p.b.receipt(begun.blob, shepherd) for shepherd in p.b.shepherds[:2])
-                for shepherd in p.b.shepherds[:2]:
-                    p.shepherd(shepherd).replicas[receipts[0].location.reference] = begun.blob
-                await p.b.service.commit_put(shepherd_call(p.b.shepherds[0]), begun.guid, receipts)
+        async def commit() -> None:
+            receipts = tuple(p.b.receipt(begun.blob, shepherd) for shepherd in p.b.shepherds[:2])
+            for shepherd in p.b.shepherds[:2]:
+                p.shepherd(shepherd).replicas[receipts[0].location.reference] = begun.blob
+            await p.b.service.commit_put(shepherd_call(p.b.shepherds[0]), begun.guid, receipts)
 
-            made[-1].expect(lambda elements: any(e.object == begun.guid for e in elements), commit)
-            await p.until(lambda: _met(made[-1]))
-            assert await p.b.names() == {"f": begun.guid}
-            assert (await p.b.stored(begun.guid)).value("entry", "type") == "file"
-
-    run_virtual(scenario())
+        made[-1].expect(lambda elements: any(e.object == begun.guid for e in elements), commit)
+        await p.until(lambda: _met(made[-1]))
+        assert await p.b.names() == {"f": begun.guid}
+        assert (await p.b.stored(begun.guid)).value("entry", "type") == "file"
 
 
-def test_an_expired_upload_goes_only_while_it_is_one_whatever_became_of_its_name() -> None:
+@virtual
+async def test_an_expired_upload_goes_only_while_it_is_one_whatever_became_of_its_name() -> None:
     made: list[Meddling] = []
 
-    async def scenario() -> None:
-        async with paper(shepherds=3, wrap=meddling(made)) as p:
-            soon = Ms(p.b.clock.now_ms() + 2_000)
-            begun = await p.b.service.begin_put(BARTENDER, p.b.begin("f", named=True, expires_ms=soon))
+    async with paper(shepherds=3, wrap=meddling(made)) as p:
+        soon = Ms(p.b.clock.now_ms() + 2_000)
+        begun = await p.b.service.begin_put(BARTENDER, p.b.begin("f", named=True, expires_ms=soon))
 
-            async def is_a_file() -> None:
-                await made[-1].write(put(begun.guid, "entry", "type", "file"))
+        async def is_a_file() -> None:
+            await made[-1].write(put(begun.guid, "entry", "type", "file"))
 
-            made[-1].expect(lambda elements: any(e.object == begun.guid for e in elements), is_a_file)
-            await p.until(lambda: _met(made[-1]))
-            assert not made[-1].outcomes[0].applied
-            assert (await p.b.stored(begun.guid)).exists
-
-    run_virtual(scenario())
+        made[-1].expect(lambda elements: any(e.object == begun.guid for e in elements), is_a_file)
+        await p.until(lambda: _met(made[-1]))
+        assert not made[-1].outcomes[0].applied
+        assert (await p.b.stored(begun.guid)).exists
 
 
 async def _met(ahash: Meddling) -> bool:
@@ -146,44 +142,40 @@ async def surplus(p: Paper) -> BlobId:
     return blob
 
 
-def test_nothing_is_trimmed_of_a_blob_that_has_changed_since_it_was_looked_at() -> None:
+@virtual
+async def test_nothing_is_trimmed_of_a_blob_that_has_changed_since_it_was_looked_at() -> None:
     made: list[Meddling] = []
 
-    async def scenario() -> None:
-        async with paper(shepherds=4, wrap=meddling(made)) as p:
-            blob = await surplus(p)
+    async with paper(shepherds=4, wrap=meddling(made)) as p:
+        blob = await surplus(p)
 
-            async def wants_more() -> None:
-                await made[-1].write(put(blob_object(blob), "blob", "wanted", "3"))
+        async def wants_more() -> None:
+            await made[-1].write(put(blob_object(blob), "blob", "wanted", "3"))
 
-            made[-1].expect(of_locations(blob), wants_more)
-            await p.until(lambda: _met(made[-1]), 120_000)
-            assert not made[-1].outcomes[0].applied
-            assert len(await p.b.locations(blob)) == 3
-
-    run_virtual(scenario())
+        made[-1].expect(of_locations(blob), wants_more)
+        await p.until(lambda: _met(made[-1]), 120_000)
+        assert not made[-1].outcomes[0].applied
+        assert len(await p.b.locations(blob)) == 3
 
 
-def test_what_a_leader_writes_does_not_apply_once_another_leads() -> None:
+@virtual
+async def test_what_a_leader_writes_does_not_apply_once_another_leads() -> None:
     made: list[Meddling] = []
 
-    async def scenario() -> None:
-        async with paper(shepherds=3, wrap=meddling(made)) as p:
-            silent = p.b.shepherds[0]
+    async with paper(shepherds=3, wrap=meddling(made)) as p:
+        silent = p.b.shepherds[0]
 
-            async def another_leads() -> None:
-                await made[-1].write(
-                    put(REPAIR_OBJECT, "lease", "holder", "https://other/Librarian"),
-                    put(REPAIR_OBJECT, "lease", "term", "99"),
-                )
+        async def another_leads() -> None:
+            await made[-1].write(
+                put(REPAIR_OBJECT, "lease", "holder", "https://other/Librarian"),
+                put(REPAIR_OBJECT, "lease", "term", "99"),
+            )
 
-            made[-1].expect(lambda elements: any(_calls_away(e) for e in elements), another_leads)
-            p.shepherd(silent).up = False
-            await p.until(lambda: _met(made[-1]), 60_000)
-            assert not made[-1].outcomes[0].applied
-            assert (await p.b.stored(f"sys:shepherd:{silent}")).value("node", "state") == "alive"
-
-    run_virtual(scenario())
+        made[-1].expect(lambda elements: any(_calls_away(e) for e in elements), another_leads)
+        p.shepherd(silent).up = False
+        await p.until(lambda: _met(made[-1]), 60_000)
+        assert not made[-1].outcomes[0].applied
+        assert (await p.b.stored(f"sys:shepherd:{silent}")).value("node", "state") == "alive"
 
 
 def _calls_away(element: Element) -> bool:

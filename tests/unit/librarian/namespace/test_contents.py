@@ -44,7 +44,7 @@ from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, HOUR, LIBRARIAN, Bench, bench, everything, pieced, sound, spliced
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken, sum_rules
@@ -353,27 +353,25 @@ async def test_a_piece_is_no_file_and_another_name_no_excuse() -> None:
 
 
 @pytest.mark.parametrize("keep_ms", [0, 3_600_000])
-def test_a_content_goes_with_its_file_page_by_page(keep_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_content_goes_with_its_file_page_by_page(keep_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "BLOBS_PAGE", 2)
     monkeypatch.setattr(bounds, "DELETE_WIDE_MAX", 2)
 
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=keep_ms)
-        async with paper(settings=settings) as p:
-            file = await spliced(p.b, "f", Guid(""), 0, 7, 14, 21, 28)
-            await p.b.service.delete(BARTENDER, Delete(file))
-            await sound(p.b)
-            await asyncio.sleep(keep_ms / 1000)
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=keep_ms)
+    async with paper(settings=settings) as p:
+        file = await spliced(p.b, "f", Guid(""), 0, 7, 14, 21, 28)
+        await p.b.service.delete(BARTENDER, Delete(file))
+        await sound(p.b)
+        await asyncio.sleep(keep_ms / 1000)
 
-            async def gone() -> bool:
-                seen = await everything(p.b)
-                assert broken(seen) == ()
-                return not [key for key in seen.objects if key.startswith(("content:", "blob:"))]
+        async def gone() -> bool:
+            seen = await everything(p.b)
+            assert broken(seen) == ()
+            return not [key for key in seen.objects if key.startswith(("content:", "blob:"))]
 
-            await p.until(gone, 120_000)
-            assert not (await everything(p.b)).section(PENDING_OBJECT, "due")
-
-    run_virtual(scenario())
+        await p.until(gone, 120_000)
+        assert not (await everything(p.b)).section(PENDING_OBJECT, "due")
 
 
 def test_extents_are_stored_as_documented() -> None:

@@ -17,7 +17,7 @@ from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.sharing import decide
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, HOUR, LIBRARIAN, Bench, bench, everything, keyed, sound, spliced
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken
@@ -250,34 +250,32 @@ async def test_copies_of_one_source_at_the_same_time_are_all_made(monkeypatch: p
         assert len([key for key in seen.objects if key.startswith("content:")]) == 1 + len(copies)
 
 
-def test_what_a_copy_that_broke_off_has_goes_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_what_a_copy_that_broke_off_has_goes_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "COPY_PAGE", 2)
     monkeypatch.setattr(bounds, "BLOBS_PAGE", 2)
 
     def broken_off(*_: object) -> None:
         raise asyncio.CancelledError
 
-    async def scenario() -> None:
-        async with paper() as p:
-            source = await spliced(p.b, "f", Guid(""), 0, 7, 14, 21)
-            with monkeypatch.context() as patched:
-                patched.setattr(decide, "seal_copy", broken_off)
-                patched.setattr(decide, "break_off", broken_off)  # as when the process dies
-                with pytest.raises(asyncio.CancelledError):
-                    await copied(p.b, source, "g")
-            await sound(p.b)
-            assert _copying(await everything(p.b))
-            await asyncio.sleep(bounds.COPY_OPEN_MS / 1000)
+    async with paper() as p:
+        source = await spliced(p.b, "f", Guid(""), 0, 7, 14, 21)
+        with monkeypatch.context() as patched:
+            patched.setattr(decide, "seal_copy", broken_off)
+            patched.setattr(decide, "break_off", broken_off)  # as when the process dies
+            with pytest.raises(asyncio.CancelledError):
+                await copied(p.b, source, "g")
+        await sound(p.b)
+        assert _copying(await everything(p.b))
+        await asyncio.sleep(bounds.COPY_OPEN_MS / 1000)
 
-            async def gone() -> bool:
-                seen = await everything(p.b)
-                assert broken(seen) == ()
-                return len([key for key in seen.objects if key.startswith("content:")]) == 1
+        async def gone() -> bool:
+            seen = await everything(p.b)
+            assert broken(seen) == ()
+            return len([key for key in seen.objects if key.startswith("content:")]) == 1
 
-            await p.until(gone, 120_000)
-            assert len((await everything(p.b)).blobs()) == 4
-
-    run_virtual(scenario())
+        await p.until(gone, 120_000)
+        assert len((await everything(p.b)).blobs()) == 4
 
 
 def _copying(seen: NamespaceSnapshot) -> list[StoredObject]:

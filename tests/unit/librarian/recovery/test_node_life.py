@@ -32,7 +32,7 @@ from chelonia.librarian.presence import registry
 from chelonia.librarian.recovery.invariants import BLOB_LOST
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, shepherd_call
@@ -403,37 +403,35 @@ class Counted:
 
 
 @pytest.mark.expect_log("no other verified copy")
-def test_what_must_be_left_of_a_forgotten_shepherd_is_looked_at_ever_later_and_when_another_comes() -> None:
+@virtual
+async def test_what_must_be_left_of_a_forgotten_shepherd_is_looked_at_ever_later_and_when_another_comes() -> None:
     seen: list[Counted] = []
 
     def counting(ahash: AHash) -> AHash:
         seen.append(Counted(ahash))
         return seen[0]  # type: ignore[return-value]
 
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=3_600_000, repair_delay_ms=3_600_000)
-        async with paper(3, settings, counting) as p:
-            one, _ = await forgotten(p)
-            lost = await only_there(p, one, S.ALIVE)
-            await asyncio.sleep(10)
-            seen[0].looks.clear()
-            await asyncio.sleep(120)
-            assert 1 <= seen[0].looks[shepherd_object(one)] <= 5, "doubled each time, from 1 s on"
-            two = p.b.shepherds[1]
-            await away(p, two)
-            at = Location(two, ReferenceId("found"))
-            found = (put(blob_object(lost.blob), "locations", str(at), S.ALIVE.value), file_record(at, lost.blob))
-            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), found)).applied
-            p.shepherds[two].replicas[at.reference] = lost.blob
-            p.shepherds[two].up = True
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=3_600_000, repair_delay_ms=3_600_000)
+    async with paper(3, settings, counting) as p:
+        one, _ = await forgotten(p)
+        lost = await only_there(p, one, S.ALIVE)
+        await asyncio.sleep(10)
+        seen[0].looks.clear()
+        await asyncio.sleep(120)
+        assert 1 <= seen[0].looks[shepherd_object(one)] <= 5, "doubled each time, from 1 s on"
+        two = p.b.shepherds[1]
+        await away(p, two)
+        at = Location(two, ReferenceId("found"))
+        found = (put(blob_object(lost.blob), "locations", str(at), S.ALIVE.value), file_record(at, lost.blob))
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), found)).applied
+        p.shepherds[two].replicas[at.reference] = lost.blob
+        p.shepherds[two].up = True
 
-            async def gone() -> bool:
-                return not (await p.b.stored(shepherd_object(one))).exists
+        async def gone() -> bool:
+            return not (await p.b.stored(shepherd_object(one))).exists
 
-            await p.until(gone)
-            assert one not in await p.b.locations(lost.blob)
-
-    run_virtual(scenario())
+        await p.until(gone)
+        assert one not in await p.b.locations(lost.blob)
 
 
 @virtual
@@ -509,50 +507,46 @@ async def test_a_living_shepherd_and_an_unknown_one_are_not_forgotten() -> None:
             await forget(p, NOWHERE)
 
 
-def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.core.bounds.REFERENCES_PAGE", 4)
     monkeypatch.setattr("chelonia.librarian.recovery.removal.act.PART", 3)
 
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            blobs = [(await p.upload(f"f{n}", copies=2))[1] for n in range(10)]
-            one = p.b.shepherds[0]
-            await away(p, one)
-            for blob in blobs:
-                await p.until(lambda blob=blob: healed(p, blob, 2))  # type: ignore[misc]
-            first = await p.b.service.forget(ADMIN, one, "", False, False)
-            assert (first.looked_at, bool(first.after), first.forgotten) == (4, True, False)
-            left = sum([one in await p.b.locations(blob) for blob in blobs])
-            assert left == 6
-            pages = await forget(p, one)
-            assert pages[-1].forgotten
-            assert sum(page.looked_at for page in pages) == 6
-
-    run_virtual(scenario())
+    async with paper(shepherds=3) as p:
+        blobs = [(await p.upload(f"f{n}", copies=2))[1] for n in range(10)]
+        one = p.b.shepherds[0]
+        await away(p, one)
+        for blob in blobs:
+            await p.until(lambda blob=blob: healed(p, blob, 2))  # type: ignore[misc]
+        first = await p.b.service.forget(ADMIN, one, "", False, False)
+        assert (first.looked_at, bool(first.after), first.forgotten) == (4, True, False)
+        left = sum([one in await p.b.locations(blob) for blob in blobs])
+        assert left == 6
+        pages = await forget(p, one)
+        assert pages[-1].forgotten
+        assert sum(page.looked_at for page in pages) == 6
 
 
 @pytest.mark.expect_log("is lost with")
 @pytest.mark.parametrize("letter", ["x", "\N{TURTLE}"])
-def test_long_names_of_lost_files_come_in_pages_that_an_answer_can_hold(
+@virtual
+async def test_long_names_of_lost_files_come_in_pages_that_an_answer_can_hold(
     letter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chelonia.core.bounds.LOSS_NAMES_BYTES_MAX", 1_000)
     monkeypatch.setattr("chelonia.librarian.recovery.removal.act.PART", 3)
 
-    async def scenario() -> None:
-        async with paper(shepherds=2) as p:
-            names = [f"{n}{letter * (200 // len(letter.encode()))}" for n in range(10)]
-            for name in names:
-                await p.upload(name, copies=1)
-            one = p.b.shepherds[0]
-            await away(p, one)
-            for accept in (False, True):
-                pages = await forget(p, one, check=not accept, accept=accept)
-                assert [page.looked_at for page in pages] == [6, 4]
-                assert sorted(loss.name for loss in losses(pages)) == sorted(f"/{name}" for name in names)
-            assert pages[-1].forgotten
-
-    run_virtual(scenario())
+    async with paper(shepherds=2) as p:
+        names = [f"{n}{letter * (200 // len(letter.encode()))}" for n in range(10)]
+        for name in names:
+            await p.upload(name, copies=1)
+        one = p.b.shepherds[0]
+        await away(p, one)
+        for accept in (False, True):
+            pages = await forget(p, one, check=not accept, accept=accept)
+            assert [page.looked_at for page in pages] == [6, 4]
+            assert sorted(loss.name for loss in losses(pages)) == sorted(f"/{name}" for name in names)
+        assert pages[-1].forgotten
 
 
 @virtual
@@ -638,39 +632,35 @@ async def test_what_still_arrives_at_a_draining_shepherd_leaves_too() -> None:
         assert len(p.holding(late)) == 2
 
 
-def test_a_drain_is_asked_for_and_does_not_wait_for_the_rate_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_drain_is_asked_for_and_does_not_wait_for_the_rate_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.core.bounds.ERASURES_UNASKED_PER_MIN_MAX", 3)
 
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            for n in range(10):
-                await p.upload(f"f{n}", copies=2)
-            one = p.shepherds[p.b.shepherds[0]]
-            await p.b.service.drain(ADMIN, one.id, True)
+    async with paper(shepherds=3) as p:
+        for n in range(10):
+            await p.upload(f"f{n}", copies=2)
+        one = p.shepherds[p.b.shepherds[0]]
+        await p.b.service.drain(ADMIN, one.id, True)
 
-            async def emptied() -> bool:
-                return await drains(p) == "drained"
+        async def emptied() -> bool:
+            return await drains(p) == "drained"
 
-            await p.until(emptied, limit_ms=30_000)
-            assert len(one.erased) == 10
-
-    run_virtual(scenario())
+        await p.until(emptied, limit_ms=30_000)
+        assert len(one.erased) == 10
 
 
-def test_evening_out_leaves_the_rate_guard_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_evening_out_leaves_the_rate_guard_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files: the guard would stop trimming and alarm, which fails this test by its log."""
     monkeypatch.setattr("chelonia.core.bounds.ERASURES_UNASKED_PER_MIN_MAX", 20)
 
-    async def scenario() -> None:
-        async with paper(shepherds=3) as p:
-            p.disk_bytes = 500
-            for n in range(40):
-                await p.upload(f"f{n}", copies=2)
-            fresh = p.shepherds[p.b.shepherds[2]]
-            await asyncio.sleep(60)
-            assert 8 <= len(fresh.replicas) <= 12
-
-    run_virtual(scenario())
+    async with paper(shepherds=3) as p:
+        p.disk_bytes = 500
+        for n in range(40):
+            await p.upload(f"f{n}", copies=2)
+        fresh = p.shepherds[p.b.shepherds[2]]
+        await asyncio.sleep(60)
+        assert 8 <= len(fresh.replicas) <= 12
 
 
 @virtual

@@ -189,27 +189,27 @@ async def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of
 
 
 @pytest.mark.parametrize("came_ms", [0, 1_000_000], ids=["at once", "for longer than usual"])
-def test_what_was_deleted_before_the_snapshot_stays_deleted(monkeypatch: pytest.MonkeyPatch, came_ms: int) -> None:
+@virtual
+async def test_what_was_deleted_before_the_snapshot_stays_deleted(
+    monkeypatch: pytest.MonkeyPatch, came_ms: int
+) -> None:
     """But bytes that came for very long may have got their name after it."""
     monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(replace(BEFORE, trash_keep_ms=0)):
-            guid, blob = await k.upload("/f")
-            copy = [replace(kept) for kept in held(k, blob)]
-            await asyncio.sleep(30)  # longer than any upload takes
-            await k.bench.service.delete(BARTENDER, Delete(guid))
-            await k.upload("/g")
-            await next_snapshot(k)
-            await next_snapshot(k)
-        # A Shepherd that was away when its order to erase was written:
-        list(k.shepherds.values())[3].plant(1, replace(copy[0].facts, commit_within_ms=came_ms), copy[0].data)
-        async with rebuilt(k) as (k, status):
-            assert [path for path in await k.paths() if not path.startswith("/lost+found")] == ["/g"]
-            assert status.counts.get("replicas of deleted files", 0) == (0 if came_ms else 1)
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(replace(BEFORE, trash_keep_ms=0)):
+        guid, blob = await k.upload("/f")
+        copy = [replace(kept) for kept in held(k, blob)]
+        await asyncio.sleep(30)  # longer than any upload takes
+        await k.bench.service.delete(BARTENDER, Delete(guid))
+        await k.upload("/g")
+        await next_snapshot(k)
+        await next_snapshot(k)
+    # A Shepherd that was away when its order to erase was written:
+    list(k.shepherds.values())[3].plant(1, replace(copy[0].facts, commit_within_ms=came_ms), copy[0].data)
+    async with rebuilt(k) as (k, status):
+        assert [path for path in await k.paths() if not path.startswith("/lost+found")] == ["/g"]
+        assert status.counts.get("replicas of deleted files", 0) == (0 if came_ms else 1)
 
 
 @virtual
@@ -491,49 +491,45 @@ async def test_a_shepherd_that_stops_answering_is_told_and_ends_nothing() -> Non
         assert any("stopped answering" in note for note in status.notes)
 
 
-def test_a_rebuild_that_breaks_off_for_whatever_reason_says_so(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_that_breaks_off_for_whatever_reason_says_so(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("exception was never retrieved")
 
-    async def scenario() -> None:
-        k = await written()
-        failing(next(iter(k.shepherds.values())), 1, ValueError("nobody expects this"))
-        async with k.running(BEFORE, generation=2):
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k))
-            status = await k.bench.service.rebuild(ADMIN, False)
-            assert (status.stage, "nobody expects this" in status.cause) == ("failed", True)
-            assert (await k.bench.service.rebuild(ADMIN, True)).stage == "beginning"
-            await k.until(lambda: over(k))
-            assert set(await k.paths()) == {"/f", "/alone"}
-
-    run_virtual(scenario())
+    k = await written()
+    failing(next(iter(k.shepherds.values())), 1, ValueError("nobody expects this"))
+    async with k.running(BEFORE, generation=2):
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert (status.stage, "nobody expects this" in status.cause) == ("failed", True)
+        assert (await k.bench.service.rebuild(ADMIN, True)).stage == "beginning"
+        await k.until(lambda: over(k))
+        assert set(await k.paths()) == {"/f", "/alone"}
 
 
-def test_why_a_rebuild_has_stopped_is_known_to_every_librarian_until_it_is_begun_again(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_why_a_rebuild_has_stopped_is_known_to_every_librarian_until_it_is_begun_again(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = await written()
-        async with k.running(BEFORE, generation=2):
-            service = k.bench.service
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Rebuilding, "_work", _refused)
-                await service.rebuild(ADMIN, True)
-                await k.until(lambda: over(k))
-            assert "no room" in (await service.health(ADMIN)).waits_for
-            assert "no room" in (await service.heal_status(ADMIN)).waits_for
-            world = World(k, PaperVerifier(), k.clock, k.ids, k.bench.settings, carrier=k)  # type: ignore[arg-type]
-            other = LibrarianService(
-                k.bench.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world
-            )
-            status = await other.rebuild(ADMIN, False)
-            assert (status.stage, "no room" in status.cause) == ("failed", True)
+    k = await written()
+    async with k.running(BEFORE, generation=2):
+        service = k.bench.service
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rebuilding, "_work", _refused)
             await service.rebuild(ADMIN, True)
-            assert (await other.rebuild(ADMIN, False)).stage == "idle"
             await k.until(lambda: over(k))
-            await k.until(lambda: heals(k))
-
-    run_virtual(scenario())
+        assert "no room" in (await service.health(ADMIN)).waits_for
+        assert "no room" in (await service.heal_status(ADMIN)).waits_for
+        world = World(k, PaperVerifier(), k.clock, k.ids, k.bench.settings, carrier=k)  # type: ignore[arg-type]
+        other = LibrarianService(
+            k.bench.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world
+        )
+        status = await other.rebuild(ADMIN, False)
+        assert (status.stage, "no room" in status.cause) == ("failed", True)
+        await service.rebuild(ADMIN, True)
+        assert (await other.rebuild(ADMIN, False)).stage == "idle"
+        await k.until(lambda: over(k))
+        await k.until(lambda: heals(k))
 
 
 async def _refused(self: Rebuilding) -> None:
@@ -554,47 +550,45 @@ def manifests(k: Keepers) -> set[str]:
     return {name for name in kept if " manifest " in name}
 
 
-def test_a_fresh_namespace_takes_no_snapshot_in_place_of_the_last_good_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_fresh_namespace_takes_no_snapshot_in_place_of_the_last_good_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            for name in ("/a", "/b", "/c"):
-                await k.upload(name)
-            await next_snapshot(k)
-            await asyncio.sleep(30)
-            paths, before = await k.paths(), manifests(k)
-        async with rebuilt(k) as (k, status):
-            assert await k.paths() == paths
-            assert "replicas of deleted files" not in status.counts
-            assert before & manifests(k)
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        for name in ("/a", "/b", "/c"):
+            await k.upload(name)
+        await next_snapshot(k)
+        await asyncio.sleep(30)
+        paths, before = await k.paths(), manifests(k)
+    async with rebuilt(k) as (k, status):
+        assert await k.paths() == paths
+        assert "replicas of deleted files" not in status.counts
+        assert before & manifests(k)
 
 
-def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            old, _ = await k.upload("/old")
-            await next_snapshot(k)
-            await asyncio.sleep(30)
-        async with k.running(BEFORE, generation=2):
-            begun = k.clock.now_ms()
-            late = encode_manifest(Manifest("test", 2, begun, 0, (), ()), KEY)
-            keeping = k.bench.service._parts.healer.keeping
-            assert keeping is not None
-            await keeping.store(late, snapshot_name("manifest", begun))
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k))
-            status = await k.bench.service.rebuild(ADMIN, False)
-            assert await k.paths() == {"/old": old}
-            assert any("taken after the loss" in note for note in status.notes)
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        old, _ = await k.upload("/old")
+        await next_snapshot(k)
+        await asyncio.sleep(30)
+    async with k.running(BEFORE, generation=2):
+        begun = k.clock.now_ms()
+        late = encode_manifest(Manifest("test", 2, begun, 0, (), ()), KEY)
+        keeping = k.bench.service._parts.healer.keeping
+        assert keeping is not None
+        await keeping.store(late, snapshot_name("manifest", begun))
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert await k.paths() == {"/old": old}
+        assert any("taken after the loss" in note for note in status.notes)
 
 
 def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_owners(
@@ -650,26 +644,24 @@ async def test_a_snapshot_is_used_although_the_generation_was_not_raised() -> No
         assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
 
 
-def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapshot_taken(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapshot_taken(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("a rebuild has broken off")
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await marked(k, "running")
-            await k.bench.service.start()
-            _, blob = await k.upload("/f", copies=1)
-            await k.bench.service.set_wanted(BARTENDER, SetWanted((await k.paths())["/f"], 3))  # type: ignore[arg-type]
-            await asyncio.sleep(60)
-            assert (len(held(k, blob)), manifests(k)) == (1, set())
-            await k.bench.service.rebuild(ADMIN, True)
+    k = keepers()
+    async with k.running(BEFORE):
+        await marked(k, "running")
+        await k.bench.service.start()
+        _, blob = await k.upload("/f", copies=1)
+        await k.bench.service.set_wanted(BARTENDER, SetWanted((await k.paths())["/f"], 3))  # type: ignore[arg-type]
+        await asyncio.sleep(60)
+        assert (len(held(k, blob)), manifests(k)) == (1, set())
+        await k.bench.service.rebuild(ADMIN, True)
 
-            async def healed() -> bool:
-                return len(held(k, blob)) == 3 and len(manifests(k)) == 1
+        async def healed() -> bool:
+            return len(held(k, blob)) == 3 and len(manifests(k)) == 1
 
-            await k.until(healed)
-
-    run_virtual(scenario())
+        await k.until(healed)
 
 
 async def marked(k: Keepers, state: str) -> None:

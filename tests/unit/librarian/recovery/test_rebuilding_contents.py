@@ -14,7 +14,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.recovery import snapshots
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER, HOUR, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot, rebuilt
@@ -25,26 +25,24 @@ async def content(k: Keepers, file: Guid) -> StoredObject:
     return await k.bench.stored(content_object(content_of(await k.bench.stored(file))))
 
 
-def test_a_file_of_several_blobs_comes_back_as_the_snapshot_knew_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_file_of_several_blobs_comes_back_as_the_snapshot_knew_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "PAGE", 3)
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            file, _ = await k.upload("/f", b"0123456789")
-            for at in (10, 15, 20, 25, 3):
-                await k.splice("/f", file, at, b"abcde")
-            await next_snapshot(k)
-            before, whole = await k.bench.stored(file), await content(k, file)
-            assert len(whole.sections["extents"]) == 7
-        async with rebuilt(k) as (k, _):
-            assert (await k.bench.stored(file)).sections == before.sections
-            assert (await content(k, file)).sections == whole.sections
-            page = await k.bench.service.extents(BARTENDER, file, 0, 100)
-            assert all("alive" in place.locations.values() for place in page.blobs)
-            assert set(await k.paths()) == {"/f"}
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        file, _ = await k.upload("/f", b"0123456789")
+        for at in (10, 15, 20, 25, 3):
+            await k.splice("/f", file, at, b"abcde")
+        await next_snapshot(k)
+        before, whole = await k.bench.stored(file), await content(k, file)
+        assert len(whole.sections["extents"]) == 7
+    async with rebuilt(k) as (k, _):
+        assert (await k.bench.stored(file)).sections == before.sections
+        assert (await content(k, file)).sections == whole.sections
+        page = await k.bench.service.extents(BARTENDER, file, 0, 100)
+        assert all("alive" in place.locations.values() for place in page.blobs)
+        assert set(await k.paths()) == {"/f"}
 
 
 @virtual

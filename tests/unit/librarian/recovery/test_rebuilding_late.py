@@ -30,7 +30,7 @@ from chelonia.librarian.leadership.lease import decide as leader
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, EVE
@@ -298,116 +298,110 @@ async def test_what_it_has_set_aside_it_is_asked_for_once_it_is_listed() -> None
 
 
 @pytest.mark.parametrize("starts_anew", [False, True])
-def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(
+@virtual
+async def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(
     starts_anew: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it had set aside may be listed already, also since it has started anew and told something."""
     caplog.set_level(logging.ERROR)
 
-    async def scenario() -> None:
-        k = await written()
-        one = first(k)
-        told = one.records
+    k = await written()
+    one = first(k)
+    told = one.records
 
-        async def has_reported(boot: int) -> None:
-            reports = put(shepherd_object(one.id), "report", "boot", str(boot))
-            await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (reports,))
+    async def has_reported(boot: int) -> None:
+        reports = put(shepherd_object(one.id), "report", "boot", str(boot))
+        await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (reports,))
 
-        async def and_goes(call: Call, after: str, limit: int) -> RecordPage:
-            page = await told(call, after, limit)
-            if starts_anew:
-                await has_reported(78)
-            one.up = False
-            return page
+    async def and_goes(call: Call, after: str, limit: int) -> RecordPage:
+        page = await told(call, after, limit)
+        if starts_anew:
+            await has_reported(78)
+        one.up = False
+        return page
 
-        async with without(k, one):
-            await has_reported(77)
-            one.records = and_goes  # type: ignore[method-assign]
-            status = await late(k, one)
-            assert (status.stage, "/alone" in await k.paths()) == ("failed", True)
-            marker, boot = await k.bench.stored(REBUILD_OBJECT), 78 if starts_anew else 77
-            assert rebuild_record.may_have_named(marker, one.id, boot)
-            assert not rebuild_record.may_have_named(marker, next(s for s in k.shepherds if s != one.id), 1)
-            assert rebuild_record.awaited(marker) == (one.id,)
-            one.records = told  # type: ignore[method-assign]
-            assert (await late(k, one)).stage == "done"
-            assert await reported(k) == {**dict.fromkeys(k.shepherds, "0"), one.id: str(boot)}
-
-    run_virtual(scenario())
+    async with without(k, one):
+        await has_reported(77)
+        one.records = and_goes  # type: ignore[method-assign]
+        status = await late(k, one)
+        assert (status.stage, "/alone" in await k.paths()) == ("failed", True)
+        marker, boot = await k.bench.stored(REBUILD_OBJECT), 78 if starts_anew else 77
+        assert rebuild_record.may_have_named(marker, one.id, boot)
+        assert not rebuild_record.may_have_named(marker, next(s for s in k.shepherds if s != one.id), 1)
+        assert rebuild_record.awaited(marker) == (one.id,)
+        one.records = told  # type: ignore[method-assign]
+        assert (await late(k, one)).stage == "done"
+        assert await reported(k) == {**dict.fromkeys(k.shepherds, "0"), one.id: str(boot)}
 
 
-def test_one_that_tells_only_a_part_is_asked_for_what_it_has_set_aside_of_that(
+@virtual
+async def test_one_that_tells_only_a_part_is_asked_for_what_it_has_set_aside_of_that(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR)
 
-    async def scenario() -> None:
-        k = await written()
-        one = first(k)
-        asked: list[ReferenceId] = []
+    k = await written()
+    one = first(k)
+    asked: list[ReferenceId] = []
 
-        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
-            asked.extend(reference for _, reference in references)
-            return tuple(ReplicaStatOutcome(name, reference, found=False) for name, reference in references)
+    async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
+        asked.extend(reference for _, reference in references)
+        return tuple(ReplicaStatOutcome(name, reference, found=False) for name, reference in references)
 
-        told, page = one.records, list[RecordPage]()
+    told, page = one.records, list[RecordPage]()
 
-        async def once(call: Call, after: str, limit: int) -> RecordPage:
-            if page:
-                raise CheloniaError(Kind.UNAVAILABLE, "records", one.id)
-            page.append(await told(call, after, limit))
-            return RecordPage(tuple(replace(item, aside=True) for item in page[0].items), page[0].after)
+    async def once(call: Call, after: str, limit: int) -> RecordPage:
+        if page:
+            raise CheloniaError(Kind.UNAVAILABLE, "records", one.id)
+        page.append(await told(call, after, limit))
+        return RecordPage(tuple(replace(item, aside=True) for item in page[0].items), page[0].after)
 
-        one.stat, one.records = stat, once  # type: ignore[attr-defined,method-assign]
-        async with without(k, one):
-            assert (await late(k, one)).stage == "failed"
-            assert "/alone" in await k.paths()
-            assert asked
-
-    run_virtual(scenario())
+    one.stat, one.records = stat, once  # type: ignore[attr-defined,method-assign]
+    async with without(k, one):
+        assert (await late(k, one)).stage == "failed"
+        assert "/alone" in await k.paths()
+        assert asked
 
 
-def test_one_is_asked_for_what_it_has_set_aside_by_the_next_librarian_when_one_ends_in_mid_way(
+@virtual
+async def test_one_is_asked_for_what_it_has_set_aside_by_the_next_librarian_when_one_ends_in_mid_way(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Some of it is listed already, and nobody else would ask for a day."""
     caplog.set_level(logging.ERROR)
 
-    async def scenario() -> None:
-        k = await written()
-        one = first(k)
-        asked = asked_of(k)
-        told, listed = one.records, asyncio.Event()
+    k = await written()
+    one = first(k)
+    asked = asked_of(k)
+    told, listed = one.records, asyncio.Event()
 
-        async def no_more(call: Call, after: str, limit: int) -> RecordPage:
-            if listed.is_set():
-                await asyncio.Event().wait()
-            listed.set()
-            page = await told(call, after, limit)
-            return RecordPage(tuple(replace(item, aside=True) for item in page.items), page.after)
+    async def no_more(call: Call, after: str, limit: int) -> RecordPage:
+        if listed.is_set():
+            await asyncio.Event().wait()
+        listed.set()
+        page = await told(call, after, limit)
+        return RecordPage(tuple(replace(item, aside=True) for item in page.items), page.after)
 
-        async with without(k, one):
-            one.up, one.records = True, no_more  # type: ignore[method-assign]
-            await asyncio.sleep(2)
-            await k.bench.service.rebuild(ADMIN, True, one.id)
-            await k.until(lambda: is_listed(k))
-            await k.bench.service.stop()
-            one.up = False
-            async with k.another(FOR_GOOD, generation=2):
-                await asyncio.sleep(20)
-                assert not asked, "it is not there"
-                one.up = True
-                await k.until(lambda: has_any(asked))
-                await asyncio.sleep(20)
-                assert asked == [one.id], "once, and nobody else"
-                one.records = told  # type: ignore[method-assign]
-                assert (await late(k, one)).stage == "done"
-            asked.clear()
-            async with k.another(FOR_GOOD, generation=2):
-                await asyncio.sleep(20)
-                assert not asked, "it has told all"
-
-    run_virtual(scenario())
+    async with without(k, one):
+        one.up, one.records = True, no_more  # type: ignore[method-assign]
+        await asyncio.sleep(2)
+        await k.bench.service.rebuild(ADMIN, True, one.id)
+        await k.until(lambda: is_listed(k))
+        await k.bench.service.stop()
+        one.up = False
+        async with k.another(FOR_GOOD, generation=2):
+            await asyncio.sleep(20)
+            assert not asked, "it is not there"
+            one.up = True
+            await k.until(lambda: has_any(asked))
+            await asyncio.sleep(20)
+            assert asked == [one.id], "once, and nobody else"
+            one.records = told  # type: ignore[method-assign]
+            assert (await late(k, one)).stage == "done"
+        asked.clear()
+        async with k.another(FOR_GOOD, generation=2):
+            await asyncio.sleep(20)
+            assert not asked, "it has told all"
 
 
 @virtual
@@ -455,24 +449,24 @@ async def has_any(some: list[ServiceId]) -> bool:
     return bool(some)
 
 
-def test_a_shepherd_that_is_not_there_is_awaited_on_and_nonsense_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_shepherd_that_is_not_there_is_awaited_on_and_nonsense_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.ERROR)
 
-    async def scenario() -> None:
-        k = await written()
-        one = first(k)
-        async with without(k, one):
-            service = k.bench.service
-            await k.until(lambda: away(k, one))
-            await service.rebuild(ADMIN, True, one.id)
-            await k.until(lambda: over(k), 200_000)
-            status = await service.rebuild(ADMIN, False)
-            assert (status.stage, "give the command again" in status.cause) == ("failed", True)
-            assert rebuild_record.awaited(await k.bench.stored(REBUILD_OBJECT)) == (one.id,)
-            with fails(Kind.NOT_FOUND):
-                await service.rebuild(ADMIN, True, ServiceId("https://nobody/Shepherd"))
-        async with k.running(BEFORE):
-            with fails(Kind.CONFLICT):
-                await k.bench.service.rebuild(ADMIN, True, one.id)
-
-    run_virtual(scenario())
+    k = await written()
+    one = first(k)
+    async with without(k, one):
+        service = k.bench.service
+        await k.until(lambda: away(k, one))
+        await service.rebuild(ADMIN, True, one.id)
+        await k.until(lambda: over(k), 200_000)
+        status = await service.rebuild(ADMIN, False)
+        assert (status.stage, "give the command again" in status.cause) == ("failed", True)
+        assert rebuild_record.awaited(await k.bench.stored(REBUILD_OBJECT)) == (one.id,)
+        with fails(Kind.NOT_FOUND):
+            await service.rebuild(ADMIN, True, ServiceId("https://nobody/Shepherd"))
+    async with k.running(BEFORE):
+        with fails(Kind.CONFLICT):
+            await k.bench.service.rebuild(ADMIN, True, one.id)

@@ -25,7 +25,7 @@ from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.act import Rebuilding
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS
 from chelonia.wire import snapshots
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, shepherd_call
 from tests.support.namespace_snapshot import broken
 from tests.unit.librarian.keepers import KEY, Keeper, Keepers, checksums, keepers, resealed
@@ -118,31 +118,29 @@ def handed_out(k: Keepers, kind: str) -> Counter[BlobId]:
     return counts
 
 
-def test_each_segment_is_fetched_once_though_their_pages_follow_each_other_in_turns(
+@virtual
+async def test_each_segment_is_fetched_once_though_their_pages_follow_each_other_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A page ends after each object here; what is added to a namespace lies among what there was."""
     monkeypatch.setattr(snapshots, "CUT_MASK", 0)
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            for number in range(4):
-                await k.upload(f"/old{number}")
-            await next_snapshot(k)
-            for number in range(3):
-                await k.upload(f"/new{number}")
-            await next_snapshot(k)
-            manifest, _ = await newest(k)
-        turns = [place.segment for place in manifest.pages]
-        assert len(manifest.segments) > 1
-        assert sum(one != other for one, other in pairwise(turns)) >= len(manifest.segments), "they take turns"
-        counts = handed_out(k, "segment")
-        async with rebuilt(k) as (k, _):
-            assert len(await k.paths()) == 7
-            assert {segment: counts[segment] for segment in manifest.segments} == dict.fromkeys(manifest.segments, 1)
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        for number in range(4):
+            await k.upload(f"/old{number}")
+        await next_snapshot(k)
+        for number in range(3):
+            await k.upload(f"/new{number}")
+        await next_snapshot(k)
+        manifest, _ = await newest(k)
+    turns = [place.segment for place in manifest.pages]
+    assert len(manifest.segments) > 1
+    assert sum(one != other for one, other in pairwise(turns)) >= len(manifest.segments), "they take turns"
+    counts = handed_out(k, "segment")
+    async with rebuilt(k) as (k, _):
+        assert len(await k.paths()) == 7
+        assert {segment: counts[segment] for segment in manifest.segments} == dict.fromkeys(manifest.segments, 1)
 
 
 def stops(keeper: Keeper) -> None:
@@ -198,95 +196,87 @@ async def without_the_snapshot(k: Keepers, leaves: Callable[[Keeper], None] = st
 @pytest.mark.parametrize(
     "leaves", [stops, stops_when_it_has_told_its_records, starts_anew_when_it_has_told_its_records]
 )
-def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_is_away(leaves, expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_is_away(leaves, expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = keepers()
-        async with without_the_snapshot(k, leaves) as homes:
-            status = await k.bench.service.rebuild(ADMIN, False)
-            assert (status.stage, homes[0].id in status.cause) == ("failed", True)
-            assert await k.paths() == {}
-            for keeper in homes:
-                keeper.up, keeper.starting = True, False
-            await asyncio.sleep(5)
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k))
-            assert (await k.bench.service.rebuild(ADMIN, False)).stage == "done"
-            old = (await k.paths())["/old"]
-            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
-
-    run_virtual(scenario())
+    k = keepers()
+    async with without_the_snapshot(k, leaves) as homes:
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert (status.stage, homes[0].id in status.cause) == ("failed", True)
+        assert await k.paths() == {}
+        for keeper in homes:
+            keeper.up, keeper.starting = True, False
+        await asyncio.sleep(5)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        assert (await k.bench.service.rebuild(ADMIN, False)).stage == "done"
+        old = (await k.paths())["/old"]
+        assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
 
 
-def test_a_rebuild_goes_on_without_the_snapshot_when_who_may_have_it_is_withdrawn(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_goes_on_without_the_snapshot_when_who_may_have_it_is_withdrawn(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = keepers()
-        async with without_the_snapshot(k) as homes:
-            for record in k.bench.settings.bootstrap:
-                if record.service_id in {keeper.id for keeper in homes}:
-                    await k.bench.service.approve(ADMIN, replace(record, approved=False))
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k))
-            status = await k.bench.service.rebuild(ADMIN, False)
-            assert (status.stage, "/old" in await k.paths()) == ("done", True)
-            assert any("no snapshot was found" in note for note in status.notes)
-
-    run_virtual(scenario())
+    k = keepers()
+    async with without_the_snapshot(k) as homes:
+        for record in k.bench.settings.bootstrap:
+            if record.service_id in {keeper.id for keeper in homes}:
+                await k.bench.service.approve(ADMIN, replace(record, approved=False))
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert (status.stage, "/old" in await k.paths()) == ("done", True)
+        assert any("no snapshot was found" in note for note in status.notes)
 
 
-def test_files_of_a_lost_page_are_not_taken_for_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_files_of_a_lost_page_are_not_taken_for_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            _, blob = await k.upload("/f")
-            await asyncio.sleep(30)  # longer than any upload takes
-            await k.upload("/g")
-            await next_snapshot(k)
-            await next_snapshot(k)
-        for keeper in k.shepherds.values():
-            for kept in keeper.disk.values():
-                if " segment " in kept.facts.name:
-                    kept.data = bytes(len(kept.data))
-        async with rebuilt(k) as (k, status):
-            assert f"/lost+found/{blob}" in await k.paths()
-            assert any("a page of the snapshot is lost" in note for note in status.notes)
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        _, blob = await k.upload("/f")
+        await asyncio.sleep(30)  # longer than any upload takes
+        await k.upload("/g")
+        await next_snapshot(k)
+        await next_snapshot(k)
+    for keeper in k.shepherds.values():
+        for kept in keeper.disk.values():
+            if " segment " in kept.facts.name:
+                kept.data = bytes(len(kept.data))
+    async with rebuilt(k) as (k, status):
+        assert f"/lost+found/{blob}" in await k.paths()
+        assert any("a page of the snapshot is lost" in note for note in status.notes)
 
 
 @pytest.mark.parametrize("torn", ["newest", "both"])
-def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str, caplog) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str, caplog) -> None:  # type: ignore[no-untyped-def]
     """A segment that was thought lost was written anew: its pages are in two."""
     caplog.set_level(logging.ERROR)
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
-            await next_snapshot(k)
-            count, (before, objects) = len(await taken(k)), await newest(k)
-            for segment in before.segments:
-                await lose_copies(k, segment)
-            await times(k, count + 1)
-            after, again = await newest(k)
-            assert (again, {*after.segments} & {*before.segments}) == (objects, set())
-        for segment in (*after.segments, *(before.segments if torn == "both" else ())):
-            for kept in held(k, segment):
-                kept.data = bytes(len(kept.data))
-        fetched = handed_out(k, "manifest")
-        async with rebuilt(k) as (k, status):
-            assert set(fetched.values()) == {1}, "also the one that was chosen"
-            assert len(fetched) > 1
-            lost = any("a page of the snapshot is lost" in note for note in status.notes)
-            policy = (await k.bench.stored(old)).sections.get("policy")
-            assert (lost, policy) == ((True, None) if torn == "both" else (False, {EVE: "+read"}))
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+        await next_snapshot(k)
+        count, (before, objects) = len(await taken(k)), await newest(k)
+        for segment in before.segments:
+            await lose_copies(k, segment)
+        await times(k, count + 1)
+        after, again = await newest(k)
+        assert (again, {*after.segments} & {*before.segments}) == (objects, set())
+    for segment in (*after.segments, *(before.segments if torn == "both" else ())):
+        for kept in held(k, segment):
+            kept.data = bytes(len(kept.data))
+    fetched = handed_out(k, "manifest")
+    async with rebuilt(k) as (k, status):
+        assert set(fetched.values()) == {1}, "also the one that was chosen"
+        assert len(fetched) > 1
+        lost = any("a page of the snapshot is lost" in note for note in status.notes)
+        policy = (await k.bench.stored(old)).sections.get("policy")
+        assert (lost, policy) == ((True, None) if torn == "both" else (False, {EVE: "+read"}))
 
 
 @virtual
@@ -312,58 +302,54 @@ async def test_bytes_that_gave_way_take_nothing_with_them_that_their_shepherd_to
         assert "files without bytes" not in status.counts
 
 
-def test_a_rebuild_begun_again_leaves_newer_bytes_where_they_are(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_begun_again_leaves_newer_bytes_where_they_are(expect_log) -> None:  # type: ignore[no-untyped-def]
     """Bytes that newer ones have replaced come back under no name but one in /lost+found."""
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            guid, old = await k.upload("/f", b"old bytes")
-            await next_snapshot(k)
-        async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
-            _, new = await k.upload("/f", b"new bytes")
-        for kept in held(k, new):
-            kept.facts = resealed(kept.facts, guid=guid)
-        async with k.running(BEFORE, generation=2):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Rebuilding, "_check", refused)
-                await k.bench.service.rebuild(ADMIN, True)
-                await k.until(lambda: over(k))
+    k = keepers()
+    async with k.running(BEFORE):
+        guid, old = await k.upload("/f", b"old bytes")
+        await next_snapshot(k)
+    async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
+        _, new = await k.upload("/f", b"new bytes")
+    for kept in held(k, new):
+        kept.facts = resealed(kept.facts, guid=guid)
+    async with k.running(BEFORE, generation=2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rebuilding, "_check", refused)
             await k.bench.service.rebuild(ADMIN, True)
             await k.until(lambda: over(k))
-            assert await k.paths() == {"/f": guid, "/lost+found": LOST_FOUND, f"/lost+found/{old}": old}
-            assert (await k.bench.stored(guid)).sections["blobs"] == {"00000000": new}
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        assert await k.paths() == {"/f": guid, "/lost+found": LOST_FOUND, f"/lost+found/{old}": old}
+        assert (await k.bench.stored(guid)).sections["blobs"] == {"00000000": new}
 
-    run_virtual(scenario())
 
-
-def test_a_rebuild_begun_again_leaves_bytes_with_their_file_in_lost_and_found(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_begun_again_leaves_bytes_with_their_file_in_lost_and_found(expect_log) -> None:  # type: ignore[no-untyped-def]
     """Bytes of the trash whose time is over have been given a file there by the one that broke off."""
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            guid, blob = await k.upload("/f")
-            await k.upload("/g")
-            await k.bench.service.delete(BARTENDER, Delete(guid))
-            await next_snapshot(k)
-        k.clock.set_by_ms = 2 * HOUR
-        async with k.running(BEFORE, generation=2):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Rebuilding, "_noted", broken_off)
-                await k.bench.service.rebuild(ADMIN, True)
-                await k.until(lambda: over(k))
-            before = await k.bench.stored(f"blob:{blob}")
-            assert (before.value("blob", "file"), f"/lost+found/{blob}" in await k.paths()) == (blob, True)
+    k = keepers()
+    async with k.running(BEFORE):
+        guid, blob = await k.upload("/f")
+        await k.upload("/g")
+        await k.bench.service.delete(BARTENDER, Delete(guid))
+        await next_snapshot(k)
+    k.clock.set_by_ms = 2 * HOUR
+    async with k.running(BEFORE, generation=2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rebuilding, "_noted", broken_off)
             await k.bench.service.rebuild(ADMIN, True)
             await k.until(lambda: over(k))
-            assert (await k.bench.service.rebuild(ADMIN, False)).stage == "done"
-            assert (await k.bench.stored(f"blob:{blob}")).sections == before.sections
-            assert broken(await snapshot(k.bench)) == ()
-
-    run_virtual(scenario())
+        before = await k.bench.stored(f"blob:{blob}")
+        assert (before.value("blob", "file"), f"/lost+found/{blob}" in await k.paths()) == (blob, True)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        assert (await k.bench.service.rebuild(ADMIN, False)).stage == "done"
+        assert (await k.bench.stored(f"blob:{blob}")).sections == before.sections
+        assert broken(await snapshot(k.bench)) == ()
 
 
 def setting_aside(keeper: Keeper, aside: set[str]) -> list[str]:
@@ -411,50 +397,46 @@ async def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back()
     assert [words for words in asked if "readmit" in words]
 
 
-def test_a_rebuild_stops_while_a_snapshot_that_was_set_aside_is_not_brought_back(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_stops_while_a_snapshot_that_was_set_aside_is_not_brought_back(expect_log) -> None:  # type: ignore[no-untyped-def]
     """All that is apart is read whole before it is back: that may take longer than anybody waits for the answer."""
     expect_log("the rebuild has stopped")
 
     async def slow(call: Call) -> int:
         raise CheloniaError(Kind.TIMEOUT, "readmit")
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await k.upload("/old")
-            await next_snapshot(k)
-        for keeper in k.shepherds.values():
-            setting_aside(keeper, {" manifest ", " segment "})
-            keeper.readmit = slow  # type: ignore[attr-defined]
-        async with k.running(NO_SNAPSHOTS, generation=2):
-            await asyncio.sleep(20)
-            await k.bench.service.rebuild(ADMIN, True)
-            await k.until(lambda: over(k))
-            status = await k.bench.service.rebuild(ADMIN, False)
-            assert (status.stage, "are away" in status.cause) == ("failed", True)
-            assert await k.paths() == {}
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/old")
+        await next_snapshot(k)
+    for keeper in k.shepherds.values():
+        setting_aside(keeper, {" manifest ", " segment "})
+        keeper.readmit = slow  # type: ignore[attr-defined]
+    async with k.running(NO_SNAPSHOTS, generation=2):
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k))
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert (status.stage, "are away" in status.cause) == ("failed", True)
+        assert await k.paths() == {}
 
 
-def test_a_shepherd_compares_again_when_it_has_set_aside_what_is_listed_now(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_shepherd_compares_again_when_it_has_set_aside_what_is_listed_now(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = keepers()
-        async with k.running(BEFORE):
-            await k.upload("/old")
-            await next_snapshot(k)
-        asked = [setting_aside(keeper, {"/old"}) for keeper in k.shepherds.values()]
-        async with k.running(NO_SNAPSHOTS, generation=2):
-            await asyncio.sleep(20)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Rebuilding, "_check", refused)
-                await k.bench.service.rebuild(ADMIN, True)
-                await k.until(lambda: over(k))
-        assert [words.count("stat") for words in asked] == [1, 1, 0, 0]
-
-    run_virtual(scenario())
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/old")
+        await next_snapshot(k)
+    asked = [setting_aside(keeper, {"/old"}) for keeper in k.shepherds.values()]
+    async with k.running(NO_SNAPSHOTS, generation=2):
+        await asyncio.sleep(20)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rebuilding, "_check", refused)
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k))
+    assert [words.count("stat") for words in asked] == [1, 1, 0, 0]
 
 
 @virtual

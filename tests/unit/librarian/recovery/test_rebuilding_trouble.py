@@ -78,26 +78,24 @@ async def test_a_read_that_is_not_answered_is_made_again() -> None:
         assert set(await k.paths()) == {"/f", "/alone"}
 
 
-def test_a_rebuild_whose_ahash_stays_away_stops_in_bounded_time_and_names_the_cure(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_whose_ahash_stays_away_stops_in_bounded_time_and_names_the_cure(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = await written()
-        async with k.running(BEFORE, generation=2):
-            await asyncio.sleep(20)
-            service = k.bench.service
-            await service.rebuild(ADMIN, True)
-            k.unanswered = lambda method: True
-            begun = k.clock.monotonic_ms()
-            status = await ended(k)
-            assert k.clock.monotonic_ms() - begun < 60_000
-            assert (status.stage, "admin ahash status" in status.cause) == ("failed", True)
-            k.unanswered = answered
-            await service.rebuild(ADMIN, True)
-            assert (await ended(k)).stage == "done"
-            assert set(await k.paths()) == {"/f", "/alone"}
-
-    run_virtual(scenario())
+    k = await written()
+    async with k.running(BEFORE, generation=2):
+        await asyncio.sleep(20)
+        service = k.bench.service
+        await service.rebuild(ADMIN, True)
+        k.unanswered = lambda method: True
+        begun = k.clock.monotonic_ms()
+        status = await ended(k)
+        assert k.clock.monotonic_ms() - begun < 60_000
+        assert (status.stage, "admin ahash status" in status.cause) == ("failed", True)
+        k.unanswered = answered
+        await service.rebuild(ADMIN, True)
+        assert (await ended(k)).stage == "done"
+        assert set(await k.paths()) == {"/f", "/alone"}
 
 
 def test_a_rebuild_that_is_begun_twice_at_once_runs_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +114,8 @@ def test_a_rebuild_that_is_begun_twice_at_once_runs_once(caplog: pytest.LogCaptu
     assert sum("the namespace is rebuilt" in record.message for record in caplog.records) == 1
 
 
-def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ahash_became_read_only() -> None:
+@virtual
+async def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ahash_became_read_only() -> None:
     class LosesItsMajority:
         """Its first answer is lost, and there is no master after that."""
 
@@ -127,16 +126,13 @@ def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ahash_be
             kind = Kind.OUTCOME_UNKNOWN if self.asked == 1 else Kind.READ_ONLY
             raise CheloniaError(kind, "transact", cause="there is no majority")
 
-    async def scenario() -> None:
-        told: list[object] = []
-        hasty = Records(LosesItsMajority(), LibrarianIdentity(LIBRARIAN.dn, ServiceId("l")))  # type: ignore[arg-type]
-        hasty.listen(told.append)
-        elements = (put(ObjectId("o"), "s", "p", "v"),)
-        with pytest.raises(CheloniaError, match="admin ahash status"):
-            await hasty.patiently(RetryContext(LoopClock(), SequentialIds())).attempt(Call(), PlannedTransact(elements))
-        assert told == [elements]
-
-    run_virtual(scenario())
+    told: list[object] = []
+    hasty = Records(LosesItsMajority(), LibrarianIdentity(LIBRARIAN.dn, ServiceId("l")))  # type: ignore[arg-type]
+    hasty.listen(told.append)
+    elements = (put(ObjectId("o"), "s", "p", "v"),)
+    with pytest.raises(CheloniaError, match="admin ahash status"):
+        await hasty.patiently(RetryContext(LoopClock(), SequentialIds())).attempt(Call(), PlannedTransact(elements))
+    assert told == [elements]
 
 
 async def ended(k: Keepers) -> RebuildStatus:
@@ -196,56 +192,54 @@ async def test_a_shepherd_whose_records_do_not_end_is_named_and_holds_nobody_up(
 
 
 @pytest.mark.parametrize(("starts_s", "told"), [(70, False), (200, True)])
-def test_a_shepherd_that_says_that_it_is_starting_is_waited_for_but_not_for_ever(
+@virtual
+async def test_a_shepherd_that_says_that_it_is_starting_is_waited_for_but_not_for_ever(
     starts_s: int, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recounts, "START_MS", 60_000)
 
-    async def scenario() -> None:
-        k = await written()
-        slow = list(k.shepherds.values())[3]
-        slow.up = False
+    k = await written()
+    slow = list(k.shepherds.values())[3]
+    slow.up = False
 
-        async def starting() -> None:
-            for _ in range(starts_s * 3):
-                await k.bench.beat(slow.id, compared=0, starting=True)
-                await asyncio.sleep(0.33)
-            slow.up = True
+    async def starting() -> None:
+        for _ in range(starts_s * 3):
+            await k.bench.beat(slow.id, compared=0, starting=True)
+            await asyncio.sleep(0.33)
+        slow.up = True
 
-        async with k.running(BEFORE, generation=2):
-            start = asyncio.create_task(starting())
-            await asyncio.sleep(20)
-            await k.bench.service.rebuild(ADMIN, True)
-            status = await ended(k)
-            assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
-            assert any(slow.id in note and "not found" in note for note in status.notes) is told
-            assert f"{slow.id} is starting: it is waited for" in status.notes
-            start.cancel()
-
-    run_virtual(scenario())
+    async with k.running(BEFORE, generation=2):
+        start = asyncio.create_task(starting())
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        status = await ended(k)
+        assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
+        assert any(slow.id in note and "not found" in note for note in status.notes) is told
+        assert f"{slow.id} is starting: it is waited for" in status.notes
+        start.cancel()
 
 
-def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_does_not_end_its_records(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_does_not_end_its_records(
+    expect_log,
+) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
-    async def scenario() -> None:
-        k = keepers()
-        true: list[object] = []
+    k = keepers()
+    true: list[object] = []
 
-        def lies(keeper: Keeper) -> None:
-            true.append(keeper.records)
-            standing(keeper)
+    def lies(keeper: Keeper) -> None:
+        true.append(keeper.records)
+        standing(keeper)
 
-        async with without_the_snapshot(k, lies) as homes:
-            status = await ended(k)
-            assert (status.stage, homes[0].id in status.cause, "withdraw" in status.cause) == ("failed", True, True)
-            for keeper, records in zip(homes, true, strict=True):
-                keeper.records = records  # type: ignore[assignment]
-            await k.bench.service.rebuild(ADMIN, True)
-            assert (await ended(k)).stage == "done"
-            assert (await k.bench.stored((await k.paths())["/old"])).sections["policy"] == {EVE: "+read"}
-
-    run_virtual(scenario())
+    async with without_the_snapshot(k, lies) as homes:
+        status = await ended(k)
+        assert (status.stage, homes[0].id in status.cause, "withdraw" in status.cause) == ("failed", True, True)
+        for keeper, records in zip(homes, true, strict=True):
+            keeper.records = records  # type: ignore[assignment]
+        await k.bench.service.rebuild(ADMIN, True)
+        assert (await ended(k)).stage == "done"
+        assert (await k.bench.stored((await k.paths())["/old"])).sections["policy"] == {EVE: "+read"}
 
 
 @virtual

@@ -18,7 +18,7 @@ from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.recovery import snapshots as snapshotting
 from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, snapshot_name
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support import namespace_snapshot
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import BARTENDER
@@ -111,65 +111,59 @@ async def test_only_what_has_changed_is_written_again_and_nothing_when_nothing_h
         assert len(body) < len(await data_of(k, before.segments[0])) / 2
 
 
-def test_old_snapshots_are_let_go_of_and_their_bytes_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_old_snapshots_are_let_go_of_and_their_bytes_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "SNAPSHOTS_KEPT", 2)
 
-    async def scenario() -> None:
-        async with keepers().running(SETTINGS) as k:
-            seen = []
-            for number in range(5):
-                await k.upload(f"/f{number}", copies=1)
-                await asyncio.sleep(7)
-                seen += [each for each in await taken(k) if each not in seen]
-            assert len(seen) >= 4
-            assert await taken(k) == seen[-2:]
-            await asyncio.sleep(8)
-            named = set((await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"])
-            on_disk = {
-                kept.facts.blob
-                for keeper in k.shepherds.values()
-                for kept in keeper.disk.values()
-                if kept.facts.guid == SNAPSHOTS_OBJECT
-            }
-            assert on_disk == named
-            _, objects = await newest(k)
-            assert len(objects) == 2 + 2 * 5
-            assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
-
-    run_virtual(scenario())
+    async with keepers().running(SETTINGS) as k:
+        seen = []
+        for number in range(5):
+            await k.upload(f"/f{number}", copies=1)
+            await asyncio.sleep(7)
+            seen += [each for each in await taken(k) if each not in seen]
+        assert len(seen) >= 4
+        assert await taken(k) == seen[-2:]
+        await asyncio.sleep(8)
+        named = set((await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"])
+        on_disk = {
+            kept.facts.blob
+            for keeper in k.shepherds.values()
+            for kept in keeper.disk.values()
+            if kept.facts.guid == SNAPSHOTS_OBJECT
+        }
+        assert on_disk == named
+        _, objects = await newest(k)
+        assert len(objects) == 2 + 2 * 5
+        assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
 
 
-def test_a_snapshot_is_repaired_like_any_blob_and_a_lost_one_is_written_anew(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_snapshot_is_repaired_like_any_blob_and_a_lost_one_is_written_anew(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("snapshot .* cannot be read")
 
-    async def scenario() -> None:
-        async with keepers(5).running(SETTINGS) as k:
-            await k.upload("/f", copies=1)
-            await times(k, 1)
-            [blob, *_] = (await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]
-            holder = next(
-                s for s in k.shepherds if any(kept.facts.blob == blob for kept in k.shepherds[s].disk.values())
-            )
-            k.shepherds[holder].up = False
+    async with keepers(5).running(SETTINGS) as k:
+        await k.upload("/f", copies=1)
+        await times(k, 1)
+        [blob, *_] = (await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]
+        holder = next(s for s in k.shepherds if any(kept.facts.blob == blob for kept in k.shepherds[s].disk.values()))
+        k.shepherds[holder].up = False
 
-            async def whole() -> bool:
-                holders = [s for s, keeper in k.shepherds.items() if keeper.up and any(
-                    kept.facts.blob == blob for kept in keeper.disk.values())]  # fmt: skip
-                return len(holders) == 3
+        async def whole() -> bool:
+            holders = [s for s, keeper in k.shepherds.items() if keeper.up and any(
+                kept.facts.blob == blob for kept in keeper.disk.values())]  # fmt: skip
+            return len(holders) == 3
 
-            await k.until(whole)
-            k.shepherds[holder].up = True
-            for keeper in k.shepherds.values():
-                for kept in keeper.disk.values():
-                    if kept.facts.guid == SNAPSHOTS_OBJECT:
-                        kept.data = bytes(len(kept.data))
-            count = len(await taken(k))
-            await k.upload("/g", copies=1)
-            await times(k, count + 1)
-            _, objects = await newest(k)
-            assert len(objects) == 2 + 2 * 2
-
-    run_virtual(scenario())
+        await k.until(whole)
+        k.shepherds[holder].up = True
+        for keeper in k.shepherds.values():
+            for kept in keeper.disk.values():
+                if kept.facts.guid == SNAPSHOTS_OBJECT:
+                    kept.data = bytes(len(kept.data))
+        count = len(await taken(k))
+        await k.upload("/g", copies=1)
+        await times(k, count + 1)
+        _, objects = await newest(k)
+        assert len(objects) == 2 + 2 * 2
 
 
 async def lose_copies(k: Keepers, blob: str) -> None:
@@ -217,39 +211,37 @@ def refusing(k: Keepers, kind: str) -> list[int]:
     return refused
 
 
-def test_the_last_snapshot_with_all_its_copies_is_kept_until_a_newer_one_has_them(
+@virtual
+async def test_the_last_snapshot_with_all_its_copies_is_kept_until_a_newer_one_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bounds, "SNAPSHOTS_KEPT", 2)
 
-    async def scenario() -> None:
-        async with keepers(3).running(SETTINGS) as k:
-            await k.upload("/f", copies=1)
-            await times(k, 1)
+    async with keepers(3).running(SETTINGS) as k:
+        await k.upload("/f", copies=1)
+        await times(k, 1)
+        await asyncio.sleep(13)
+        *_, whole = await taken(k)
+        put, full = k.put, list(k.shepherds)[2]
+
+        async def refuse(turl: str, body: bytes) -> tuple[Receipt, ...]:
+            if "snapshot " in k.turls[turl].name and turl.startswith(full):
+                raise CheloniaError(Kind.NO_SPACE, "put", turl, "no room")
+            return await put(turl, body)
+
+        k.put = refuse  # type: ignore[method-assign]
+        for number in range(4):
+            await k.upload(f"/scarce{number}", copies=1)
             await asyncio.sleep(13)
-            *_, whole = await taken(k)
-            put, full = k.put, list(k.shepherds)[2]
-
-            async def refuse(turl: str, body: bytes) -> tuple[Receipt, ...]:
-                if "snapshot " in k.turls[turl].name and turl.startswith(full):
-                    raise CheloniaError(Kind.NO_SPACE, "put", turl, "no room")
-                return await put(turl, body)
-
-            k.put = refuse  # type: ignore[method-assign]
-            for number in range(4):
-                await k.upload(f"/scarce{number}", copies=1)
-                await asyncio.sleep(13)
-                assert whole in await taken(k)
-            assert len(await taken(k)) == 3
-            k.put = put  # type: ignore[method-assign]
-            await k.upload("/again", copies=1)
-            await asyncio.sleep(60)
-            await k.upload("/last", copies=1)
-            await asyncio.sleep(13)
-            assert (len(await taken(k)), whole in await taken(k)) == (2, False)
-            assert of_snapshots(k) == {*(await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]}
-
-    run_virtual(scenario())
+            assert whole in await taken(k)
+        assert len(await taken(k)) == 3
+        k.put = put  # type: ignore[method-assign]
+        await k.upload("/again", copies=1)
+        await asyncio.sleep(60)
+        await k.upload("/last", copies=1)
+        await asyncio.sleep(13)
+        assert (len(await taken(k)), whole in await taken(k)) == (2, False)
+        assert of_snapshots(k) == {*(await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]}
 
 
 def of_snapshots(k: Keepers) -> set[str]:
@@ -258,26 +250,24 @@ def of_snapshots(k: Keepers) -> set[str]:
     return {facts.blob for facts in kept if facts.guid == SNAPSHOTS_OBJECT}
 
 
-def test_a_snapshot_that_fails_is_tried_again_after_the_interval_and_leaves_nothing(expect_log) -> None:  # type: ignore[no-untyped-def]
+@virtual
+async def test_a_snapshot_that_fails_is_tried_again_after_the_interval_and_leaves_nothing(expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("no snapshot of the namespace for")
 
-    async def scenario() -> None:
-        async with keepers().running(SETTINGS) as k:
-            put, refused = k.put, refusing(k, "manifest")
-            await k.upload("/f", copies=1)
-            await asyncio.sleep(32)
-            assert 5 <= len(set(refused)) <= 7
-            await asyncio.sleep(4)
-            assert len(of_snapshots(k)) <= 1
-            k.put = put  # type: ignore[method-assign]
-            await times(k, 1)
-            await asyncio.sleep(13)
-            _, objects = await newest(k)
-            assert len(objects) == 2 + 2
-            assert len(of_snapshots(k)) == 2
-            assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
-
-    run_virtual(scenario())
+    async with keepers().running(SETTINGS) as k:
+        put, refused = k.put, refusing(k, "manifest")
+        await k.upload("/f", copies=1)
+        await asyncio.sleep(32)
+        assert 5 <= len(set(refused)) <= 7
+        await asyncio.sleep(4)
+        assert len(of_snapshots(k)) <= 1
+        k.put = put  # type: ignore[method-assign]
+        await times(k, 1)
+        await asyncio.sleep(13)
+        _, objects = await newest(k)
+        assert len(objects) == 2 + 2
+        assert len(of_snapshots(k)) == 2
+        assert namespace_snapshot.broken(await snapshot(k.bench)) == ()
 
 
 @virtual
@@ -296,25 +286,23 @@ async def test_without_a_shepherd_that_takes_bytes_nothing_is_read_and_the_first
         assert k.clock.monotonic_ms() < 100_000
 
 
-def test_all_that_no_snapshot_uses_is_let_go_of_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_all_that_no_snapshot_uses_is_let_go_of_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshotting, "DISCARDED_MAX", 2)
     monkeypatch.setattr(bounds, "SNAPSHOTS_KEPT", 1)
 
-    async def scenario() -> None:
-        async with keepers().running(SETTINGS) as k:
-            keeping = k.bench.service._parts.healer.keeping
-            assert keeping is not None
-            for number in range(7):  # as of a Librarian that died on its way
-                new = await keeping.store(b"%d" % number, snapshot_name("segment", k.clock.now_ms()))
-                named = put(SNAPSHOTS_OBJECT, "blobs", new.facts.blob, new.facts.blob)
-                await k.bench.service._parts.records.attempt(LIBRARIAN, PlannedTransact([*make_blob(new), named]))
-            await k.upload("/f", copies=1)
-            await times(k, 1)
-            await asyncio.sleep(4)
-            assert len((await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]) == 2
-            assert len(of_snapshots(k)) == 2
-
-    run_virtual(scenario())
+    async with keepers().running(SETTINGS) as k:
+        keeping = k.bench.service._parts.healer.keeping
+        assert keeping is not None
+        for number in range(7):  # as of a Librarian that died on its way
+            new = await keeping.store(b"%d" % number, snapshot_name("segment", k.clock.now_ms()))
+            named = put(SNAPSHOTS_OBJECT, "blobs", new.facts.blob, new.facts.blob)
+            await k.bench.service._parts.records.attempt(LIBRARIAN, PlannedTransact([*make_blob(new), named]))
+        await k.upload("/f", copies=1)
+        await times(k, 1)
+        await asyncio.sleep(4)
+        assert len((await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]) == 2
+        assert len(of_snapshots(k)) == 2
 
 
 @virtual

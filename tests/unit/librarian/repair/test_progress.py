@@ -151,70 +151,66 @@ class Watched:
         return page
 
 
-def test_a_new_leader_goes_on_where_the_old_one_was() -> None:
+@virtual
+async def test_a_new_leader_goes_on_where_the_old_one_was() -> None:
     read: list[tuple[ObjectId, str]] = []
 
     def watch(ahash: AHash) -> AHash:
         return Watched(ahash, read)  # type: ignore[return-value]
 
-    async def scenario() -> None:
-        settings = replace(QUICK, survey_page_ms=10**7)  # the survey stays at the first Shepherd's first page
-        async with paper(shepherds=3, settings=settings, wrap=watch) as p:
-            await asyncio.sleep(1)
-            for number in range(1_200):
-                await p.upload(f"f{number}", copies=2)
-            lost = p.b.shepherds[1]
-            p.shepherds[lost].up = False
+    settings = replace(QUICK, survey_page_ms=10**7)  # the survey stays at the first Shepherd's first page
+    async with paper(shepherds=3, settings=settings, wrap=watch) as p:
+        await asyncio.sleep(1)
+        for number in range(1_200):
+            await p.upload(f"f{number}", copies=2)
+        lost = p.b.shepherds[1]
+        p.shepherds[lost].up = False
 
-            async def half() -> bool:
-                return (await p.b.service.heal_status(ADMIN)).copies_done > 700
+        async def half() -> bool:
+            return (await p.b.service.heal_status(ADMIN)).copies_done > 700
 
-            await p.until(half, 60_000)
-            await asyncio.sleep(settings.leader_lease_ms / 1000)
-            stored = (await p.b.stored("sys:repair")).value("cursors", lost)
-            await p.b.service.stop()
-            read.clear()
-            other = successor(p, settings, watch)
-            await other.start()
-            p.b.service = other
-            running = asyncio.create_task(other.run())
-            await p.until(lambda: leads(other))
-            await p.until(lambda: whole(p), 60_000)
-            assert min(after for shepherd, after in read if shepherd == f"sys:shepherd:{lost}") == stored.split(" ")[1]
-            assert stored.split(" ")[1] > ""
-            await asyncio.sleep(settings.leader_lease_ms / 1000 + 1)
-            assert (await p.b.stored("sys:repair")).value("cursors", lost).endswith(" ~")
-            assert sum(len(p.shepherds[s].replicas) for s in p.b.shepherds if s != lost) == 2_400
-            await other.stop()
-            await asyncio.gather(running, return_exceptions=True)
-
-    run_virtual(scenario())
+        await p.until(half, 60_000)
+        await asyncio.sleep(settings.leader_lease_ms / 1000)
+        stored = (await p.b.stored("sys:repair")).value("cursors", lost)
+        await p.b.service.stop()
+        read.clear()
+        other = successor(p, settings, watch)
+        await other.start()
+        p.b.service = other
+        running = asyncio.create_task(other.run())
+        await p.until(lambda: leads(other))
+        await p.until(lambda: whole(p), 60_000)
+        assert min(after for shepherd, after in read if shepherd == f"sys:shepherd:{lost}") == stored.split(" ")[1]
+        assert stored.split(" ")[1] > ""
+        await asyncio.sleep(settings.leader_lease_ms / 1000 + 1)
+        assert (await p.b.stored("sys:repair")).value("cursors", lost).endswith(" ~")
+        assert sum(len(p.shepherds[s].replicas) for s in p.b.shepherds if s != lost) == 2_400
+        await other.stop()
+        await asyncio.gather(running, return_exceptions=True)
 
 
-def test_while_enough_waits_a_shepherd_is_gone_through_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_while_enough_waits_a_shepherd_is_gone_through_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.core.bounds.REFERENCES_PAGE", 8)
     monkeypatch.setattr("chelonia.librarian.healer.Worklist", partial(Worklist, 120))
     read: list[tuple[ObjectId, str]] = []
 
-    async def scenario() -> None:
-        settings = replace(QUICK, survey_page_ms=10**7)
-        async with paper(shepherds=3, settings=settings, wrap=lambda a: Watched(a, read)) as p:  # type: ignore[arg-type,return-value]
-            await asyncio.sleep(1)
-            for number in range(400):
-                await p.upload(f"f{number}", copies=2)
-            for shepherd in p.shepherds.values():
-                shepherd.copy_s = 0.8
-            p.shepherds[p.b.shepherds[0]].up = False
-            await p.until(lambda: noticed(p))
-            await asyncio.sleep(9)
-            read.clear()
-            done = (await p.b.service.heal_status(ADMIN)).copies_done
-            await p.b.service.maintenance(ADMIN, p.b.shepherds[1], Ms(0))
-            await asyncio.sleep(3)
-            assert (await p.b.service.heal_status(ADMIN)).copies_done >= done + 12
-            assert 10 <= len(read) <= 3_000 / settings.tick_ms + 4, "a page a tick, not one for each copy"
-
-    run_virtual(scenario())
+    settings = replace(QUICK, survey_page_ms=10**7)
+    async with paper(shepherds=3, settings=settings, wrap=lambda a: Watched(a, read)) as p:  # type: ignore[arg-type,return-value]
+        await asyncio.sleep(1)
+        for number in range(400):
+            await p.upload(f"f{number}", copies=2)
+        for shepherd in p.shepherds.values():
+            shepherd.copy_s = 0.8
+        p.shepherds[p.b.shepherds[0]].up = False
+        await p.until(lambda: noticed(p))
+        await asyncio.sleep(9)
+        read.clear()
+        done = (await p.b.service.heal_status(ADMIN)).copies_done
+        await p.b.service.maintenance(ADMIN, p.b.shepherds[1], Ms(0))
+        await asyncio.sleep(3)
+        assert (await p.b.service.heal_status(ADMIN)).copies_done >= done + 12
+        assert 10 <= len(read) <= 3_000 / settings.tick_ms + 4, "a page a tick, not one for each copy"
 
 
 def test_a_survey_while_a_shepherd_is_healed_does_not_put_all_that_is_lost_in_the_queue(

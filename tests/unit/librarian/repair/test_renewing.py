@@ -14,7 +14,7 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.values import replace
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.librarian import ADMIN
 from tests.support.paper import FILE_BYTES, Paper, paper
 
@@ -110,33 +110,29 @@ class Refusing:
         return await self._inner.get(call, ids, needed)
 
 
-def test_a_copy_of_which_nothing_can_be_asked_for_long_goes_on() -> None:
+@virtual
+async def test_a_copy_of_which_nothing_can_be_asked_for_long_goes_on() -> None:
     def of_claims(ids: Sequence[ObjectId], needed: Filter) -> bool:
         return any(need.section == "claims" for need in needed)
 
-    async def scenario() -> None:
-        async with paper(4, PATIENT, wrap=lambda inner: Refusing(inner, of_claims)) as p:  # type: ignore[arg-type,return-value]
-            blob = await a_long_copy(p)
-            await p.until(there(p, blob))  # type: ignore[arg-type]
-            assert begun(p) == 1
-
-    run_virtual(scenario())
+    async with paper(4, PATIENT, wrap=lambda inner: Refusing(inner, of_claims)) as p:  # type: ignore[arg-type,return-value]
+        blob = await a_long_copy(p)
+        await p.until(there(p, blob))  # type: ignore[arg-type]
+        assert begun(p) == 1
 
 
-def test_what_a_shepherd_makes_up_does_not_keep_the_copies_of_others_from_being_renewed() -> None:
+@virtual
+async def test_what_a_shepherd_makes_up_does_not_keep_the_copies_of_others_from_being_renewed() -> None:
     def of_no_id(ids: Sequence[ObjectId], needed: Filter) -> bool:
         return blob_object(BlobId("made up")) in ids
 
-    async def scenario() -> None:
-        async with paper(4, PATIENT, wrap=lambda inner: Refusing(inner, of_no_id)) as p:  # type: ignore[arg-type,return-value]
-            blob = await a_long_copy(p)
-            for shepherd in p.shepherds.values():
-                if not shepherd.taking:
-                    shepherd.takes(ReferenceId("r"), BlobId("made up"), LONG_S)
-            await p.until(there(p, blob))  # type: ignore[arg-type]
-            assert begun(p) == 1
-
-    run_virtual(scenario())
+    async with paper(4, PATIENT, wrap=lambda inner: Refusing(inner, of_no_id)) as p:  # type: ignore[arg-type,return-value]
+        blob = await a_long_copy(p)
+        for shepherd in p.shepherds.values():
+            if not shepherd.taking:
+                shepherd.takes(ReferenceId("r"), BlobId("made up"), LONG_S)
+        await p.until(there(p, blob))  # type: ignore[arg-type]
+        assert begun(p) == 1
 
 
 @virtual
@@ -176,7 +172,8 @@ class Away:
 
 
 @pytest.mark.parametrize("sooner_ms", range(0, 200, 20))
-def test_a_claim_that_ran_out_while_the_metadata_were_out_of_reach_is_renewed_before_anything_is_planned(
+@virtual
+async def test_a_claim_that_ran_out_while_the_metadata_were_out_of_reach_is_renewed_before_anything_is_planned(
     sooner_ms: int,
 ) -> None:
     """Whenever they are back between two ticks; a plan that came first would begin the copy anew."""
@@ -186,14 +183,11 @@ def test_a_claim_that_ran_out_while_the_metadata_were_out_of_reach_is_renewed_be
         metadata.append(Away(inner))
         return metadata[0]
 
-    async def scenario() -> None:
-        async with paper(4, PATIENT, wrap=wrap) as p:
-            blob = await a_long_copy(p)
-            metadata[0].away = True
-            await asyncio.sleep((2 * PATIENT.claim_ms - sooner_ms) / 1000)
-            metadata[0].away = False
-            p.b.service._parts.healer.consider((blob,))
-            await p.until(there(p, blob))  # type: ignore[arg-type]
-            assert begun(p) == 1
-
-    run_virtual(scenario())
+    async with paper(4, PATIENT, wrap=wrap) as p:
+        blob = await a_long_copy(p)
+        metadata[0].away = True
+        await asyncio.sleep((2 * PATIENT.claim_ms - sooner_ms) / 1000)
+        metadata[0].away = False
+        p.b.service._parts.healer.consider((blob,))
+        await p.until(there(p, blob))  # type: ignore[arg-type]
+        assert begun(p) == 1
