@@ -18,7 +18,7 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import add, drop
 from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account
 from chelonia.librarian.settings import LibrarianSettings
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, JOE, Bench, spliced
 from tests.support.paper import paper
@@ -66,297 +66,264 @@ async def refused(doing: Awaitable[Any], kind: Kind = Kind.QUOTA) -> str:
     return caught.value.cause
 
 
-def play(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+def played(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
+    @virtual
     async def whole() -> None:
         async with paper(shepherds=3, settings=KEPT) as p:
-            await scenario(p.b)
+            await test(p.b)
 
-    run_virtual(whole())
-
-
-def test_a_file_counts_for_its_owner_while_it_has_a_name() -> None:
-    async def scenario(b: Bench) -> None:
-        await b.file("before")
-        await b.file("of another", owner=OTHER)
-        assert await set_and_counted(b, of_joe(100, 10)) == QuotaUse(of_joe(100, 10), SIZE, 1, counted=True, name=JOE)
-        data = await b.collection("data")
-        guid, _ = await b.file("f", data)
-        assert await used(b) == (2 * SIZE, 2)
-        await b.service.move(BARTENDER, MoveEntry(guid, data, "f", ROOT, "g", keep=False))
-        await b.service.move(BARTENDER, MoveEntry(guid, ROOT, "g", data, "link", keep=True))
-        assert await used(b) == (2 * SIZE, 2), "names cost nothing"
-        await b.service.unlink(BARTENDER, Unlink(ROOT, "g", guid))
-        assert await used(b) == (2 * SIZE, 2)
-        await b.service.delete(BARTENDER, Delete(guid))
-        assert await used(b) == (SIZE, 1), "what is in the trash does not count"
-        await b.service.undelete(BARTENDER, Undelete(guid, data, "back"))
-        assert await used(b) == (2 * SIZE, 2)
-
-    play(scenario)
+    return whole
 
 
-def test_what_does_not_fit_is_refused_with_the_quota_and_what_is_used() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(2 * SIZE))
-        await b.file("a")
-        guid, _ = await b.file("b")
-        cause = await refused(b.file("c"))
-        assert cause.startswith(f"the quota of {JOE} is used up: 14 of 14 bytes are in use")
-        await b.file("of another", owner=OTHER)
-        await b.file("b", replaces=guid)
-        assert await used(b) == (14, 2), "an overwrite by as much takes nothing"
-        assert "this takes 7 bytes more" in await refused(spliced(b, "b", guid, SIZE))
-        await spliced(b, "b", guid, size=3)
-        assert await used(b) == (10, 2), "a truncation gives back"
-        await spliced(b, "b", guid, 0)
-        assert await used(b) == (14, 2)
-
-    play(scenario)
-
-
-def test_files_are_bound_too_and_undelete_needs_room() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(files=1))
-        guid, _ = await b.file("a")
-        assert "1 of 1 files" in await refused(b.file("b"))
-        await b.service.delete(BARTENDER, Delete(guid))
-        await b.file("b")
-        assert "1 of 1 files" in await refused(b.service.undelete(BARTENDER, Undelete(guid, ROOT, "a")))
-
-    play(scenario)
+@played
+async def test_a_file_counts_for_its_owner_while_it_has_a_name(b: Bench) -> None:
+    await b.file("before")
+    await b.file("of another", owner=OTHER)
+    assert await set_and_counted(b, of_joe(100, 10)) == QuotaUse(of_joe(100, 10), SIZE, 1, counted=True, name=JOE)
+    data = await b.collection("data")
+    guid, _ = await b.file("f", data)
+    assert await used(b) == (2 * SIZE, 2)
+    await b.service.move(BARTENDER, MoveEntry(guid, data, "f", ROOT, "g", keep=False))
+    await b.service.move(BARTENDER, MoveEntry(guid, ROOT, "g", data, "link", keep=True))
+    assert await used(b) == (2 * SIZE, 2), "names cost nothing"
+    await b.service.unlink(BARTENDER, Unlink(ROOT, "g", guid))
+    assert await used(b) == (2 * SIZE, 2)
+    await b.service.delete(BARTENDER, Delete(guid))
+    assert await used(b) == (SIZE, 1), "what is in the trash does not count"
+    await b.service.undelete(BARTENDER, Undelete(guid, data, "back"))
+    assert await used(b) == (2 * SIZE, 2)
 
 
-def test_a_hole_of_any_size_fills_no_counter_for_others() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(files=10))
-        for name in "ab":
-            guid, _ = await b.file(name)
-            await spliced(b, name, guid, size=2**63 - 1)
-        await b.file("c")
-        assert await used(b) == (2 * 2**50 + SIZE, 3)
-
-    play(scenario)
-
-
-def test_a_size_is_refused_before_the_bytes_are_sent() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(100))
-        await b.service.begin_put(BARTENDER, b.begin("a", size=100))
-        assert "this takes 101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("a", size=101)))
-        data = await b.collection("data")
-        await set_and_counted(b, of_tree(data, 50))
-        await b.service.begin_put(BARTENDER, b.begin("a", size=60))
-        await refused(b.service.begin_put(BARTENDER, b.begin("a", data, size=60)))
-
-    play(scenario)
+@played
+async def test_what_does_not_fit_is_refused_with_the_quota_and_what_is_used(b: Bench) -> None:
+    await set_and_counted(b, of_joe(2 * SIZE))
+    await b.file("a")
+    guid, _ = await b.file("b")
+    cause = await refused(b.file("c"))
+    assert cause.startswith(f"the quota of {JOE} is used up: 14 of 14 bytes are in use")
+    await b.file("of another", owner=OTHER)
+    await b.file("b", replaces=guid)
+    assert await used(b) == (14, 2), "an overwrite by as much takes nothing"
+    assert "this takes 7 bytes more" in await refused(spliced(b, "b", guid, SIZE))
+    await spliced(b, "b", guid, size=3)
+    assert await used(b) == (10, 2), "a truncation gives back"
+    await spliced(b, "b", guid, 0)
+    assert await used(b) == (14, 2)
 
 
-def test_an_empty_file_needs_a_file_and_no_bytes() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(SIZE, files=2))
-        await b.file("a")
-        await refused(b.service.begin_put(BARTENDER, b.begin("b", size=-1)))
-        await b.service.begin_put(BARTENDER, b.begin("b", size=0))
-        await set_and_counted(b, of_joe(SIZE, files=1))
-        assert "1 of 1 files" in await refused(b.service.begin_put(BARTENDER, b.begin("c", size=0)))
-
-    play(scenario)
+@played
+async def test_files_are_bound_too_and_undelete_needs_room(b: Bench) -> None:
+    await set_and_counted(b, of_joe(files=1))
+    guid, _ = await b.file("a")
+    assert "1 of 1 files" in await refused(b.file("b"))
+    await b.service.delete(BARTENDER, Delete(guid))
+    await b.file("b")
+    assert "1 of 1 files" in await refused(b.service.undelete(BARTENDER, Undelete(guid, ROOT, "a")))
 
 
-def test_a_quota_that_another_librarian_raised_refuses_nobody() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(10))
-        quotas = b.service._parts.names.quotas
-        remembered = quotas._table
-        await b.service.set_quota(ADMIN, of_joe(100))
-        quotas._table = remembered  # as a Librarian knows it that nobody told
-        await b.service.begin_put(BARTENDER, b.begin("a", size=11))
-        quotas._table = remembered
-        assert "101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("b", size=101)))
-
-    play(scenario)
+@played
+async def test_a_hole_of_any_size_fills_no_counter_for_others(b: Bench) -> None:
+    await set_and_counted(b, of_joe(files=10))
+    for name in "ab":
+        guid, _ = await b.file(name)
+        await spliced(b, name, guid, size=2**63 - 1)
+    await b.file("c")
+    assert await used(b) == (2 * 2**50 + SIZE, 3)
 
 
-def test_a_full_quota_of_files_does_not_speak_of_bytes() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(10**6, files=0))
-        told = await refused(b.service.begin_put(BARTENDER, b.begin("a", size=300)))
-        assert "0 of 0 files are in use;" in told, "it said that 300 bytes more were too many"
-
-    play(scenario)
-
-
-def test_the_parts_of_an_upload_count_from_their_arrival() -> None:
-    async def scenario(b: Bench) -> None:
-        early, _ = await filled(b, 1)
-        assert (await set_and_counted(b, of_joe(30))).bytes == SIZE, "an open upload is found by counting"
-        upload, order = await filled(b, 1, 2)
-        assert await used(b) == (3 * SIZE, 0)
-        await put_part(b, upload, 2, size=9)
-        assert await used(b) == (3 * SIZE + 2, 0), "a part in place of another counts the difference"
-        assert "this takes 8 bytes more" in await refused(put_part(b, upload, 3, size=8))
-        order = (order[0], await put_part(b, upload, 2))
-        await b.service.drop_upload(BARTENDER, early)
-        assert await used(b) == (2 * SIZE, 0)
-        await seal(b, upload, order[:1])
-        assert await used(b) == (SIZE, 1), "what was sealed counts, and the part that was left out does not"
-        upload, order = await filled(b, 1, 2)
-        file = Guid((await b.names())["f"])
-        await seal(b, upload, order, replaces=file)
-        assert await used(b) == (2 * SIZE, 1)
-        await filled(b, 1)
-        await asyncio.sleep(100)
-        assert await used(b) == (2 * SIZE, 1), "what has expired counts no more"
-
-    play(scenario)
+@played
+async def test_a_size_is_refused_before_the_bytes_are_sent(b: Bench) -> None:
+    await set_and_counted(b, of_joe(100))
+    await b.service.begin_put(BARTENDER, b.begin("a", size=100))
+    assert "this takes 101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("a", size=101)))
+    data = await b.collection("data")
+    await set_and_counted(b, of_tree(data, 50))
+    await b.service.begin_put(BARTENDER, b.begin("a", size=60))
+    await refused(b.service.begin_put(BARTENDER, b.begin("a", data, size=60)))
 
 
-def test_parts_of_an_upload_are_counted_from_what_is_known_of_them() -> None:
-    async def scenario(b: Bench) -> None:
-        for n in range(40):
-            await b.file(f"f{n}")
-        empty, _ = await filled(b)
-        await put_part(b, empty, 1, size=0)
-        await b.service.set_quota(ADMIN, of_joe(1000))
-        await put_part(b, empty, 2, size=3)
-        assert (await counted(b, of_joe())).bytes == 40 * SIZE + 3
-        older, _ = await filled(b, 1)  # before parts were counted
-        uncounted = drop(content_object(parse_upload(older)[1]), "tally", "bytes")
-        await b.ahash.transact(LIBRARIAN, RequestKey(""), (uncounted,))
-        await put_part(b, older, 1, size=2)
-        known = await b.ahash.get(LIBRARIAN, (content_object(parse_upload(older)[1]),))
-        assert known[0].value("tally", "bytes", "0") == "0"
-
-    play(scenario)
+@played
+async def test_an_empty_file_needs_a_file_and_no_bytes(b: Bench) -> None:
+    await set_and_counted(b, of_joe(SIZE, files=2))
+    await b.file("a")
+    await refused(b.service.begin_put(BARTENDER, b.begin("b", size=-1)))
+    await b.service.begin_put(BARTENDER, b.begin("b", size=0))
+    await set_and_counted(b, of_joe(SIZE, files=1))
+    assert "1 of 1 files" in await refused(b.service.begin_put(BARTENDER, b.begin("c", size=0)))
 
 
-def test_a_tree_counts_what_lies_below_it_once() -> None:
-    async def scenario(b: Bench) -> None:
-        atlas = await b.collection("atlas")
-        run = await b.collection("run", atlas)
-        other = await b.collection("other")
-        await b.file("there before", run)
-        assert (await set_and_counted(b, of_tree(atlas, 21))).bytes == SIZE
-        guid, _ = await b.file("f", run, owner=OTHER)
-        await b.service.move(BARTENDER, MoveEntry(guid, run, "f", atlas, "second name", keep=True))
-        assert await used(b, Dn(""), run) == (14, 2)
-        assert (await b.service.quotas(BARTENDER, Dn(""), other)) == ()
-        outside, _ = await b.file("g", other)
-        await b.service.move(BARTENDER, MoveEntry(outside, other, "g", atlas, "g", keep=False))
-        assert await used(b, Dn(""), run) == (21, 3)
-        assert "the quota of /atlas is used up" in await refused(b.file("too much", run))
-        late, _ = await b.file("h", other)
-        await refused(b.service.move(BARTENDER, MoveEntry(late, other, "h", run, "h", keep=False)))
-        await b.service.move(BARTENDER, MoveEntry(outside, atlas, "g", ROOT, "g", keep=False))
-        assert await used(b, Dn(""), run) == (14, 2)
-
-    play(scenario)
+@played
+async def test_a_quota_that_another_librarian_raised_refuses_nobody(b: Bench) -> None:
+    await set_and_counted(b, of_joe(10))
+    quotas = b.service._parts.names.quotas
+    remembered = quotas._table
+    await b.service.set_quota(ADMIN, of_joe(100))
+    quotas._table = remembered  # as a Librarian knows it that nobody told
+    await b.service.begin_put(BARTENDER, b.begin("a", size=11))
+    quotas._table = remembered
+    assert "101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("b", size=101)))
 
 
-def test_a_collection_crosses_to_other_quotas_only_when_it_is_empty() -> None:
-    async def scenario(b: Bench) -> None:
-        atlas, run = await b.collection("atlas"), await b.collection("run")
-        await set_and_counted(b, of_tree(atlas, 100))
-        await b.file("f", run)
-        into = MoveEntry(run, ROOT, "run", atlas, "run", keep=False)
-        assert "other quotas count" in await refused(b.service.move(BARTENDER, into), Kind.OTHER_TREE)
-        empty = await b.collection("empty")
-        await b.service.move(BARTENDER, MoveEntry(empty, ROOT, "empty", atlas, "empty", keep=False))
-        await b.file("in it", empty)
-        assert await used(b, Dn(""), atlas) == (SIZE, 1)
-        inner = await b.collection("inner", atlas)
-        await b.service.move(BARTENDER, MoveEntry(empty, atlas, "empty", inner, "empty", keep=False))
-        await b.file("more", empty)
-        assert await used(b, Dn(""), atlas) == (2 * SIZE, 2), "within a tree it goes where it likes"
-
-    play(scenario)
+@played
+async def test_a_full_quota_of_files_does_not_speak_of_bytes(b: Bench) -> None:
+    await set_and_counted(b, of_joe(10**6, files=0))
+    told = await refused(b.service.begin_put(BARTENDER, b.begin("a", size=300)))
+    assert "0 of 0 files are in use;" in told, "it said that 300 bytes more were too many"
 
 
-def test_a_collection_that_is_undeleted_elsewhere_counts_there() -> None:
-    async def scenario(b: Bench) -> None:
-        atlas, run = await b.collection("atlas"), await b.collection("run")
-        await set_and_counted(b, of_tree(atlas, 100))
-        guid, _ = await b.file("f", run)
-        await b.service.unlink(BARTENDER, Unlink(run, "f", guid))
-        await b.service.unmake(BARTENDER, Unmake(run))
-        await b.service.undelete(BARTENDER, Undelete(run, atlas, "run"))
-        await b.file("g", run)
-        assert await used(b, Dn(""), atlas) == (SIZE, 1)
-
-    play(scenario)
-
-
-def test_many_writers_fill_a_quota_to_the_byte_and_no_further() -> None:
-    async def scenario(b: Bench) -> None:
-        await set_and_counted(b, of_joe(20 * SIZE + 3))
-        done = await asyncio.gather(*(b.file(f"f{n}") for n in range(30)), return_exceptions=True)
-        kinds = [one.kind for one in done if isinstance(one, CheloniaError)]
-        assert kinds == [Kind.QUOTA] * 10, "nobody lost for want of tries"
-        assert await used(b) == (20 * SIZE, 20)
-
-    play(scenario)
+@played
+async def test_the_parts_of_an_upload_count_from_their_arrival(b: Bench) -> None:
+    early, _ = await filled(b, 1)
+    assert (await set_and_counted(b, of_joe(30))).bytes == SIZE, "an open upload is found by counting"
+    upload, order = await filled(b, 1, 2)
+    assert await used(b) == (3 * SIZE, 0)
+    await put_part(b, upload, 2, size=9)
+    assert await used(b) == (3 * SIZE + 2, 0), "a part in place of another counts the difference"
+    assert "this takes 8 bytes more" in await refused(put_part(b, upload, 3, size=8))
+    order = (order[0], await put_part(b, upload, 2))
+    await b.service.drop_upload(BARTENDER, early)
+    assert await used(b) == (2 * SIZE, 0)
+    await seal(b, upload, order[:1])
+    assert await used(b) == (SIZE, 1), "what was sealed counts, and the part that was left out does not"
+    upload, order = await filled(b, 1, 2)
+    file = Guid((await b.names())["f"])
+    await seal(b, upload, order, replaces=file)
+    assert await used(b) == (2 * SIZE, 1)
+    await filled(b, 1)
+    await asyncio.sleep(100)
+    assert await used(b) == (2 * SIZE, 1), "what has expired counts no more"
 
 
-def test_counting_is_exact_while_files_come_and_go() -> None:
-    async def scenario(b: Bench) -> None:
-        files = [(f"f{n}", *(await b.file(f"f{n}"))) for n in range(40)]
-        uploads = [(await filled(b, 1))[0] for _ in range(10)]
-        await b.service.set_quota(ADMIN, of_joe(1000))
+@played
+async def test_parts_of_an_upload_are_counted_from_what_is_known_of_them(b: Bench) -> None:
+    for n in range(40):
+        await b.file(f"f{n}")
+    empty, _ = await filled(b)
+    await put_part(b, empty, 1, size=0)
+    await b.service.set_quota(ADMIN, of_joe(1000))
+    await put_part(b, empty, 2, size=3)
+    assert (await counted(b, of_joe())).bytes == 40 * SIZE + 3
+    older, _ = await filled(b, 1)  # before parts were counted
+    uncounted = drop(content_object(parse_upload(older)[1]), "tally", "bytes")
+    await b.ahash.transact(LIBRARIAN, RequestKey(""), (uncounted,))
+    await put_part(b, older, 1, size=2)
+    known = await b.ahash.get(LIBRARIAN, (content_object(parse_upload(older)[1]),))
+    assert known[0].value("tally", "bytes", "0") == "0"
 
-        async def change(number: int, name: str, guid: Guid) -> None:
-            if number % 4 == 0:
-                await b.service.delete(BARTENDER, Delete(guid))
-            elif number % 4 == 1:
-                await spliced(b, name, guid, SIZE)
-            elif number % 4 == 2:
-                await b.file(f"{name} too")
-            elif number % 8 == 3:
-                await b.service.drop_upload(BARTENDER, uploads.pop())
-            else:
-                await put_part(b, uploads[0], number)
 
-        for number, (name, guid, _) in enumerate(files):
-            await change(number, name, guid)
-            await asyncio.sleep(0.05)
-        use = await counted(b, of_joe())
-        assert (use.bytes, use.files) == (60 * SIZE, 40)
-        assert not [o for o in (await b.ahash.objects(LIBRARIAN)).ids if str(o).endswith(":before")]
+@played
+async def test_a_tree_counts_what_lies_below_it_once(b: Bench) -> None:
+    atlas = await b.collection("atlas")
+    run = await b.collection("run", atlas)
+    other = await b.collection("other")
+    await b.file("there before", run)
+    assert (await set_and_counted(b, of_tree(atlas, 21))).bytes == SIZE
+    guid, _ = await b.file("f", run, owner=OTHER)
+    await b.service.move(BARTENDER, MoveEntry(guid, run, "f", atlas, "second name", keep=True))
+    assert await used(b, Dn(""), run) == (14, 2)
+    assert (await b.service.quotas(BARTENDER, Dn(""), other)) == ()
+    outside, _ = await b.file("g", other)
+    await b.service.move(BARTENDER, MoveEntry(outside, other, "g", atlas, "g", keep=False))
+    assert await used(b, Dn(""), run) == (21, 3)
+    assert "the quota of /atlas is used up" in await refused(b.file("too much", run))
+    late, _ = await b.file("h", other)
+    await refused(b.service.move(BARTENDER, MoveEntry(late, other, "h", run, "h", keep=False)))
+    await b.service.move(BARTENDER, MoveEntry(outside, atlas, "g", ROOT, "g", keep=False))
+    assert await used(b, Dn(""), run) == (14, 2)
 
-    play(scenario)
+
+@played
+async def test_a_collection_crosses_to_other_quotas_only_when_it_is_empty(b: Bench) -> None:
+    atlas, run = await b.collection("atlas"), await b.collection("run")
+    await set_and_counted(b, of_tree(atlas, 100))
+    await b.file("f", run)
+    into = MoveEntry(run, ROOT, "run", atlas, "run", keep=False)
+    assert "other quotas count" in await refused(b.service.move(BARTENDER, into), Kind.OTHER_TREE)
+    empty = await b.collection("empty")
+    await b.service.move(BARTENDER, MoveEntry(empty, ROOT, "empty", atlas, "empty", keep=False))
+    await b.file("in it", empty)
+    assert await used(b, Dn(""), atlas) == (SIZE, 1)
+    inner = await b.collection("inner", atlas)
+    await b.service.move(BARTENDER, MoveEntry(empty, atlas, "empty", inner, "empty", keep=False))
+    await b.file("more", empty)
+    assert await used(b, Dn(""), atlas) == (2 * SIZE, 2), "within a tree it goes where it likes"
+
+
+@played
+async def test_a_collection_that_is_undeleted_elsewhere_counts_there(b: Bench) -> None:
+    atlas, run = await b.collection("atlas"), await b.collection("run")
+    await set_and_counted(b, of_tree(atlas, 100))
+    guid, _ = await b.file("f", run)
+    await b.service.unlink(BARTENDER, Unlink(run, "f", guid))
+    await b.service.unmake(BARTENDER, Unmake(run))
+    await b.service.undelete(BARTENDER, Undelete(run, atlas, "run"))
+    await b.file("g", run)
+    assert await used(b, Dn(""), atlas) == (SIZE, 1)
+
+
+@played
+async def test_many_writers_fill_a_quota_to_the_byte_and_no_further(b: Bench) -> None:
+    await set_and_counted(b, of_joe(20 * SIZE + 3))
+    done = await asyncio.gather(*(b.file(f"f{n}") for n in range(30)), return_exceptions=True)
+    kinds = [one.kind for one in done if isinstance(one, CheloniaError)]
+    assert kinds == [Kind.QUOTA] * 10, "nobody lost for want of tries"
+    assert await used(b) == (20 * SIZE, 20)
+
+
+@played
+async def test_counting_is_exact_while_files_come_and_go(b: Bench) -> None:
+    files = [(f"f{n}", *(await b.file(f"f{n}"))) for n in range(40)]
+    uploads = [(await filled(b, 1))[0] for _ in range(10)]
+    await b.service.set_quota(ADMIN, of_joe(1000))
+
+    async def change(number: int, name: str, guid: Guid) -> None:
+        if number % 4 == 0:
+            await b.service.delete(BARTENDER, Delete(guid))
+        elif number % 4 == 1:
+            await spliced(b, name, guid, SIZE)
+        elif number % 4 == 2:
+            await b.file(f"{name} too")
+        elif number % 8 == 3:
+            await b.service.drop_upload(BARTENDER, uploads.pop())
+        else:
+            await put_part(b, uploads[0], number)
+
+    for number, (name, guid, _) in enumerate(files):
+        await change(number, name, guid)
+        await asyncio.sleep(0.05)
+    use = await counted(b, of_joe())
+    assert (use.bytes, use.files) == (60 * SIZE, 40)
+    assert not [o for o in (await b.ahash.objects(LIBRARIAN)).ids if str(o).endswith(":before")]
 
 
 @pytest.mark.expect_log("quota-wrong: that of /CN=joe said 19 bytes and 2 files, not 14 and 2")
-def test_a_counter_that_is_wrong_is_set_right_by_counting_again() -> None:
-    async def scenario(b: Bench) -> None:
-        await b.file("f")
-        await set_and_counted(b, of_joe(1000))
-        [(key, value)] = (await b.ahash.scan(LIBRARIAN, QUOTAS_OBJECT, "tally")).items
-        counter = counter_object(parse_account(key, value).counter)
-        wrong: tuple[Element, ...] = (add(counter, "tally", "bytes", 5),)
-        await b.ahash.transact(LIBRARIAN, RequestKey(""), wrong)
-        assert await used(b) == (SIZE + 5, 1)
-        await b.service.recount_quotas(ADMIN)
-        for number in range(5):
-            await b.file(f"meanwhile {number}")
-            await asyncio.sleep(1)
-        assert await used(b) == (6 * SIZE, 6)
-        assert not (await b.stored(counter)).exists
-
-    play(scenario)
+@played
+async def test_a_counter_that_is_wrong_is_set_right_by_counting_again(b: Bench) -> None:
+    await b.file("f")
+    await set_and_counted(b, of_joe(1000))
+    [(key, value)] = (await b.ahash.scan(LIBRARIAN, QUOTAS_OBJECT, "tally")).items
+    counter = counter_object(parse_account(key, value).counter)
+    wrong: tuple[Element, ...] = (add(counter, "tally", "bytes", 5),)
+    await b.ahash.transact(LIBRARIAN, RequestKey(""), wrong)
+    assert await used(b) == (SIZE + 5, 1)
+    await b.service.recount_quotas(ADMIN)
+    for number in range(5):
+        await b.file(f"meanwhile {number}")
+        await asyncio.sleep(1)
+    assert await used(b) == (6 * SIZE, 6)
+    assert not (await b.stored(counter)).exists
 
 
-def test_without_quotas_a_change_costs_one_condition_and_is_never_stale() -> None:
-    async def scenario(b: Bench) -> None:
-        await b.file("f")
-        assert not (await b.stored(QUOTAS_OBJECT)).exists
-        await set_and_counted(b, of_joe(1000))
-        assert (await b.service.set_quota(ADMIN, of_joe())).counted
-        assert await b.service.quotas(BARTENDER, Dn(""), Guid("")) == ()
-        ids = (await b.ahash.objects(LIBRARIAN)).ids
-        assert [o for o in ids if str(o).startswith("sys:quota")] == [QUOTAS_OBJECT]
-        await b.file("g")
-
-    play(scenario)
+@played
+async def test_without_quotas_a_change_costs_one_condition_and_is_never_stale(b: Bench) -> None:
+    await b.file("f")
+    assert not (await b.stored(QUOTAS_OBJECT)).exists
+    await set_and_counted(b, of_joe(1000))
+    assert (await b.service.set_quota(ADMIN, of_joe())).counted
+    assert await b.service.quotas(BARTENDER, Dn(""), Guid("")) == ()
+    ids = (await b.ahash.objects(LIBRARIAN)).ids
+    assert [o for o in ids if str(o).startswith("sys:quota")] == [QUOTAS_OBJECT]
+    await b.file("g")
 
 
 @pytest.mark.parametrize(
@@ -374,14 +341,12 @@ def test_what_is_no_quota_is_refused(quota: Quota, kind: Kind) -> None:
     async def scenario(b: Bench) -> None:
         await refused(b.service.set_quota(ADMIN, quota), kind)
 
-    play(scenario)
+    played(scenario)()
 
 
-def test_a_quota_is_an_administrators_to_set() -> None:
-    async def scenario(b: Bench) -> None:
-        await refused(b.service.set_quota(BARTENDER, of_joe(1)), Kind.DENIED)
-
-    play(scenario)
+@played
+async def test_a_quota_is_an_administrators_to_set(b: Bench) -> None:
+    await refused(b.service.set_quota(BARTENDER, of_joe(1)), Kind.DENIED)
 
 
 def test_an_account_reads_as_it_is_written() -> None:
