@@ -10,7 +10,7 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import Kind
 from chelonia.core.ports.files import INLINED, MARK, Arrived, Content, Inline, Setting, Splice, Want, When, Write
-from tests.support.files_worlds import Play, World, applied, at, collection, done, looked, names, there, write
+from tests.support.files_worlds import World, applied, at, collection, done, looked, names, played, there, write
 from tests.unit.bartender.stage import EVE, JOE
 
 S = 1_000_000_000
@@ -25,90 +25,76 @@ async def read(world: World, name: str) -> bytes | None:
     return (await there(world, name, Want.BYTES)).data
 
 
-def test_bytes_in_the_message_make_a_file_and_come_back_in_one(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        written = await done(world, inline("/f", setting=Setting(modified_ns=5 * S), user={"project": "x"}))
-        assert written.made
-        seen = await there(world, "/f", Want.BYTES | Want.USER)
-        assert seen.data == DATA
-        assert seen.sources == ()
-        assert seen.attributes == written.attributes
-        assert (seen.attributes.size, seen.attributes.wanted) == (len(DATA), 2)
-        assert (seen.attributes.modified_ns, seen.user) == (5 * S, {"project": "x"})
-
-    play(scenario)
+@played
+async def test_bytes_in_the_message_make_a_file_and_come_back_in_one(world: World) -> None:
+    written = await done(world, inline("/f", setting=Setting(modified_ns=5 * S), user={"project": "x"}))
+    assert written.made
+    seen = await there(world, "/f", Want.BYTES | Want.USER)
+    assert seen.data == DATA
+    assert seen.sources == ()
+    assert seen.attributes == written.attributes
+    assert (seen.attributes.size, seen.attributes.wanted) == (len(DATA), 2)
+    assert (seen.attributes.modified_ns, seen.user) == (5 * S, {"project": "x"})
 
 
-def test_bytes_in_the_message_take_the_place_of_others(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        before = (await done(world, inline("/f"))).attributes
-        assert before is not None
-        second = await done(world, inline("/f", b"others", when=When(etags=(before.etag,))))
-        assert second.attributes is not None
-        assert not second.made
-        assert (second.attributes.guid, await read(world, "/f")) == (before.guid, b"others")
-        assert second.attributes.etag != before.etag
-        for when in (When(absent=True), When(etags=(before.etag,))):
-            assert await applied(world, inline("/f", when=when)) is Kind.PRECONDITION
-        assert await read(world, "/f") == b"others"
-
-    play(scenario)
+@played
+async def test_bytes_in_the_message_take_the_place_of_others(world: World) -> None:
+    before = (await done(world, inline("/f"))).attributes
+    assert before is not None
+    second = await done(world, inline("/f", b"others", when=When(etags=(before.etag,))))
+    assert second.attributes is not None
+    assert not second.made
+    assert (second.attributes.guid, await read(world, "/f")) == (before.guid, b"others")
+    assert second.attributes.etag != before.etag
+    for when in (When(absent=True), When(etags=(before.etag,))):
+        assert await applied(world, inline("/f", when=when)) is Kind.PRECONDITION
+    assert await read(world, "/f") == b"others"
 
 
-def test_of_many_that_make_a_name_at_once_one_does_and_who_asks_nothing_comes_after_it(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        async def all_at_once(name: str, when: When) -> list[Kind | None]:
-            tries = (applied(world, inline(name, b"%d" % number, when=when)) for number in range(5))
-            return [found if isinstance(found, Kind) else None for found in await asyncio.gather(*tries)]
+@played
+async def test_of_many_that_make_a_name_at_once_one_does_and_who_asks_nothing_comes_after_it(world: World) -> None:
+    async def all_at_once(name: str, when: When) -> list[Kind | None]:
+        tries = (applied(world, inline(name, b"%d" % number, when=when)) for number in range(5))
+        return [found if isinstance(found, Kind) else None for found in await asyncio.gather(*tries)]
 
-        found = await all_at_once("/one", When(absent=True))
-        assert (found.count(None), found.count(Kind.PRECONDITION)) == (1, 4)
-        assert await all_at_once("/each", When()) == [None] * 5
-
-    play(scenario)
+    found = await all_at_once("/one", When(absent=True))
+    assert (found.count(None), found.count(Kind.PRECONDITION)) == (1, 4)
+    assert await all_at_once("/each", When()) == [None] * 5
 
 
-def test_an_empty_file_has_its_bytes_too(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, inline("/f", b""))
-        assert await read(world, "/f") == b""
-
-    play(scenario)
+@played
+async def test_an_empty_file_has_its_bytes_too(world: World) -> None:
+    await done(world, inline("/f", b""))
+    assert await read(world, "/f") == b""
 
 
-def test_bytes_are_refused_that_are_not_as_announced_or_too_many(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        right = Checksums(hashlib.sha256(DATA).hexdigest())
-        await done(world, inline("/right", sums=right))
-        assert await applied(world, inline("/wrong", DATA[1:], right)) is Kind.CHECKSUM
-        assert await applied(world, inline("/large", bytes(bounds.INLINE_BYTES_MAX + 1))) is Kind.TOO_LARGE
-        assert await names(world, "/") == ["right"]
-        await done(world, inline("/largest", bytes(bounds.INLINE_BYTES_MAX)))
-
-    play(scenario)
+@played
+async def test_bytes_are_refused_that_are_not_as_announced_or_too_many(world: World) -> None:
+    right = Checksums(hashlib.sha256(DATA).hexdigest())
+    await done(world, inline("/right", sums=right))
+    assert await applied(world, inline("/wrong", DATA[1:], right)) is Kind.CHECKSUM
+    assert await applied(world, inline("/large", bytes(bounds.INLINE_BYTES_MAX + 1))) is Kind.TOO_LARGE
+    assert await names(world, "/") == ["right"]
+    await done(world, inline("/largest", bytes(bounds.INLINE_BYTES_MAX)))
 
 
-def test_nobody_writes_or_reads_in_messages_what_he_may_not(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, inline("/f"))
-        assert await applied(world, inline("/f", b"mine"), EVE) is Kind.DENIED
-        assert await applied(world, inline("/g"), EVE) is Kind.DENIED
-        assert await looked(world, "/f", EVE, Want.BYTES) is Kind.DENIED
-        assert await read(world, "/f") == DATA
-
-    play(scenario)
+@played
+async def test_nobody_writes_or_reads_in_messages_what_he_may_not(world: World) -> None:
+    await done(world, inline("/f"))
+    assert await applied(world, inline("/f", b"mine"), EVE) is Kind.DENIED
+    assert await applied(world, inline("/g"), EVE) is Kind.DENIED
+    assert await looked(world, "/f", EVE, Want.BYTES) is Kind.DENIED
+    assert await read(world, "/f") == DATA
 
 
-def test_what_is_no_small_file_comes_without_bytes(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await collection(world, "/d")
-        await write(world, "/large", bytes(bounds.INLINE_BYTES_MAX + 1))
-        assert await read(world, "/d") is None
-        seen = await there(world, "/large", Want.BYTES | Want.SOURCES)
-        assert seen.data is None
-        assert seen.sources
-
-    play(scenario)
+@played
+async def test_what_is_no_small_file_comes_without_bytes(world: World) -> None:
+    await collection(world, "/d")
+    await write(world, "/large", bytes(bounds.INLINE_BYTES_MAX + 1))
+    assert await read(world, "/d") is None
+    seen = await there(world, "/large", Want.BYTES | Want.SOURCES)
+    assert seen.data is None
+    assert seen.sources
 
 
 def laid(name: str, *at_: int, data: bytes = DATA, **more: object) -> Splice:
@@ -124,59 +110,51 @@ async def shape(world: World, name: str) -> list[tuple[int, int]]:
     return [(extent.at, extent.length) for extent in (await there(world, name, Want.EXTENTS)).extents]
 
 
-def test_a_piece_in_the_message_is_laid_over_a_file_or_makes_one(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        before = (await done(world, inline("/f", b"0123456789"))).attributes
-        assert before is not None
-        appended = await done(world, laid("/f", 10, when=When(etags=(before.etag,))))
-        assert appended.attributes == (await there(world, "/f")).attributes
-        assert appended.attributes is not None
-        assert (appended.attributes.size, appended.made) == (10 + len(DATA), False)
-        assert await applied(world, laid("/f", 10, when=When(etags=(before.etag,)))) is Kind.PRECONDITION
-        await done(world, laid("/f", 2, size=15))
-        assert await shape(world, "/f") == [(0, 2), (2, len(DATA)), (13, 2)]
-        made = await done(world, laid("/new", 5, when=When(absent=True)))
-        assert (made.made, await shape(world, "/new")) == (True, [(5, len(DATA))])
-
-    play(scenario)
+@played
+async def test_a_piece_in_the_message_is_laid_over_a_file_or_makes_one(world: World) -> None:
+    before = (await done(world, inline("/f", b"0123456789"))).attributes
+    assert before is not None
+    appended = await done(world, laid("/f", 10, when=When(etags=(before.etag,))))
+    assert appended.attributes == (await there(world, "/f")).attributes
+    assert appended.attributes is not None
+    assert (appended.attributes.size, appended.made) == (10 + len(DATA), False)
+    assert await applied(world, laid("/f", 10, when=When(etags=(before.etag,)))) is Kind.PRECONDITION
+    await done(world, laid("/f", 2, size=15))
+    assert await shape(world, "/f") == [(0, 2), (2, len(DATA)), (13, 2)]
+    made = await done(world, laid("/new", 5, when=When(absent=True)))
+    assert (made.made, await shape(world, "/new")) == (True, [(5, len(DATA))])
 
 
-def test_a_piece_in_the_message_stands_alone_and_is_as_announced(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, inline("/f"))
-        other = Arrived("token", ("receipt",))
-        for wrong, kind in (
-            (laid("/f", 0, blobs=(other,)), Kind.BAD_REQUEST),
-            (laid("/f"), Kind.BAD_REQUEST),
-            (laid("/f", -1), Kind.BAD_REQUEST),
-            (laid("/f", 0, mark="a:b"), Kind.BAD_REQUEST),
-            (laid("/f", 0, sums=Checksums(hashlib.sha256(b"").hexdigest())), Kind.CHECKSUM),
-            (laid("/f", 0, data=bytes(bounds.INLINE_BYTES_MAX + 1)), Kind.TOO_LARGE),
-            (Splice(at("/f"), Content((Extent(0, 1, INLINED),))), Kind.BAD_REQUEST),
-        ):
-            assert await applied(world, wrong) is kind, wrong
-        assert await applied(world, laid("/f", 0), EVE) is Kind.DENIED
-        assert await read(world, "/f") == DATA
-
-    play(scenario)
+@played
+async def test_a_piece_in_the_message_stands_alone_and_is_as_announced(world: World) -> None:
+    await done(world, inline("/f"))
+    other = Arrived("token", ("receipt",))
+    for wrong, kind in (
+        (laid("/f", 0, blobs=(other,)), Kind.BAD_REQUEST),
+        (laid("/f"), Kind.BAD_REQUEST),
+        (laid("/f", -1), Kind.BAD_REQUEST),
+        (laid("/f", 0, mark="a:b"), Kind.BAD_REQUEST),
+        (laid("/f", 0, sums=Checksums(hashlib.sha256(b"").hexdigest())), Kind.CHECKSUM),
+        (laid("/f", 0, data=bytes(bounds.INLINE_BYTES_MAX + 1)), Kind.TOO_LARGE),
+        (Splice(at("/f"), Content((Extent(0, 1, INLINED),))), Kind.BAD_REQUEST),
+    ):
+        assert await applied(world, wrong) is kind, wrong
+    assert await applied(world, laid("/f", 0), EVE) is Kind.DENIED
+    assert await read(world, "/f") == DATA
 
 
-def test_a_mark_tells_whose_pieces_are_there(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, laid("/f", 0, mark="one"))
-        await done(world, laid("/f", len(DATA), mark="other"))
-        await done(world, laid("/f", 2 * len(DATA)))
-        seen = await there(world, "/f", Want.EXTENTS | Want.CHECKSUMS)
-        marks = [seen.sums.get(extent.blob, {}).get(MARK) for extent in seen.extents]
-        assert marks == ["one", "other", None]
-
-    play(scenario)
+@played
+async def test_a_mark_tells_whose_pieces_are_there(world: World) -> None:
+    await done(world, laid("/f", 0, mark="one"))
+    await done(world, laid("/f", len(DATA), mark="other"))
+    await done(world, laid("/f", 2 * len(DATA)))
+    seen = await there(world, "/f", Want.EXTENTS | Want.CHECKSUMS)
+    marks = [seen.sums.get(extent.blob, {}).get(MARK) for extent in seen.extents]
+    assert marks == ["one", "other", None]
 
 
-def test_many_files_in_one_call(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        changes = tuple(inline(f"/f{n}", str(n).encode()) for n in range(40))
-        assert [getattr(each, "made", each) for each in await world.files.apply(JOE, changes)] == [True] * 40
-        assert [await read(world, f"/f{n}") for n in (0, 39)] == [b"0", b"39"]
-
-    play(scenario)
+@played
+async def test_many_files_in_one_call(world: World) -> None:
+    changes = tuple(inline(f"/f{n}", str(n).encode()) for n in range(40))
+    assert [getattr(each, "made", each) for each in await world.files.apply(JOE, changes)] == [True] * 40
+    assert [await read(world, f"/f{n}") for n in (0, 39)] == [b"0", b"39"]

@@ -6,7 +6,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import Kind
 from chelonia.core.ports.files import Change, Done, Failure, Listing, Make, Move, Over, Remove, Set, Setting, Want, When
 from chelonia.core.rights.locks import Lock
-from tests.support.files_worlds import Play, World, applied, at, collection, done, there, write
+from tests.support.files_worlds import World, applied, at, collection, done, played, there, write
 from tests.unit.bartender.stage import EVE, JOE
 
 HELD = When(tokens=("urn:a",))
@@ -21,101 +21,91 @@ async def locked(world: World, name: str) -> list[str]:
     return [each.token for each in (await there(world, name, Want.LOCKS)).locks]
 
 
-def test_a_lock_keeps_out_who_does_not_show_its_token(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await write(world, "/f")
-        await done(world, Set(at("/f"), locks=(lock(),)))
-        (told,) = (await there(world, "/f", Want.LOCKS)).locks
-        assert (told.owner, told.note, told.root) == (JOE.dn, "<x/>", at("/f"))
-        assert 0 < told.lasts_ms <= 60_000
-        for when in (FREE, When(tokens=("urn:b",))):
-            assert await write(world, "/f", when=when) is Kind.LOCKED
-            assert await applied(world, Set(at("/f"), Setting(mode=1), when=when)) is Kind.LOCKED
-            assert await applied(world, Move(at("/f"), at("/g"), when=when)) is Kind.LOCKED
-            assert await applied(world, Remove(at("/f"), when=when)) is Kind.LOCKED
-        assert isinstance(await write(world, "/f", when=HELD), Done)
-        assert isinstance(await write(world, "/f"), Done)  # who knows nothing of locks
-        assert await locked(world, "/f") == ["urn:a"]
-        await done(world, Set(at("/f"), locks=(lock(lasts_ms=0),)))
-        assert isinstance(await write(world, "/f", when=FREE), Done)
-
-    play(scenario)
+@played
+async def test_a_lock_keeps_out_who_does_not_show_its_token(world: World) -> None:
+    await write(world, "/f")
+    await done(world, Set(at("/f"), locks=(lock(),)))
+    (told,) = (await there(world, "/f", Want.LOCKS)).locks
+    assert (told.owner, told.note, told.root) == (JOE.dn, "<x/>", at("/f"))
+    assert 0 < told.lasts_ms <= 60_000
+    for when in (FREE, When(tokens=("urn:b",))):
+        assert await write(world, "/f", when=when) is Kind.LOCKED
+        assert await applied(world, Set(at("/f"), Setting(mode=1), when=when)) is Kind.LOCKED
+        assert await applied(world, Move(at("/f"), at("/g"), when=when)) is Kind.LOCKED
+        assert await applied(world, Remove(at("/f"), when=when)) is Kind.LOCKED
+    assert isinstance(await write(world, "/f", when=HELD), Done)
+    assert isinstance(await write(world, "/f"), Done)  # who knows nothing of locks
+    assert await locked(world, "/f") == ["urn:a"]
+    await done(world, Set(at("/f"), locks=(lock(lasts_ms=0),)))
+    assert isinstance(await write(world, "/f", when=FREE), Done)
 
 
-def test_a_collection_s_lock_covers_its_names_and_a_deep_one_all_below(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        for name in ("/d", "/d/e", "/d/e/h"):
-            await collection(world, name)
-        await write(world, "/d/f")
-        await done(world, Set(at("/d"), locks=(lock(),)))
-        assert isinstance(await write(world, "/d/f", when=FREE), Done)
-        assert await write(world, "/d/new", when=FREE) is Kind.LOCKED
-        assert await applied(world, Make(at("/d/x"), "collection", when=FREE)) is Kind.LOCKED
-        assert isinstance(await applied(world, Make(at("/d/e/x"), "collection", when=FREE)), Done)
-        assert await applied(world, Remove(at("/d/f"), when=FREE)) is Kind.LOCKED
-        assert await applied(world, Move(at("/d/e/x"), at("/d/x"), when=FREE)) is Kind.LOCKED
-        await done(world, Set(at("/d"), locks=(lock(lasts_ms=0), lock("urn:b", deep=True))))
-        assert await locked(world, "/d/e/h") == ["urn:b"]
-        assert await write(world, "/d/f", when=FREE) is Kind.LOCKED
-        assert await write(world, "/d/e/h/new", when=FREE) is Kind.LOCKED
-        assert isinstance(await write(world, "/d/e/h/new", when=When(tokens=("urn:b",))), Done)
-        assert await applied(world, Set(at("/d/f"), locks=(lock(),))) is Kind.LOCKED
-
-    play(scenario)
+@played
+async def test_a_collection_s_lock_covers_its_names_and_a_deep_one_all_below(world: World) -> None:
+    for name in ("/d", "/d/e", "/d/e/h"):
+        await collection(world, name)
+    await write(world, "/d/f")
+    await done(world, Set(at("/d"), locks=(lock(),)))
+    assert isinstance(await write(world, "/d/f", when=FREE), Done)
+    assert await write(world, "/d/new", when=FREE) is Kind.LOCKED
+    assert await applied(world, Make(at("/d/x"), "collection", when=FREE)) is Kind.LOCKED
+    assert isinstance(await applied(world, Make(at("/d/e/x"), "collection", when=FREE)), Done)
+    assert await applied(world, Remove(at("/d/f"), when=FREE)) is Kind.LOCKED
+    assert await applied(world, Move(at("/d/e/x"), at("/d/x"), when=FREE)) is Kind.LOCKED
+    await done(world, Set(at("/d"), locks=(lock(lasts_ms=0), lock("urn:b", deep=True))))
+    assert await locked(world, "/d/e/h") == ["urn:b"]
+    assert await write(world, "/d/f", when=FREE) is Kind.LOCKED
+    assert await write(world, "/d/e/h/new", when=FREE) is Kind.LOCKED
+    assert isinstance(await write(world, "/d/e/h/new", when=When(tokens=("urn:b",))), Done)
+    assert await applied(world, Set(at("/d/f"), locks=(lock(),))) is Kind.LOCKED
 
 
-def test_shared_locks_stand_beside_each_other_and_exclusive_ones_alone(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await write(world, "/f")
-        await done(world, Set(at("/f"), locks=(lock(shared=True),)))
-        await done(world, Set(at("/f"), locks=(lock("urn:b", shared=True),)))
-        assert await applied(world, Set(at("/f"), locks=(lock("urn:c"),))) is Kind.LOCKED
-        assert isinstance(await write(world, "/f", when=HELD), Done)
-        assert await write(world, "/f", when=FREE) is Kind.LOCKED
-        await done(world, Set(at("/f"), locks=(lock(lasts_ms=0), lock("urn:b", lasts_ms=0))))
-        await done(world, Set(at("/f"), locks=(lock("urn:c"),)))
-        assert await applied(world, Set(at("/f"), locks=(lock(shared=True),))) is Kind.LOCKED
-        await done(world, Set(at("/f"), locks=(lock("urn:c", lasts_ms=90_000),)))
-        (told,) = (await there(world, "/f", Want.LOCKS)).locks
-        assert told.lasts_ms > 60_000
-
-    play(scenario)
+@played
+async def test_shared_locks_stand_beside_each_other_and_exclusive_ones_alone(world: World) -> None:
+    await write(world, "/f")
+    await done(world, Set(at("/f"), locks=(lock(shared=True),)))
+    await done(world, Set(at("/f"), locks=(lock("urn:b", shared=True),)))
+    assert await applied(world, Set(at("/f"), locks=(lock("urn:c"),))) is Kind.LOCKED
+    assert isinstance(await write(world, "/f", when=HELD), Done)
+    assert await write(world, "/f", when=FREE) is Kind.LOCKED
+    await done(world, Set(at("/f"), locks=(lock(lasts_ms=0), lock("urn:b", lasts_ms=0))))
+    await done(world, Set(at("/f"), locks=(lock("urn:c"),)))
+    assert await applied(world, Set(at("/f"), locks=(lock(shared=True),))) is Kind.LOCKED
+    await done(world, Set(at("/f"), locks=(lock("urn:c", lasts_ms=90_000),)))
+    (told,) = (await there(world, "/f", Want.LOCKS)).locks
+    assert told.lasts_ms > 60_000
 
 
-def test_a_lock_is_its_owner_s(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, Make(at("/d"), "collection"))
-        await done(world, Set(at("/d"), policy={EVE.dn: "+read +addEntry +delete +modifyMetadata"}))
+@played
+async def test_a_lock_is_its_owner_s(world: World) -> None:
+    await done(world, Make(at("/d"), "collection"))
+    await done(world, Set(at("/d"), policy={EVE.dn: "+read +addEntry +delete +modifyMetadata"}))
 
-        async def as_eve(change: Change) -> Kind | None:
-            (answer,) = await world.files.apply(EVE, (change,))
-            return answer.kind if isinstance(answer, Failure) else None
+    async def as_eve(change: Change) -> Kind | None:
+        (answer,) = await world.files.apply(EVE, (change,))
+        return answer.kind if isinstance(answer, Failure) else None
 
-        await done(world, Set(at("/d"), locks=(lock(),)))
-        assert await as_eve(Make(at("/d/x"), "collection", when=HELD)) is Kind.LOCKED
-        assert await as_eve(Set(at("/d"), locks=(lock(lasts_ms=0),))) is Kind.DENIED
-        assert await as_eve(Set(at("/d"), locks=(lock(),))) is Kind.DENIED
-        await done(world, Set(at("/d"), locks=(lock(lasts_ms=0),)))
-        assert await as_eve(Set(at("/d"), locks=(lock("urn:eve"),))) is None
-        await done(world, Set(at("/d"), locks=(lock("urn:eve", lasts_ms=0),)))  # the owner of what is locked ends it
-        await done(world, Set(at("/d"), policy={EVE.dn: "+read"}))
-        assert await as_eve(Set(at("/d"), locks=(lock(),))) is Kind.DENIED
-
-    play(scenario)
+    await done(world, Set(at("/d"), locks=(lock(),)))
+    assert await as_eve(Make(at("/d/x"), "collection", when=HELD)) is Kind.LOCKED
+    assert await as_eve(Set(at("/d"), locks=(lock(lasts_ms=0),))) is Kind.DENIED
+    assert await as_eve(Set(at("/d"), locks=(lock(),))) is Kind.DENIED
+    await done(world, Set(at("/d"), locks=(lock(lasts_ms=0),)))
+    assert await as_eve(Set(at("/d"), locks=(lock("urn:eve"),))) is None
+    await done(world, Set(at("/d"), locks=(lock("urn:eve", lasts_ms=0),)))  # the owner of what is locked ends it
+    await done(world, Set(at("/d"), policy={EVE.dn: "+read"}))
+    assert await as_eve(Set(at("/d"), locks=(lock(),))) is Kind.DENIED
 
 
-def test_locks_are_bounded_and_go_with_the_name(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await write(world, "/f")
-        assert await applied(world, Set(at("/f"), locks=(lock(lasts_ms=bounds.LOCK_MS_MAX + 1),))) is Kind.BAD_REQUEST
-        assert await applied(world, Set(at("/f"), locks=(lock("urn:\0"),))) is Kind.BAD_REQUEST
-        assert await applied(world, Set(at("/f"), locks=(lock(lasts_ms=0),))) is Kind.PRECONDITION
-        for n in range(bounds.LOCKS_PER_ENTRY_MAX):
-            await done(world, Set(at("/f"), locks=(lock(f"urn:{n}", shared=True),)))
-        assert await applied(world, Set(at("/f"), locks=(lock("urn:more", shared=True),))) is Kind.TOO_LARGE
-        (told,) = (await world.files.list(JOE, Listing(at("/"), want=Want.LOCKS))).entries
-        assert len(told.locks) == bounds.LOCKS_PER_ENTRY_MAX
-        await done(world, Move(at("/f"), at("/g"), Over.REFUSE))
-        assert await locked(world, "/g") == []
-
-    play(scenario)
+@played
+async def test_locks_are_bounded_and_go_with_the_name(world: World) -> None:
+    await write(world, "/f")
+    assert await applied(world, Set(at("/f"), locks=(lock(lasts_ms=bounds.LOCK_MS_MAX + 1),))) is Kind.BAD_REQUEST
+    assert await applied(world, Set(at("/f"), locks=(lock("urn:\0"),))) is Kind.BAD_REQUEST
+    assert await applied(world, Set(at("/f"), locks=(lock(lasts_ms=0),))) is Kind.PRECONDITION
+    for n in range(bounds.LOCKS_PER_ENTRY_MAX):
+        await done(world, Set(at("/f"), locks=(lock(f"urn:{n}", shared=True),)))
+    assert await applied(world, Set(at("/f"), locks=(lock("urn:more", shared=True),))) is Kind.TOO_LARGE
+    (told,) = (await world.files.list(JOE, Listing(at("/"), want=Want.LOCKS))).entries
+    assert len(told.locks) == bounds.LOCKS_PER_ENTRY_MAX
+    await done(world, Move(at("/f"), at("/g"), Over.REFUSE))
+    assert await locked(world, "/g") == []

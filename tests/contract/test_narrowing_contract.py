@@ -34,7 +34,6 @@ from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope, Share
 from chelonia.wire.shares import verify
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import (
-    Play,
     World,
     applied,
     at,
@@ -44,6 +43,7 @@ from tests.support.files_worlds import (
     names,
     on_service,
     on_twin,
+    played,
     there,
     write,
 )
@@ -68,130 +68,112 @@ async def filled(world: World) -> None:
         assert isinstance(await write(world, name), Done)
 
 
-def test_reading_goes_as_far_as_the_path_by_whole_names(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        reader = narrowed(JOE, (READING, "/a"))
-        assert await looked(world, "/a/f", reader, Want.SOURCES) != Kind.DENIED
-        assert (await world.files.list(reader, Listing(at("/a")))).entries
-        for name in ("/ab/f", "/", "/c", "/missing"):
-            assert await looked(world, name, reader) is Kind.DENIED
-        with pytest.raises(CheloniaError) as refused:
-            await world.files.list(reader, Listing(at("/ab")))
-        assert refused.value.kind is Kind.DENIED
-        assert "read on /a" in refused.value.cause
-
-    play(scenario)
+@played
+async def test_reading_goes_as_far_as_the_path_by_whole_names(world: World) -> None:
+    await filled(world)
+    reader = narrowed(JOE, (READING, "/a"))
+    assert await looked(world, "/a/f", reader, Want.SOURCES) != Kind.DENIED
+    assert (await world.files.list(reader, Listing(at("/a")))).entries
+    for name in ("/ab/f", "/", "/c", "/missing"):
+        assert await looked(world, name, reader) is Kind.DENIED
+    with pytest.raises(CheloniaError) as refused:
+        await world.files.list(reader, Listing(at("/ab")))
+    assert refused.value.kind is Kind.DENIED
+    assert "read on /a" in refused.value.cause
 
 
-def test_a_name_that_begins_with_a_guid_lies_in_no_scope(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        entries = (await world.files.list(JOE, Listing(at("/")))).entries
-        guid = next(entry.attributes.guid for entry in entries if entry.name == "a")
-        (answer,) = await world.files.look(narrowed(JOE, (READING, "/a")), (Look(LogicalName(guid, ("f",))),))
-        assert isinstance(answer, Failure)
-        assert answer.kind is Kind.DENIED
-
-    play(scenario)
+@played
+async def test_a_name_that_begins_with_a_guid_lies_in_no_scope(world: World) -> None:
+    await filled(world)
+    entries = (await world.files.list(JOE, Listing(at("/")))).entries
+    guid = next(entry.attributes.guid for entry in entries if entry.name == "a")
+    (answer,) = await world.files.look(narrowed(JOE, (READING, "/a")), (Look(LogicalName(guid, ("f",))),))
+    assert isinstance(answer, Failure)
+    assert answer.kind is Kind.DENIED
 
 
-def test_reading_changes_nothing(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        reader = narrowed(JOE, (READING, "/a"))
-        (placed,) = await world.files.place(reader, (Placing(at("/a/new"), 1),))
-        assert isinstance(placed, Failure)
-        assert placed.kind is Kind.DENIED
-        for change in (
-            Make(at("/a/d"), "collection"),
-            Set(at("/a/f"), Setting(mode=0o600)),
-            Set(at("/a/f"), policy={"ALL": "+read"}),
-            Move(at("/a/f"), at("/a/g")),
-            Remove(at("/a/f")),
-        ):
-            assert await applied(world, change, reader) is Kind.DENIED, change
-        assert await names(world, "/a") == ["b", "f"]
-
-    play(scenario)
+@played
+async def test_reading_changes_nothing(world: World) -> None:
+    await filled(world)
+    reader = narrowed(JOE, (READING, "/a"))
+    (placed,) = await world.files.place(reader, (Placing(at("/a/new"), 1),))
+    assert isinstance(placed, Failure)
+    assert placed.kind is Kind.DENIED
+    for change in (
+        Make(at("/a/d"), "collection"),
+        Set(at("/a/f"), Setting(mode=0o600)),
+        Set(at("/a/f"), policy={"ALL": "+read"}),
+        Move(at("/a/f"), at("/a/g")),
+        Remove(at("/a/f")),
+    ):
+        assert await applied(world, change, reader) is Kind.DENIED, change
+    assert await names(world, "/a") == ["b", "f"]
 
 
-def test_adding_replaces_and_removes_nothing(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        adder = narrowed(JOE, (ADDING, "/a"))
-        assert isinstance(await write(world, "/a/new", call=adder), Done)
-        assert isinstance(await applied(world, Make(at("/a/d"), "collection"), adder), Done)
-        assert await write(world, "/a/new", call=adder) is Kind.DENIED
-        assert await applied(world, Remove(at("/a/new")), adder) is Kind.DENIED
-        assert await write(world, "/ab/new", call=adder) is Kind.DENIED
-        assert await looked(world, "/a/new", adder) is Kind.DENIED
-
-    play(scenario)
+@played
+async def test_adding_replaces_and_removes_nothing(world: World) -> None:
+    await filled(world)
+    adder = narrowed(JOE, (ADDING, "/a"))
+    assert isinstance(await write(world, "/a/new", call=adder), Done)
+    assert isinstance(await applied(world, Make(at("/a/d"), "collection"), adder), Done)
+    assert await write(world, "/a/new", call=adder) is Kind.DENIED
+    assert await applied(world, Remove(at("/a/new")), adder) is Kind.DENIED
+    assert await write(world, "/ab/new", call=adder) is Kind.DENIED
+    assert await looked(world, "/a/new", adder) is Kind.DENIED
 
 
-def test_a_move_needs_both_ends(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        changer = narrowed(JOE, (CHANGING, "/a"))
-        assert await applied(world, Move(at("/a/f"), at("/c/f")), changer) is Kind.DENIED
-        assert await applied(world, Move(at("/ab/f"), at("/a/g")), changer) is Kind.DENIED
-        assert isinstance(await applied(world, Move(at("/a/f"), at("/a/b/f")), changer), Done)
-        both = narrowed(JOE, (CHANGING, "/a"), (ADDING, "/c"))
-        assert isinstance(await applied(world, Move(at("/a/b/f"), at("/c/f")), both), Done)
-        assert await applied(world, Move(at("/c/f"), at("/a/f")), both) is Kind.DENIED
-        assert await applied(world, Move(at("/c/f"), at("/a/b"), Over.EXCHANGE), both) is Kind.DENIED
-
-    play(scenario)
+@played
+async def test_a_move_needs_both_ends(world: World) -> None:
+    await filled(world)
+    changer = narrowed(JOE, (CHANGING, "/a"))
+    assert await applied(world, Move(at("/a/f"), at("/c/f")), changer) is Kind.DENIED
+    assert await applied(world, Move(at("/ab/f"), at("/a/g")), changer) is Kind.DENIED
+    assert isinstance(await applied(world, Move(at("/a/f"), at("/a/b/f")), changer), Done)
+    both = narrowed(JOE, (CHANGING, "/a"), (ADDING, "/c"))
+    assert isinstance(await applied(world, Move(at("/a/b/f"), at("/c/f")), both), Done)
+    assert await applied(world, Move(at("/c/f"), at("/a/f")), both) is Kind.DENIED
+    assert await applied(world, Move(at("/c/f"), at("/a/b"), Over.EXCHANGE), both) is Kind.DENIED
 
 
-def test_a_file_alone_may_be_written_and_removed(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        one = narrowed(JOE, (CHANGING, "/c/one"))
-        assert isinstance(await write(world, "/c/one", call=one), Done)
-        assert isinstance(await write(world, "/c/one", b"again", call=one), Done)
-        assert await write(world, "/c/one2", call=one) is Kind.DENIED
-        assert await applied(world, Set(at("/c/one"), policy={"ALL": "+read"}), one) is Kind.DENIED
-        assert isinstance(await applied(world, Remove(at("/c/one")), one), Done)
-
-    play(scenario)
+@played
+async def test_a_file_alone_may_be_written_and_removed(world: World) -> None:
+    await filled(world)
+    one = narrowed(JOE, (CHANGING, "/c/one"))
+    assert isinstance(await write(world, "/c/one", call=one), Done)
+    assert isinstance(await write(world, "/c/one", b"again", call=one), Done)
+    assert await write(world, "/c/one2", call=one) is Kind.DENIED
+    assert await applied(world, Set(at("/c/one"), policy={"ALL": "+read"}), one) is Kind.DENIED
+    assert isinstance(await applied(world, Remove(at("/c/one")), one), Done)
 
 
-def test_a_scope_gives_no_right_and_takes_an_administrators_too(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        assert await looked(world, "/a/f", narrowed(EVE, (READING, "/a"))) is Kind.DENIED
-        admin = msgspec.structs.replace(EVE, roles=(Role.ADMINISTRATOR,))
-        assert await looked(world, "/a/f", narrowed(admin, (READING, "/a"))) is not Kind.DENIED
-        assert await looked(world, "/ab/f", narrowed(admin, (READING, "/a"))) is Kind.DENIED
-        assert await applied(world, Remove(at("/a/f")), narrowed(admin, (READING, "/a"))) is Kind.DENIED
-
-    play(scenario)
+@played
+async def test_a_scope_gives_no_right_and_takes_an_administrators_too(world: World) -> None:
+    await filled(world)
+    assert await looked(world, "/a/f", narrowed(EVE, (READING, "/a"))) is Kind.DENIED
+    admin = msgspec.structs.replace(EVE, roles=(Role.ADMINISTRATOR,))
+    assert await looked(world, "/a/f", narrowed(admin, (READING, "/a"))) is not Kind.DENIED
+    assert await looked(world, "/ab/f", narrowed(admin, (READING, "/a"))) is Kind.DENIED
+    assert await applied(world, Remove(at("/a/f")), narrowed(admin, (READING, "/a"))) is Kind.DENIED
 
 
-def test_rights_are_judged_when_they_are_used(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await filled(world)
-        await done(world, Set(at("/a/f"), policy={EVE.dn: "+read"}))
-        link = narrowed(EVE, (READING, "/a/f"))
-        assert await looked(world, "/a/f", link) is not Kind.DENIED
-        await done(world, Set(at("/a/f"), policy={EVE.dn: None}))
-        assert await looked(world, "/a/f", link) is Kind.DENIED
-
-    play(scenario)
+@played
+async def test_rights_are_judged_when_they_are_used(world: World) -> None:
+    await filled(world)
+    await done(world, Set(at("/a/f"), policy={EVE.dn: "+read"}))
+    link = narrowed(EVE, (READING, "/a/f"))
+    assert await looked(world, "/a/f", link) is not Kind.DENIED
+    await done(world, Set(at("/a/f"), policy={EVE.dn: None}))
+    assert await looked(world, "/a/f", link) is Kind.DENIED
 
 
-def test_a_token_that_may_not_take_a_lock_ends_none(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await write(world, "/f")
-        await done(world, Set(at("/f"), locks=(Lock("urn:a", lasts_ms=60_000),)))
-        reader = narrowed(JOE, (READING, "/"))
-        for ends in (Lock("urn:a"), Lock("urn:a", lasts_ms=90_000)):
-            assert await applied(world, Set(at("/f"), locks=(ends,)), reader) is Kind.DENIED
-        assert [each.token for each in (await there(world, "/f", Want.LOCKS)).locks] == ["urn:a"]
-
-    play(scenario)
+@played
+async def test_a_token_that_may_not_take_a_lock_ends_none(world: World) -> None:
+    await write(world, "/f")
+    await done(world, Set(at("/f"), locks=(Lock("urn:a", lasts_ms=60_000),)))
+    reader = narrowed(JOE, (READING, "/"))
+    for ends in (Lock("urn:a"), Lock("urn:a", lasts_ms=90_000)):
+        assert await applied(world, Set(at("/f"), locks=(ends,)), reader) is Kind.DENIED
+    assert [each.token for each in (await there(world, "/f", Want.LOCKS)).locks] == ["urn:a"]
 
 
 def test_the_audit_log_tells_token_and_scopes(caplog: pytest.LogCaptureFixture) -> None:

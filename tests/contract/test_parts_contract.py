@@ -41,7 +41,6 @@ from tests.contract.test_contents_contract import lay, shape
 from tests.sim.virtual_loop import run_virtual
 from tests.support.failing import fails
 from tests.support.files_worlds import (
-    Play,
     ServiceWorld,
     World,
     all_sums,
@@ -52,6 +51,7 @@ from tests.support.files_worlds import (
     looked,
     on_service,
     on_twin,
+    played,
     there,
     write,
 )
@@ -97,328 +97,290 @@ async def listed(world: World, name: str = "/", call: Call = JOE, **more: object
     return [(each.key, each.upload) for each in page.uploads]
 
 
-def test_a_part_is_called_as_its_sender_says_or_by_half_of_its_sha256(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        measured = await part(world, "/f", upload, 1, b"measured")
-        arrived = await sent(world, "/f", b"unmeasured")
-        unmeasured = (await done(world, Part(at("/f"), upload, 2, arrived))).etag
-        assert unmeasured == hashlib.sha256(b"unmeasured").hexdigest()[:32]
-        made = await sealed(world, "/f", upload, (1, measured), (2, unmeasured))
-        assert isinstance(made, Done)
-        of_both = hashlib.md5(bytes.fromhex(measured + unmeasured)).hexdigest()
-        assert (await there(world, "/f")).attributes.etag == f"{of_both}-2"
-
-    play(scenario)
+@played
+async def test_a_part_is_called_as_its_sender_says_or_by_half_of_its_sha256(world: World) -> None:
+    upload = await opened(world, "/f")
+    measured = await part(world, "/f", upload, 1, b"measured")
+    arrived = await sent(world, "/f", b"unmeasured")
+    unmeasured = (await done(world, Part(at("/f"), upload, 2, arrived))).etag
+    assert unmeasured == hashlib.sha256(b"unmeasured").hexdigest()[:32]
+    made = await sealed(world, "/f", upload, (1, measured), (2, unmeasured))
+    assert isinstance(made, Done)
+    of_both = hashlib.md5(bytes.fromhex(measured + unmeasured)).hexdigest()
+    assert (await there(world, "/f")).attributes.etag == f"{of_both}-2"
 
 
-def test_parts_become_a_file_in_their_order_whenever_they_came(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f", setting=Setting(mode=0o600), user={"k": "v"})
-        etags = {n: await part(world, "/f", upload, n, data) for n, data in ((9, b"last!"), (2, b"one"), (5, b"two"))}
-        assert await looked(world, "/f") is Kind.NOT_FOUND
-        made = await sealed(world, "/f", upload, *((n, etags[n]) for n in (2, 5, 9)))
-        assert isinstance(made, Done)
-        assert made.made
-        seen = await there(world, "/f", Want.USER)
-        assert seen.attributes == made.attributes
-        assert (seen.attributes.size, seen.attributes.mode, seen.attributes.wanted) == (11, 0o600, 2)
-        assert (seen.user, seen.attributes.etag) == ({"k": "v"}, etag_of(b"one", b"two", b"last!"))
-        assert await shape(world, "/f") == [(0, 3, 0), (3, 3, 0), (6, 5, 0)]
-        assert await listed(world) == []
-        assert await applied(world, Part(at("/f"), upload, 1, await sent(world, "/f", b"late"))) is Kind.NOT_FOUND
-
-    play(scenario)
+@played
+async def test_parts_become_a_file_in_their_order_whenever_they_came(world: World) -> None:
+    upload = await opened(world, "/f", setting=Setting(mode=0o600), user={"k": "v"})
+    etags = {n: await part(world, "/f", upload, n, data) for n, data in ((9, b"last!"), (2, b"one"), (5, b"two"))}
+    assert await looked(world, "/f") is Kind.NOT_FOUND
+    made = await sealed(world, "/f", upload, *((n, etags[n]) for n in (2, 5, 9)))
+    assert isinstance(made, Done)
+    assert made.made
+    seen = await there(world, "/f", Want.USER)
+    assert seen.attributes == made.attributes
+    assert (seen.attributes.size, seen.attributes.mode, seen.attributes.wanted) == (11, 0o600, 2)
+    assert (seen.user, seen.attributes.etag) == ({"k": "v"}, etag_of(b"one", b"two", b"last!"))
+    assert await shape(world, "/f") == [(0, 3, 0), (3, 3, 0), (6, 5, 0)]
+    assert await listed(world) == []
+    assert await applied(world, Part(at("/f"), upload, 1, await sent(world, "/f", b"late"))) is Kind.NOT_FOUND
 
 
-def test_what_a_sender_measured_is_told_of_parts_and_of_the_file(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload, given = await opened(world, "/f", user={"k": "v", "of": "the upload"}), ("crc32:0000000a", "")
-        for number, checksum in enumerate(given, 1):
-            arrived = await sent(world, "/f", b"abc")
-            await done(world, Part(at("/f"), upload, number, arrived, checksum))
-        page = await world.files.parts(JOE, UploadParts(at("/f"), upload))
-        assert tuple(each.checksum for each in page.parts) == given
-        assert page.user == {"k": "v", "of": "the upload"}
-        bad = Part(at("/f"), upload, 3, await sent(world, "/f", b"abc"), "crc32: a b")
-        assert await applied(world, bad) is Kind.BAD_REQUEST
-        etag = hashlib.sha256(b"abc").hexdigest()[:32]
-        assert isinstance(await sealed(world, "/f", upload, (1, etag), (2, etag), user={"of": "the seal"}), Done)
-        seen = await there(world, "/f", Want.USER | Want.CHECKSUMS | Want.EXTENTS)
-        assert seen.user == {"k": "v", "of": "the seal"}
-        assert [seen.sums.get(each.blob, {}) for each in seen.extents] == [{"crc32": "0000000a"}, {}]
-        assert not (await there(world, "/f", Want.EXTENTS)).sums
-
-    play(scenario)
+@played
+async def test_what_a_sender_measured_is_told_of_parts_and_of_the_file(world: World) -> None:
+    upload, given = await opened(world, "/f", user={"k": "v", "of": "the upload"}), ("crc32:0000000a", "")
+    for number, checksum in enumerate(given, 1):
+        arrived = await sent(world, "/f", b"abc")
+        await done(world, Part(at("/f"), upload, number, arrived, checksum))
+    page = await world.files.parts(JOE, UploadParts(at("/f"), upload))
+    assert tuple(each.checksum for each in page.parts) == given
+    assert page.user == {"k": "v", "of": "the upload"}
+    bad = Part(at("/f"), upload, 3, await sent(world, "/f", b"abc"), "crc32: a b")
+    assert await applied(world, bad) is Kind.BAD_REQUEST
+    etag = hashlib.sha256(b"abc").hexdigest()[:32]
+    assert isinstance(await sealed(world, "/f", upload, (1, etag), (2, etag), user={"of": "the seal"}), Done)
+    seen = await there(world, "/f", Want.USER | Want.CHECKSUMS | Want.EXTENTS)
+    assert seen.user == {"k": "v", "of": "the seal"}
+    assert [seen.sums.get(each.blob, {}) for each in seen.extents] == [{"crc32": "0000000a"}, {}]
+    assert not (await there(world, "/f", Want.EXTENTS)).sums
 
 
-def test_checksums_are_told_by_who_has_measured_the_bytes(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        assert isinstance(await write(world, "/one", b"one blob"), Done)
-        upload, data = await opened(world, "/several"), (b"first ", b"and second", b"!")
-        order = [(n, await part(world, "/several", upload, n, each)) for n, each in enumerate(data, 1)]
-        assert isinstance(await sealed(world, "/several", upload, *order), Done)
-        for name, whole in (("/one", b"one blob"), ("/several", b"".join(data))):
-            known, crcs = (await there(world, name, Want.MEASURED)).checksums, all_sums(whole)
-            assert (known.crc32c, known.crc64nvme) == (crcs.crc32c, crcs.crc64nvme)
-            assert not (await there(world, name, Want.CHECKSUMS)).checksums.crc32c
-
-    play(scenario)
+@played
+async def test_checksums_are_told_by_who_has_measured_the_bytes(world: World) -> None:
+    assert isinstance(await write(world, "/one", b"one blob"), Done)
+    upload, data = await opened(world, "/several"), (b"first ", b"and second", b"!")
+    order = [(n, await part(world, "/several", upload, n, each)) for n, each in enumerate(data, 1)]
+    assert isinstance(await sealed(world, "/several", upload, *order), Done)
+    for name, whole in (("/one", b"one blob"), ("/several", b"".join(data))):
+        known, crcs = (await there(world, name, Want.MEASURED)).checksums, all_sums(whole)
+        assert (known.crc32c, known.crc64nvme) == (crcs.crc32c, crcs.crc64nvme)
+        assert not (await there(world, name, Want.CHECKSUMS)).checksums.crc32c
 
 
-def test_a_part_that_is_put_again_replaces_the_first_and_parts_not_named_go(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        old = await part(world, "/f", upload, 1, b"wrong")
-        new = await part(world, "/f", upload, 1, b"right!")
-        await part(world, "/f", upload, 2, b"not named")
-        assert await sealed(world, "/f", upload, (1, old)) is Kind.INCOMPLETE
-        assert isinstance(await sealed(world, "/f", upload, (1, new)), Done)
-        assert await shape(world, "/f") == [(0, 6, 0)]
-
-    play(scenario)
+@played
+async def test_a_part_that_is_put_again_replaces_the_first_and_parts_not_named_go(world: World) -> None:
+    upload = await opened(world, "/f")
+    old = await part(world, "/f", upload, 1, b"wrong")
+    new = await part(world, "/f", upload, 1, b"right!")
+    await part(world, "/f", upload, 2, b"not named")
+    assert await sealed(world, "/f", upload, (1, old)) is Kind.INCOMPLETE
+    assert isinstance(await sealed(world, "/f", upload, (1, new)), Done)
+    assert await shape(world, "/f") == [(0, 6, 0)]
 
 
-def test_what_is_sealed_is_not_sealed_of_other_parts(play: Play) -> None:
+@played
+async def test_what_is_sealed_is_not_sealed_of_other_parts(world: World) -> None:
     """Who came second was told that it was done, and had the file of the first."""
 
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        one, two = await part(world, "/f", upload, 1, b"one"), await part(world, "/f", upload, 2, b"two")
-        assert isinstance(await sealed(world, "/f", upload, (1, one), (2, two)), Done)
-        assert await sealed(world, "/f", upload, (1, one)) is Kind.NOT_FOUND
-        assert (await there(world, "/f")).attributes.etag == etag_of(b"one", b"two")
-
-    play(scenario)
+    upload = await opened(world, "/f")
+    one, two = await part(world, "/f", upload, 1, b"one"), await part(world, "/f", upload, 2, b"two")
+    assert isinstance(await sealed(world, "/f", upload, (1, one), (2, two)), Done)
+    assert await sealed(world, "/f", upload, (1, one)) is Kind.NOT_FOUND
+    assert (await there(world, "/f")).attributes.etag == etag_of(b"one", b"two")
 
 
-def test_a_file_that_is_there_keeps_its_identity_and_gets_the_parts(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        before = await write(world, "/f", b"0123456789", user={"old": "1"})
-        assert isinstance(before, Done)
-        assert before.attributes is not None
-        upload = await opened(world, "/f", user={"new": "2"})
-        etag = await part(world, "/f", upload, 1, b"parts")
-        assert (await there(world, "/f")).attributes == before.attributes
-        done_ = await sealed(world, "/f", upload, (1, etag))
-        assert isinstance(done_, Done)
-        assert not done_.made
-        seen = await there(world, "/f", Want.USER)
-        assert (seen.attributes.guid, seen.attributes.size) == (before.attributes.guid, 5)
-        assert (seen.user, seen.attributes.etag) == ({"new": "2"}, etag_of(b"parts"))
-        (told,) = (await world.files.list(JOE, Listing(at("/")))).entries
-        assert (told.attributes.size, told.attributes.etag) == (5, seen.attributes.etag)
-        assert isinstance(await lay(world, "/f", (5, b"more")), Done)
-        after = (await there(world, "/f")).attributes
-        assert (after.size, after.etag == seen.attributes.etag) == (9, False)
-        await write(world, "/f", b"whole")
-        assert (await there(world, "/f")).attributes.etag not in (after.etag, seen.attributes.etag)
-
-    play(scenario)
+@played
+async def test_a_file_that_is_there_keeps_its_identity_and_gets_the_parts(world: World) -> None:
+    before = await write(world, "/f", b"0123456789", user={"old": "1"})
+    assert isinstance(before, Done)
+    assert before.attributes is not None
+    upload = await opened(world, "/f", user={"new": "2"})
+    etag = await part(world, "/f", upload, 1, b"parts")
+    assert (await there(world, "/f")).attributes == before.attributes
+    done_ = await sealed(world, "/f", upload, (1, etag))
+    assert isinstance(done_, Done)
+    assert not done_.made
+    seen = await there(world, "/f", Want.USER)
+    assert (seen.attributes.guid, seen.attributes.size) == (before.attributes.guid, 5)
+    assert (seen.user, seen.attributes.etag) == ({"new": "2"}, etag_of(b"parts"))
+    (told,) = (await world.files.list(JOE, Listing(at("/")))).entries
+    assert (told.attributes.size, told.attributes.etag) == (5, seen.attributes.etag)
+    assert isinstance(await lay(world, "/f", (5, b"more")), Done)
+    after = (await there(world, "/f")).attributes
+    assert (after.size, after.etag == seen.attributes.etag) == (9, False)
+    await write(world, "/f", b"whole")
+    assert (await there(world, "/f")).attributes.etag not in (after.etag, seen.attributes.etag)
 
 
-def test_what_is_no_order_of_parts_seals_nothing(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        one, two = await part(world, "/f", upload, 1, b"one"), await part(world, "/f", upload, 2, b"two")
-        assert await sealed(world, "/f", upload) is Kind.BAD_REQUEST
-        assert await sealed(world, "/f", upload, (2, two), (1, one)) is Kind.BAD_REQUEST
-        assert await sealed(world, "/f", upload, (1, one), (1, one)) is Kind.BAD_REQUEST
-        assert await sealed(world, "/f", upload, (0, one)) is Kind.BAD_REQUEST
-        assert await sealed(world, "/f", upload, (1, one), (10_001, two)) is Kind.BAD_REQUEST
-        assert await sealed(world, "/f", upload, *((n, one) for n in range(1, 10_002))) is Kind.TOO_LARGE
-        assert await sealed(world, "/f", upload, (1, one), (3, two)) is Kind.INCOMPLETE
-        assert await sealed(world, "/f", upload, (1, two), (2, two)) is Kind.INCOMPLETE
-        assert await sealed(world, "/f", upload, (1, one), (2, two), least=4) is Kind.BAD_REQUEST
-        assert await sealed(world, "/f", NOBODYS, (1, one)) is Kind.NOT_FOUND
-        assert await sealed(world, "/f", UploadId("../x"), (1, one)) is Kind.NOT_FOUND
-        assert await looked(world, "/f") is Kind.NOT_FOUND
-        assert isinstance(await sealed(world, "/f", upload, (1, one), (2, two), least=3), Done)
-
-    play(scenario)
+@played
+async def test_what_is_no_order_of_parts_seals_nothing(world: World) -> None:
+    upload = await opened(world, "/f")
+    one, two = await part(world, "/f", upload, 1, b"one"), await part(world, "/f", upload, 2, b"two")
+    assert await sealed(world, "/f", upload) is Kind.BAD_REQUEST
+    assert await sealed(world, "/f", upload, (2, two), (1, one)) is Kind.BAD_REQUEST
+    assert await sealed(world, "/f", upload, (1, one), (1, one)) is Kind.BAD_REQUEST
+    assert await sealed(world, "/f", upload, (0, one)) is Kind.BAD_REQUEST
+    assert await sealed(world, "/f", upload, (1, one), (10_001, two)) is Kind.BAD_REQUEST
+    assert await sealed(world, "/f", upload, *((n, one) for n in range(1, 10_002))) is Kind.TOO_LARGE
+    assert await sealed(world, "/f", upload, (1, one), (3, two)) is Kind.INCOMPLETE
+    assert await sealed(world, "/f", upload, (1, two), (2, two)) is Kind.INCOMPLETE
+    assert await sealed(world, "/f", upload, (1, one), (2, two), least=4) is Kind.BAD_REQUEST
+    assert await sealed(world, "/f", NOBODYS, (1, one)) is Kind.NOT_FOUND
+    assert await sealed(world, "/f", UploadId("../x"), (1, one)) is Kind.NOT_FOUND
+    assert await looked(world, "/f") is Kind.NOT_FOUND
+    assert isinstance(await sealed(world, "/f", upload, (1, one), (2, two), least=3), Done)
 
 
-def test_what_is_no_part_is_refused(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        for number in (0, -1, bounds.PARTS_MAX + 1):
-            arrived = await sent(world, "/f", b"x")
-            assert await applied(world, Part(at("/f"), upload, number, arrived)) is Kind.BAD_REQUEST
-        assert await applied(world, Part(at("/f"), NOBODYS, 1, await sent(world, "/f", b"x"))) is Kind.NOT_FOUND
-        elsewhere = await sent(world, "/g", b"elsewhere")
-        assert await applied(world, Part(at("/f"), upload, 1, elsewhere)) is Kind.BAD_REQUEST
-        other = await opened(world, "/g")
-        assert await applied(world, Part(at("/g"), upload, 1, await sent(world, "/g", b"x"))) is Kind.NOT_FOUND
-        assert await applied(world, Part(at("/g"), other, 1, elsewhere)) != Kind.BAD_REQUEST
-        assert await applied(world, Part(at("/g"), other, 2, elsewhere)) is Kind.BAD_REQUEST  # it is a part already
-        for etag in ("0" * 31, "0" * 33, "g" * 32, "A" * 32, "0" * 32 + "\n"):
-            wrong = Part(at("/f"), upload, 1, await sent(world, "/f", b"x"), etag=etag)
-            assert await applied(world, wrong) is Kind.BAD_REQUEST
-        (whole,) = await world.files.place(JOE, (Placing(at("/f"), 1, wanted=2),))
-        assert isinstance(whole, Placed)
-        whole_one = await world.arrive(whole, b"w")
-        assert await applied(world, Part(at("/f"), upload, 1, whole_one)) is Kind.BAD_REQUEST
-        assert (await world.files.parts(JOE, UploadParts(at("/f"), upload))).parts == ()
-
-    play(scenario)
+@played
+async def test_what_is_no_part_is_refused(world: World) -> None:
+    upload = await opened(world, "/f")
+    for number in (0, -1, bounds.PARTS_MAX + 1):
+        arrived = await sent(world, "/f", b"x")
+        assert await applied(world, Part(at("/f"), upload, number, arrived)) is Kind.BAD_REQUEST
+    assert await applied(world, Part(at("/f"), NOBODYS, 1, await sent(world, "/f", b"x"))) is Kind.NOT_FOUND
+    elsewhere = await sent(world, "/g", b"elsewhere")
+    assert await applied(world, Part(at("/f"), upload, 1, elsewhere)) is Kind.BAD_REQUEST
+    other = await opened(world, "/g")
+    assert await applied(world, Part(at("/g"), upload, 1, await sent(world, "/g", b"x"))) is Kind.NOT_FOUND
+    assert await applied(world, Part(at("/g"), other, 1, elsewhere)) != Kind.BAD_REQUEST
+    assert await applied(world, Part(at("/g"), other, 2, elsewhere)) is Kind.BAD_REQUEST  # it is a part already
+    for etag in ("0" * 31, "0" * 33, "g" * 32, "A" * 32, "0" * 32 + "\n"):
+        wrong = Part(at("/f"), upload, 1, await sent(world, "/f", b"x"), etag=etag)
+        assert await applied(world, wrong) is Kind.BAD_REQUEST
+    (whole,) = await world.files.place(JOE, (Placing(at("/f"), 1, wanted=2),))
+    assert isinstance(whole, Placed)
+    whole_one = await world.arrive(whole, b"w")
+    assert await applied(world, Part(at("/f"), upload, 1, whole_one)) is Kind.BAD_REQUEST
+    assert (await world.files.parts(JOE, UploadParts(at("/f"), upload))).parts == ()
 
 
-def test_an_upload_is_its_openers(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
-        upload = await opened(world, "/f")
-        etag = await part(world, "/f", upload, 1, b"joe's")
-        evil = await sent(world, "/f", b"eve's", EVE)
-        assert await applied(world, Part(at("/f"), upload, 2, evil), EVE) is Kind.NOT_FOUND
-        assert await applied(world, Part(at("/f"), upload, 2, evil)) is Kind.BAD_TICKET
-        assert await applied(world, Seal(at("/f"), upload, ((1, etag),)), EVE) is Kind.NOT_FOUND
-        assert await applied(world, Drop(at("/f"), upload), EVE) is Kind.DENIED
-        with fails(Kind.DENIED):
-            await world.files.parts(EVE, UploadParts(at("/f"), upload))
-        hers = await opened(world, "/g", call=EVE)
-        assert await applied(world, Drop(at("/g"), hers)) == Done()
-        assert await listed(world) == [("f", upload)]
-
-    play(scenario)
+@played
+async def test_an_upload_is_its_openers(world: World) -> None:
+    await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
+    upload = await opened(world, "/f")
+    etag = await part(world, "/f", upload, 1, b"joe's")
+    evil = await sent(world, "/f", b"eve's", EVE)
+    assert await applied(world, Part(at("/f"), upload, 2, evil), EVE) is Kind.NOT_FOUND
+    assert await applied(world, Part(at("/f"), upload, 2, evil)) is Kind.BAD_TICKET
+    assert await applied(world, Seal(at("/f"), upload, ((1, etag),)), EVE) is Kind.NOT_FOUND
+    assert await applied(world, Drop(at("/f"), upload), EVE) is Kind.DENIED
+    with fails(Kind.DENIED):
+        await world.files.parts(EVE, UploadParts(at("/f"), upload))
+    hers = await opened(world, "/g", call=EVE)
+    assert await applied(world, Drop(at("/g"), hers)) == Done()
+    assert await listed(world) == [("f", upload)]
 
 
-def test_it_may_be_sealed_for_another_name(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        etag = await part(world, "/f", upload, 1, b"bytes")
-        await done(world, Seal(at("/c/g"), upload, ((1, etag),), parents=True))
-        assert await looked(world, "/f") is Kind.NOT_FOUND
-        assert await shape(world, "/c/g") == [(0, 5, 0)]
-        assert await listed(world) == []
-
-    play(scenario)
+@played
+async def test_it_may_be_sealed_for_another_name(world: World) -> None:
+    upload = await opened(world, "/f")
+    etag = await part(world, "/f", upload, 1, b"bytes")
+    await done(world, Seal(at("/c/g"), upload, ((1, etag),), parents=True))
+    assert await looked(world, "/f") is Kind.NOT_FOUND
+    assert await shape(world, "/c/g") == [(0, 5, 0)]
+    assert await listed(world) == []
 
 
-def test_rights_are_decided_anew_when_it_is_sealed(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
-        upload = await opened(world, "/f", call=EVE)
-        etag = (await done(world, Part(at("/f"), upload, 1, await sent(world, "/f", b"eve's", EVE)), EVE)).etag
-        assert await applied(world, Open(at("/f"), at("/"))) != Kind.DENIED
-        await done(world, Set(at("/"), policy={EVE.dn: None}))
-        assert await applied(world, Open(at("/g"), at("/")), EVE) is Kind.DENIED
-        assert await applied(world, Seal(at("/f"), upload, ((1, etag),)), EVE) is Kind.DENIED
-        assert await looked(world, "/f") is Kind.NOT_FOUND
-
-    play(scenario)
+@played
+async def test_rights_are_decided_anew_when_it_is_sealed(world: World) -> None:
+    await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
+    upload = await opened(world, "/f", call=EVE)
+    etag = (await done(world, Part(at("/f"), upload, 1, await sent(world, "/f", b"eve's", EVE)), EVE)).etag
+    assert await applied(world, Open(at("/f"), at("/"))) != Kind.DENIED
+    await done(world, Set(at("/"), policy={EVE.dn: None}))
+    assert await applied(world, Open(at("/g"), at("/")), EVE) is Kind.DENIED
+    assert await applied(world, Seal(at("/f"), upload, ((1, etag),)), EVE) is Kind.DENIED
+    assert await looked(world, "/f") is Kind.NOT_FOUND
 
 
-def test_an_upload_that_is_given_up_leaves_nothing(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        etag = await part(world, "/f", upload, 1, b"bytes")
-        assert await applied(world, Drop(at("/g"), upload)) is Kind.NOT_FOUND
-        await done(world, Drop(at("/f"), upload))
-        assert await applied(world, Drop(at("/f"), upload)) is Kind.NOT_FOUND
-        assert await sealed(world, "/f", upload, (1, etag)) is Kind.NOT_FOUND
-        assert await listed(world) == []
-        assert await looked(world, "/f") is Kind.NOT_FOUND
-
-    play(scenario)
+@played
+async def test_an_upload_that_is_given_up_leaves_nothing(world: World) -> None:
+    upload = await opened(world, "/f")
+    etag = await part(world, "/f", upload, 1, b"bytes")
+    assert await applied(world, Drop(at("/g"), upload)) is Kind.NOT_FOUND
+    await done(world, Drop(at("/f"), upload))
+    assert await applied(world, Drop(at("/f"), upload)) is Kind.NOT_FOUND
+    assert await sealed(world, "/f", upload, (1, etag)) is Kind.NOT_FOUND
+    assert await listed(world) == []
+    assert await looked(world, "/f") is Kind.NOT_FOUND
 
 
-def test_a_condition_is_judged_when_it_is_sealed_and_the_upload_stays(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        etag = await part(world, "/f", upload, 1, b"bytes")
-        await write(world, "/f", b"somebody was here first")
-        assert await sealed(world, "/f", upload, (1, etag), when=When(absent=True)) is Kind.PRECONDITION
-        assert (await there(world, "/f")).attributes.size == 23
-        second = await part(world, "/f", upload, 2, b" more")
-        assert isinstance(await sealed(world, "/f", upload, (1, etag), (2, second)), Done)
-        assert (await there(world, "/f")).attributes.size == 10
-
-    play(scenario)
+@played
+async def test_a_condition_is_judged_when_it_is_sealed_and_the_upload_stays(world: World) -> None:
+    upload = await opened(world, "/f")
+    etag = await part(world, "/f", upload, 1, b"bytes")
+    await write(world, "/f", b"somebody was here first")
+    assert await sealed(world, "/f", upload, (1, etag), when=When(absent=True)) is Kind.PRECONDITION
+    assert (await there(world, "/f")).attributes.size == 23
+    second = await part(world, "/f", upload, 2, b" more")
+    assert isinstance(await sealed(world, "/f", upload, (1, etag), (2, second)), Done)
+    assert (await there(world, "/f")).attributes.size == 10
 
 
-def test_uploads_are_listed_by_key_and_then_by_their_opening(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await collection(world, "/b")
-        names = ("/b/k", "/b/a/z", "/b/k", "/b/k2", "/b/a")
-        uploads = []
-        for name in names:
-            uploads.append((name[3:], await opened(world, name, "/b", parents=True)))
-            await asyncio.sleep(0.002)
-        order = sorted(uploads, key=lambda pair: listing_mark(*pair))
-        assert [key for key, _ in order] == ["a", "a/z", "k", "k", "k2"]
-        assert await listed(world, "/b") == order
-        assert await listed(world) == []
-        assert await listed(world, "/b", prefix="k") == order[2:]
-        assert await listed(world, "/b", after="k" + AFTER_KEY) == order[4:]
-        assert await listed(world, "/b", after=listing_mark(*order[2])) == order[3:]
-        page = await world.files.uploads(JOE, Uploads(at("/b"), limit=2))
-        assert [(each.key, each.upload) for each in page.uploads] == order[:2]
-        assert all(each.owner == JOE.dn for each in page.uploads)
-        assert await listed(world, "/b", after=page.after) == order[2:]
-        with fails(Kind.DENIED):
-            await world.files.uploads(EVE, Uploads(at("/b")))
-
-    play(scenario)
+@played
+async def test_uploads_are_listed_by_key_and_then_by_their_opening(world: World) -> None:
+    await collection(world, "/b")
+    names = ("/b/k", "/b/a/z", "/b/k", "/b/k2", "/b/a")
+    uploads = []
+    for name in names:
+        uploads.append((name[3:], await opened(world, name, "/b", parents=True)))
+        await asyncio.sleep(0.002)
+    order = sorted(uploads, key=lambda pair: listing_mark(*pair))
+    assert [key for key, _ in order] == ["a", "a/z", "k", "k", "k2"]
+    assert await listed(world, "/b") == order
+    assert await listed(world) == []
+    assert await listed(world, "/b", prefix="k") == order[2:]
+    assert await listed(world, "/b", after="k" + AFTER_KEY) == order[4:]
+    assert await listed(world, "/b", after=listing_mark(*order[2])) == order[3:]
+    page = await world.files.uploads(JOE, Uploads(at("/b"), limit=2))
+    assert [(each.key, each.upload) for each in page.uploads] == order[:2]
+    assert all(each.owner == JOE.dn for each in page.uploads)
+    assert await listed(world, "/b", after=page.after) == order[2:]
+    with fails(Kind.DENIED):
+        await world.files.uploads(EVE, Uploads(at("/b")))
 
 
-def test_parts_are_listed_by_number_in_pages(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        etags = {n: await part(world, "/f", upload, n, b"x" * n) for n in (30, 7, 12)}
-        ask = UploadParts(at("/f"), upload, limit=2)
-        first = await world.files.parts(JOE, ask)
-        assert [(each.number, each.size, each.etag) for each in first.parts] == [(7, 7, etags[7]), (12, 12, etags[12])]
-        second = await world.files.parts(JOE, replace(ask, after=first.after))
-        assert ([each.number for each in second.parts], second.after) == ([30], 0)
-        with fails(Kind.NOT_FOUND):
-            await world.files.parts(JOE, UploadParts(at("/g"), upload))
-
-    play(scenario)
+@played
+async def test_parts_are_listed_by_number_in_pages(world: World) -> None:
+    upload = await opened(world, "/f")
+    etags = {n: await part(world, "/f", upload, n, b"x" * n) for n in (30, 7, 12)}
+    ask = UploadParts(at("/f"), upload, limit=2)
+    first = await world.files.parts(JOE, ask)
+    assert [(each.number, each.size, each.etag) for each in first.parts] == [(7, 7, etags[7]), (12, 12, etags[12])]
+    second = await world.files.parts(JOE, replace(ask, after=first.after))
+    assert ([each.number for each in second.parts], second.after) == ([30], 0)
+    with fails(Kind.NOT_FOUND):
+        await world.files.parts(JOE, UploadParts(at("/g"), upload))
 
 
-def test_an_upload_is_opened_where_it_can_be_listed_and_the_name_written(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await collection(world, "/b")
-        await collection(world, "/b/c")
-        for place, within in (("/b/f", "/c"), ("/b", "/b"), ("/b/f", "/b/f"), ("/b/f", "/b/c")):
-            assert await applied(world, Open(at(place), at(within))) is Kind.BAD_REQUEST
-        assert await applied(world, Open(at("/b/c"), at("/b"))) is Kind.NOT_A_FILE
-        assert await applied(world, Open(at("/b/x/y"), at("/b"))) is Kind.NO_PARENT
-        assert await applied(world, Open(at("/b/f"), at("/b")), EVE) is Kind.DENIED
-        many = {str(n): "v" for n in range(bounds.UPLOAD_USER_METADATA_MAX + 1)}
-        assert await applied(world, Open(at("/b/f"), at("/b"), user=many)) is Kind.TOO_LARGE
-        upload = await opened(world, "/b/x/y", "/b", parents=True)
-        etag = await part(world, "/b/x/y", upload, 1, b"deep", parents=True)
-        assert await sealed(world, "/b/x/y", upload, (1, etag)) is Kind.NO_PARENT
-        assert isinstance(await sealed(world, "/b/x/y", upload, (1, etag), parents=True), Done)
-        assert (await there(world, "/b/x/y")).attributes.size == 4
-
-    play(scenario)
+@played
+async def test_an_upload_is_opened_where_it_can_be_listed_and_the_name_written(world: World) -> None:
+    await collection(world, "/b")
+    await collection(world, "/b/c")
+    for place, within in (("/b/f", "/c"), ("/b", "/b"), ("/b/f", "/b/f"), ("/b/f", "/b/c")):
+        assert await applied(world, Open(at(place), at(within))) is Kind.BAD_REQUEST
+    assert await applied(world, Open(at("/b/c"), at("/b"))) is Kind.NOT_A_FILE
+    assert await applied(world, Open(at("/b/x/y"), at("/b"))) is Kind.NO_PARENT
+    assert await applied(world, Open(at("/b/f"), at("/b")), EVE) is Kind.DENIED
+    many = {str(n): "v" for n in range(bounds.UPLOAD_USER_METADATA_MAX + 1)}
+    assert await applied(world, Open(at("/b/f"), at("/b"), user=many)) is Kind.TOO_LARGE
+    upload = await opened(world, "/b/x/y", "/b", parents=True)
+    etag = await part(world, "/b/x/y", upload, 1, b"deep", parents=True)
+    assert await sealed(world, "/b/x/y", upload, (1, etag)) is Kind.NO_PARENT
+    assert isinstance(await sealed(world, "/b/x/y", upload, (1, etag), parents=True), Done)
+    assert (await there(world, "/b/x/y")).attributes.size == 4
 
 
-def test_parts_without_bytes_make_a_file_without_bytes(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        upload = await opened(world, "/f")
-        etag = await part(world, "/f", upload, 1, b"")
-        assert isinstance(await sealed(world, "/f", upload, (1, etag)), Done)
-        seen = (await there(world, "/f")).attributes
-        assert (seen.size, seen.etag) == (0, etag_of(b""))
-        assert isinstance(await lay(world, "/f", (0, b"now")), Done)
-
-    play(scenario)
+@played
+async def test_parts_without_bytes_make_a_file_without_bytes(world: World) -> None:
+    upload = await opened(world, "/f")
+    etag = await part(world, "/f", upload, 1, b"")
+    assert isinstance(await sealed(world, "/f", upload, (1, etag)), Done)
+    seen = (await there(world, "/f")).attributes
+    assert (seen.size, seen.etag) == (0, etag_of(b""))
+    assert isinstance(await lay(world, "/f", (0, b"now")), Done)
 
 
-def test_an_empty_collection_goes_with_the_uploads_it_lists(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await done(world, Make(at("/b"), "collection"))
-        upload = await opened(world, "/b/f", "/b")
-        etag = await part(world, "/b/f", upload, 1, b"bytes")
-        await done(world, Remove(at("/b"), Removing.COLLECTION))
-        await done(world, Make(at("/b"), "collection"))
-        assert await listed(world, "/b") == []
-        assert await sealed(world, "/b/f", upload, (1, etag)) is Kind.NOT_FOUND
-
-    play(scenario)
+@played
+async def test_an_empty_collection_goes_with_the_uploads_it_lists(world: World) -> None:
+    await done(world, Make(at("/b"), "collection"))
+    upload = await opened(world, "/b/f", "/b")
+    etag = await part(world, "/b/f", upload, 1, b"bytes")
+    await done(world, Remove(at("/b"), Removing.COLLECTION))
+    await done(world, Make(at("/b"), "collection"))
+    assert await listed(world, "/b") == []
+    assert await sealed(world, "/b/f", upload, (1, etag)) is Kind.NOT_FOUND
 
 
 @pytest.mark.parametrize("on", [on_twin, on_service])

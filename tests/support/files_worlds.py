@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
@@ -172,6 +173,18 @@ def play(request: pytest.FixtureRequest, grid: Grid) -> Callable[[Callable[[Worl
 
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+def played(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test of a world, which comes first: run by the fixture `play`, with what else it asks for."""
+
+    def run(play: Play, **others: Any) -> None:
+        play(lambda world: test(world, **others))
+
+    _, *others = inspect.signature(test).parameters.values()
+    first = inspect.Parameter("play", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = inspect.Signature([first, *others])  # type: ignore[attr-defined]
+    return run
 
 
 # --- short ways -----------------------------------------------------------------------------------------------------
