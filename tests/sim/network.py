@@ -60,11 +60,6 @@ class Faults:
     delay_ms_max: int = 5
     timeout_ms: int = 1500
 
-    @property
-    def stragglers(self) -> bool:
-        """Whether a call may be carried out after its caller was told that it failed."""
-        return self.duplicate > 0 or self.late > 0
-
 
 class Trace:
     """What happened, in order; `digest` identifies the run."""
