@@ -39,7 +39,7 @@ from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.part_file import KEPT_BYTES, PartFile
 from chelonia.hosting.transfer.requester import Progress, Requester
-from chelonia.hosting.transfer.slices import SLICE_BYTES, in_slices
+from chelonia.hosting.transfer.slices import SLICE_BYTES, Reads, in_slices
 from chelonia.wire.web.ranges import range_of
 
 if TYPE_CHECKING:
@@ -354,8 +354,8 @@ def _from(client: Requester, choice: _Choice, fetched: _Fetched) -> AsyncGenerat
         return _from_replica(client, choice, fetched.size, fetched.sliced_to)
     choice.turls.clear()
     span = ByteRange(fetched.size, choice.there.attributes.size - fetched.size)
-    # not in slices: who reads a blob whole has its checksum compared, and of the file there may be none
-    return cast(AsyncGenerator[bytes, None], choice.reader.get(choice.there, span))
+    read = cast(Reads, partial(choice.reader.get, choice.there))
+    return in_slices(read, span, client.clock) if fetched.sliced_to else read(span)
 
 
 async def _all(data: bytes) -> AsyncGenerator[bytes, None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.ports.bartender import TransferOutcome
 from chelonia.core.ports.files import Attributes, Look, Looked
+from chelonia.core.values import replace
 from chelonia.hosting.transfer import slices
 from chelonia.hosting.transfer.download import download
 from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, in_slices
@@ -33,6 +35,7 @@ CUT = [f"bytes={at}-{min(at + SLICE, len(DATA)) - 1}" for at in range(0, len(DAT
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.hosting.transfer.download.SLICE_BYTES", SLICE)
     monkeypatch.setattr(slices, "SLICE_BYTES", SLICE)
+    monkeypatch.setattr(slices, "NEAR_MS", -1)
 
 
 async def fetched(fake: FakeBartender, target: Path) -> list[tuple[str, str]]:
@@ -78,8 +81,7 @@ async def test_wrong_bytes_in_slices_are_blamed_on_who_gave_them(fake: FakeBarte
     assert asked == [*(("s1", span) for span in CUT), ("s2", "")]
 
 
-async def test_a_file_of_several_blobs_is_read_blob_after_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads a blob whole has it compared with its checksum; of the whole file there may be none."""
+async def test_a_file_of_several_blobs_comes_in_slices_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half, asked = len(DATA) // 2, list[tuple[str, ByteRange]]()
     known = Attributes(Guid("g"), "file", 1, Dn("/CN=a"), len(DATA), "etag", 10**18, created_ns=10**18)
     extents = (Extent(0, half, BlobId("one")), Extent(half, len(DATA) - half, BlobId("two")))
@@ -105,7 +107,11 @@ async def test_a_file_of_several_blobs_is_read_blob_after_blob(tmp_path: Path, m
     requester: Any = SimpleNamespace(**ports, http=None, clock=HandClock(), looks=None, settled=settled, new_call=Call)
     await download(requester, "/f", tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == DATA
-    assert asked == [("https://s1/one", ByteRange(0, half)), ("https://s2/two", ByteRange(0, len(DATA) - half))]
+    ends = sorted({*range(0, len(DATA), SLICE), half, len(DATA)})
+    cut = [ByteRange(start, end - start) for start, end in pairwise(ends)]
+    of_two = [replace(span, offset=span.offset - half) for span in cut if span.offset >= half]
+    first = [("https://s1/one", span) for span in cut if span.offset < half]
+    assert sorted(asked, key=lambda each: (each[0], each[1].offset)) == first + [("https://s2/two", s) for s in of_two]
 
 
 class Bodies:
@@ -140,6 +146,16 @@ async def test_slices_are_asked_for_together_while_they_come_quickly(took_ms: in
     assert bodies.begun == list(range(1 + then))
     await coming.aclose()
     assert bodies.ended == len(bodies.begun)
+
+
+async def test_where_the_first_slice_came_at_once_the_rest_is_asked_for_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "NEAR_MS", 0)
+    bodies = Bodies()
+    bodies.let.set()
+    async with contextlib.aclosing(in_slices(bodies.read, ByteRange(7, len(DATA) - 7), HandClock())) as coming:
+        assert b"".join([piece async for piece in coming]) == DATA[7:]
+    assert bodies.begun == [0, 1]
+    assert bodies.ended == 2
 
 
 async def test_what_breaks_a_slice_off_is_told_after_the_bytes_before_it() -> None:
