@@ -124,7 +124,7 @@ async def read(client: Requester, ln: str, progress: Progress | None = None) -> 
     where some of them have been yielded already or no replica has right ones; else another replica is read from its
     start, and goes on where the consumer is, provided that it begins with what was yielded. So a file of at most the
     bytes held back never yields a wrong one; of a larger one a consumer that cannot take bytes back must wait for the
-    end, for no checksum covers a part.
+    end, for what covers a part is known to its Shepherd alone.
     Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM.
     """
     search, held = _Search(client, ln), None

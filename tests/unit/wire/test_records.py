@@ -52,7 +52,7 @@ def test_the_crcs_of_several_blocks_stand_in_the_record_and_disturb_no_older_sof
     facts, crcs = replace(FACTS, size=len(data)), BlockCrcs()
     crcs.update(data)
     raw = records.encode_facts(facts, crcs.blocks())
-    assert raw == records.record_of(facts, data) == records.encode_facts(facts, crcs.blocks())
+    assert raw == records.record_of(facts, data)
     assert records.decode_blocks(raw) == crcs.blocks() != b""
     assert records.decode_facts(raw) == facts
     assert records.decode_blocks(records.encode_facts(facts)) == b""
