@@ -608,13 +608,17 @@ def _read(path: Path) -> bytes:
 
 
 def _read_cas(path: Path) -> list[x509.Certificate]:
-    """The CA certificates in one file (PEM, several allowed, or DER); none, with a warning, if it cannot be read."""
+    """The CA certificates in one file (PEM, several allowed, or DER); none, with a warning, if it cannot be read.
+
+    A file that was removed after the directory was listed is none without a word: so it would be a moment later.
+    """
     try:
         data = _read(path)
         certs = x509.load_pem_x509_certificates(data) if _PEM_CERTIFICATE in data else [load_certificate(data)]
         return [load_certificate(cert.public_bytes(serialization.Encoding.DER)) for cert in certs]
     except (OSError, ValueError, CheloniaError) as error:
-        _log.warning('event=ca-skipped file="%s" reason="%s"', path, error)
+        if os.path.lexists(path):
+            _log.warning('event=ca-skipped file="%s" reason="%s"', path, error)
         return []
 
 

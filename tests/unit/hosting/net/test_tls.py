@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -512,6 +513,22 @@ def test_one_broken_ca_file_does_not_stop_the_others(grid: Grid) -> None:
     (grid.trust_dir / "00000000.0").write_bytes(b"rubbish")
     store, side = grid.meet(grid.user())
     assert store.identify(side).dn == JANE
+
+
+def test_a_ca_file_removed_while_the_directory_is_read_is_no_complaint(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = os.listdir(grid.trust_dir)
+    monkeypatch.setattr(os, "listdir", lambda path: [*there, "00000000.0"])
+    store, side = grid.meet(grid.user())
+    assert store.identify(side).dn == JANE
+
+
+@pytest.mark.expect_log("event=ca-skipped")
+def test_a_link_to_a_ca_file_that_is_missing_is_told(grid: Grid, caplog: pytest.LogCaptureFixture) -> None:
+    (grid.trust_dir / "00000000.0").symlink_to(grid.root / "missing")
+    grid.meet(grid.user())
+    assert "event=ca-skipped" in caplog.text
 
 
 def test_days_left_count_down(grid: Grid) -> None:
