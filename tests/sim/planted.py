@@ -104,6 +104,19 @@ def _count_nothing() -> Patches:
     return (patch.object(quotas, "accounts_of", lambda table, side, trees: []),)
 
 
+def _begin_with_nothing() -> Patches:
+    real = quotas.with_owners
+
+    def known(table: Any, owners: Any, fresh: Any) -> Any:
+        default = table.accounts.get(quotas.DEFAULT)
+        if default is not None:
+            done = replace(default, counter=default.counter or default.counting, counting="")
+            table = replace(table, accounts={**table.accounts, quotas.DEFAULT: done})
+        return real(table, owners, fresh)
+
+    return (patch.object(quotas, "with_owners", known),)
+
+
 def _over_the_version_before() -> Patches:
     async def over(parts: Any, ask: Any, when: Any, there: Any, *, shared: bool) -> Any:
         del when, there, shared
@@ -393,6 +406,7 @@ BUGS: dict[str, Bug] = {
     "first-owner": Bug("a shared blob goes with the first file that has it", _first_owner_discards, copying_swarm),
     "lay-beneath": Bug("what is written in the middle is laid beneath what is there", _lay_beneath, copying_swarm),
     "uncounted": Bug("files count for no quota", _count_nothing, copying_swarm),
+    "new-owner": Bug("whom the default quota binds begins with nothing", _begin_with_nothing, copying_swarm),
     "over-version": Bug("a new version goes over the one before", _over_the_version_before, versioned_swarm),
     "oldest-back": Bug("the oldest version follows the newest", _bring_back_the_oldest, versioned_swarm),
     "first-look": Bug("a condition is not held when its version is named", _condition_of_the_first_look, objects_storm),

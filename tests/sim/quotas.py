@@ -4,15 +4,21 @@ users work. What one in force says is used must be what is there, at every look;
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from chelonia.core.cluster.quotas import UNBOUNDED, Quota
+from chelonia.core.cluster.quotas import EACH_USER, UNBOUNDED, Quota
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKey
 from chelonia.core.metadata import TYPE_FILE, StoredObject
-from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account
+from chelonia.librarian.namespace.quotas.decide import (
+    DEFAULT,
+    QuotaAccount,
+    account_key,
+    counter_object,
+    parse_accounts,
+)
 from chelonia.librarian.namespace.tree import names_of, type_of
 from tests.sim.model import Violation
 from tests.sim.network import Channel
@@ -37,7 +43,7 @@ class Quotas:
         """One act after the other, until cancelled; `seen`: with the collections."""
         guids = [Guid(each.id) for each in seen.entries() if {(ROOT, tree) for tree in self._trees} & {*names_of(each)}]
         assert len(guids) == len(self._trees), "each collection is there"
-        kept = [*(Quota(tree=guid) for guid in guids), *(Quota(user=user) for user in self._users)]
+        kept = [*(Quota(tree=guid) for guid in guids), *(Quota(user=user) for user in (*self._users, EACH_USER))]
         while True:
             await self._world.clock.sleep(self._rng.randint(0, PAUSE_MS))
             bounds = self._rng.choice(BYTES), self._rng.choice(FILES)
@@ -53,7 +59,9 @@ class Quotas:
 
     def check(self, seen: NamespaceSnapshot) -> None:
         """Raises: Violation where a quota says something else than what is there, or has grown beyond its bounds."""
-        now = {account: _used(seen, account.quota) for account in _accounts(seen) if account.counter}
+        accounts = parse_accounts(seen.section(QUOTAS_OBJECT, "tally"))
+        self._check_owners(seen, accounts)
+        now = {account: _used(seen, account.quota) for account in accounts.values() if account.counter}
         for account, used in now.items():
             counter = seen.get(counter_object(account.counter))
             told = tuple(int(counter.value("tally", what, "0")) for what in ("bytes", "files"))
@@ -64,23 +72,32 @@ class Quotas:
                 raise Violation(f"{account} has grown beyond its bounds, from {before} to {used}")
         self._before = now
 
+    def _check_owners(self, seen: NamespaceSnapshot, accounts: Mapping[str, QuotaAccount]) -> None:
+        if DEFAULT in accounts and accounts[DEFAULT].counter:
+            owners = {each.value("entry", "owner") for each in seen.entries() if is_held(each)}
+            unbound = sorted(owner for owner in owners if account_key(Quota(user=Dn(owner))) not in accounts)
+            if unbound:
+                raise Violation(f"the default quota does not bind {unbound}, who have files")
+
     def restored(self) -> None:
         """Older metadata were put back: there is again what there was."""
         self._before = {}
 
     def left(self, seen: NamespaceSnapshot) -> str:
         """What is still being counted."""
-        counting = [account.key for account in _accounts(seen) if account.counting]
+        accounts = parse_accounts(seen.section(QUOTAS_OBJECT, "tally"))
+        counting = [key for key, account in accounts.items() if account.counting]
         return f"{counting} are still being counted" if counting else ""
 
 
-def _accounts(seen: NamespaceSnapshot) -> list[QuotaAccount]:
-    return [parse_account(key, value) for key, value in seen.section(QUOTAS_OBJECT, "tally").items()]
+def is_held(entry: StoredObject) -> bool:
+    """Whether an entry is a file that has a name."""
+    return type_of(entry) == TYPE_FILE and bool(names_of(entry))
 
 
 def _used(seen: NamespaceSnapshot, quota: Quota) -> Used:
     """Bytes and files that are there, as whoever looks at every name would say."""
-    files = [each for each in seen.entries() if type_of(each) == TYPE_FILE and names_of(each)]
+    files = [each for each in seen.entries() if is_held(each)]
     mine = [each for each in files if each.value("entry", "owner") == quota.user or quota.tree in _above(seen, each)]
     return sum(int(each.value("states", "size")) for each in mine), len(mine)
 

@@ -7,12 +7,15 @@ Reasoning: docs/design/027-quotas.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from chelonia.core.ids import Dn, Guid
 
 UNBOUNDED = -1
+EACH_USER: Final = Dn("*")
+"""In place of a DN: each user who has no quota of his own (the default quota). Nobody is called so."""
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -40,6 +43,7 @@ class Quota(msgspec.Struct, frozen=True):
 class QuotaUse(msgspec.Struct, frozen=True):
     """A quota and what is used of it. While not `counted`, what was there before it was set is still being counted:
     `bytes` and `files` are what was added since, and nothing is refused. `name`: a DN, or the Logical Name of the tree.
+    `implied`: a user's by the default quota. Of the default quota itself nothing is used.
     """
 
     quota: Quota
@@ -47,6 +51,7 @@ class QuotaUse(msgspec.Struct, frozen=True):
     files: int
     counted: bool
     name: str = ""
+    implied: bool = False
 
     @property
     def bytes_left(self) -> int:

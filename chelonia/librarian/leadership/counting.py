@@ -22,8 +22,16 @@ from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.elements import add, erase, put
 from chelonia.librarian.namespace.quotas import decide
-from chelonia.librarian.namespace.quotas.act import Quotas, changed
-from chelonia.librarian.namespace.quotas.decide import Change, Held, QuotaAccount, Table, counter_object, log_object
+from chelonia.librarian.namespace.quotas.act import Quotas
+from chelonia.librarian.namespace.quotas.decide import (
+    Change,
+    Held,
+    QuotaAccount,
+    Table,
+    changed,
+    counter_object,
+    log_object,
+)
 
 _LOG = logging.getLogger(__name__)
 _HELD = (Needed("entry"), Needed("parents"), Needed("states", "size"), Needed("content"), Needed("tally", "bytes"))
@@ -121,6 +129,8 @@ class Counting:
         table = await self._quotas.table(call)
         entries = await records.get(call, ids, _HELD)
         found = [(entry.id, side) for entry in entries if (side := decide.held(entry)) is not None]
+        if await self._quotas.enrol(call, [side.owner for _, side in found]):
+            return False
         counts = [pair for file, side in found for pair in await self._counts(table, file, side, totals)]
         files = dict[str, list[ObjectId]]()
         for counter, file in counts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chelonia.core.cluster.quotas import UNBOUNDED, Quota, QuotaUse
+from chelonia.core.cluster.quotas import EACH_USER, UNBOUNDED, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.values import replace
@@ -60,14 +60,15 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
             wanted = await _named(session, name)
             known = {use.quota.of: use.quota for use in await administrator.quotas()}.get(wanted.of, wanted)
             use = await administrator.set_quota(_bounded(known, arguments))
-            session.out.say(f"{use.name}: {_told(use.quota)}")
+            session.out.say(f"{_name(use)}: {_told(use.quota)}")
             if not use.counted:
                 session.out.tell("what is there already is being counted; until then nothing is refused")
             session.out.result(**_facts(use))
         case ("remove", name):
             wanted = await _named(session, name)
             use = await administrator.set_quota(wanted)
-            session.out.say(f"{name} has no quota any more")
+            left = f"has {_told(use.quota)}, as each user" if use.implied else "has no quota any more"
+            session.out.say(f"{_name(use)} {left}")
             session.out.result(**_facts(use))
         case ("recount",):
             await administrator.recount_quotas()
@@ -78,10 +79,13 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
 
 
 async def _named(session: Session, name: str) -> Quota:
-    """Whose: a DN begins with a slash and has `=` in its first part; what else is not ANONYMOUS is a collection's.
+    """Whose: `default`, a DN (begins with a slash and has `=` in its first part), ANONYMOUS; what else is a
+    collection's.
 
     Raises: BAD_NAME for what is neither, NOT_FOUND.
     """
+    if name == "default":
+        return Quota(user=EACH_USER)
     if name == ANONYMOUS or (name.startswith("/") and "=" in name.split("/")[1]):
         return Quota(user=Dn(name))
     if "=" in name.partition("/")[0]:
@@ -111,11 +115,16 @@ def _show(session: Session, uses: Sequence[QuotaUse], *, human: bool, ln: str = 
         size = human_size if human else str
         most = size(use.quota.bytes) if use.quota.bytes >= 0 else "-"
         files = str(use.quota.files) if use.quota.files >= 0 else "-"
-        state = "" if use.counted else "counting"
-        rows.append((size(use.bytes), most, str(use.files), files, state, use.name))
+        state = "counting" if not use.counted else "default" if use.implied else ""
+        used = ("-", "-") if use.quota.user == EACH_USER else (size(use.bytes), str(use.files))
+        rows.append((used[0], most, used[1], files, state, _name(use)))
         session.out.result(**({"ln": ln} if ln else {}), **_facts(use))
     if uses:
         session.out.say(*table(rows, frozenset({0, 1, 2, 3})))
+
+
+def _name(use: QuotaUse) -> str:
+    return "each user without a quota of his own" if use.quota.user == EACH_USER else use.name
 
 
 def _facts(use: QuotaUse) -> dict[str, object]:
@@ -129,4 +138,5 @@ def _facts(use: QuotaUse) -> dict[str, object]:
         "files": use.files,
         "files_max": use.quota.files,
         "counted": use.counted,
+        "default": use.implied,
     }

@@ -244,7 +244,8 @@ ADMIN = Verb(
     "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
     "quarantine discard <id> <reference>...|all | quarantine readmit <id> | "
     "s3 key create <DN> [--for TIME] [--note TEXT] | s3 key list | s3 key revoke <id> | "
-    "quota set <whose> [--bytes SIZE] [--files N] | quota list | quota remove <whose> | quota recount",
+    "quota set <DN>|<LN>|default [--bytes SIZE] [--files N] | quota list | quota remove <DN>|<LN>|default | "
+    "quota recount",
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--watch", "heal status: look until all is whole"),

@@ -40,6 +40,24 @@ async def test_a_quota_whose_last_bound_is_taken_away_is_told_by_its_name(monkey
         assert "quota '/atlas': it has no quota" in said.stderr
 
 
+async def test_a_default_quota_is_set_told_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench() as b:
+        said = await run_admin(b, monkeypatch, "quota", "set", "default", bytes="1G")
+        assert said.stdout == "each user without a quota of his own: 1.0 GiB\n"
+        await b.file("f", owner=Dn(JANE))
+        told = json.loads((await run_admin(b, monkeypatch, "quota", "list", as_json=True)).stdout)["results"]
+        assert [(one["user"], one["bytes_max"], one["default"]) for one in told] == [
+            ("*", 1 << 30, False),
+            (JANE, 1 << 30, True),
+        ]
+        await run_admin(b, monkeypatch, "quota", "set", JANE, bytes="2G")
+        said = await run_admin(b, monkeypatch, "quota", "remove", JANE)
+        assert said.stdout == f"{JANE} has 1.0 GiB, as each user\n"
+        said = await run_admin(b, monkeypatch, "quota", "remove", "default")
+        assert said.stdout == "each user without a quota of his own has no quota any more\n"
+        assert (await run_admin(b, monkeypatch, "quota", "list")).stdout == ""
+
+
 @pytest.mark.parametrize(
     ("words", "values", "code", "told"),
     [

@@ -13,18 +13,18 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.cluster.quotas import Quota, QuotaUse
+from chelonia.core.cluster.quotas import EACH_USER, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, TREE_OBJECT, Dn, Guid, ObjectId, RequestKey, parse_guid
 from chelonia.core.metadata import TYPE_COLLECTION, Needed
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.ahash import Element, Unmet, Walk
 from chelonia.core.values import replace
-from chelonia.librarian.metadata.elements import add, check, drop, erase, is_, put, version
+from chelonia.librarian.metadata.elements import check, drop, erase, is_, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.quotas import decide
-from chelonia.librarian.namespace.quotas.decide import Change, Held, QuotaAccount, Table, Trees
+from chelonia.librarian.namespace.quotas.decide import Change, Held, QuotaAccount, Table, Trees, changed
 from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.world import World
 
@@ -64,12 +64,14 @@ class Quotas:
     # --- counting what changes --------------------------------------------------------------------------------------
 
     async def counted(self, call: Call, changed: Sequence[Changed]) -> list[Element]:
-        """What a transact has to bring along for quotas, by what it changes."""
+        """What a transact has to bring along for quotas, by what it changes. Raises: TOO_LARGE for a user
+        more than may have a quota."""
         changes, moves = decide.changes_of(changed), decide.moves_of(changed)
         if not changes and not moves:
             return []
-        table, above = self._table or await self.table(call), self._above
-        out = decide.resting(table)
+        known, above = self._table or await self.table(call), self._above
+        table, new = self._with(known, [change.after.owner for change in changes if change.after is not None])
+        out = decide.resting(table, new)
         if table.trees:
             for collection, before, later in moves:
                 trees = await self._trees(call, table, above, before | later)
@@ -80,6 +82,27 @@ class Quotas:
             out += decide.counted(table, changes, trees)
             out += await self._logged(call, changes, table, trees)
         return out
+
+    def _with(self, table: Table, owners: Iterable[Dn]) -> tuple[Table, list[QuotaAccount]]:
+        """The table with accounts for owners whom the default quota binds, and those that are new."""
+        table, new = decide.with_owners(table, owners, self._world.ids.uuid)
+        if new:
+            _check_kept(table, 0)
+        return table, new
+
+    async def enrol(self, call: Call, owners: Iterable[Dn]) -> bool:
+        """Give owners an account whom the default quota binds; whether any had none."""
+        found = False
+
+        async def build() -> PlannedTransact:
+            nonlocal found
+            table = await self.table(call)
+            _, new = self._with(table, owners)
+            found = found or bool(new)
+            return PlannedTransact(changed(table, new) if new else ())
+
+        await self._records.apply(call.keyed(RequestKey("")), build)
+        return found
 
     async def _logged(self, call: Call, changes: Sequence[Change], table: Table, trees: Trees) -> list[Element]:
         known = {}
@@ -125,7 +148,7 @@ class Quotas:
 
     async def _accounts(self, call: Call) -> dict[str, QuotaAccount]:
         pages = self._records.pages(call, QUOTAS_OBJECT, "tally", bounds.PAGE_ENTRIES_MAX)
-        return {key: decide.parse_account(key, value) async for items in pages for key, value in items}
+        return decide.parse_accounts({key: value async for items in pages for key, value in items})
 
     async def trees(self, call: Call, table: Table, parents: Iterable[Guid]) -> Trees:
         """For collections: which of them and of those above have a quota."""
@@ -155,7 +178,7 @@ class Quotas:
         for account, counter in zip(accounts, await self._records.get(call, ids, _COUNTERS), strict=True):
             size, files = (int(counter.value("tally", prop, "0")) for prop in ("bytes", "files"))
             name = account.quota.user or await self._name(call, account.quota.tree)
-            out.append(QuotaUse(account.quota, size, files, bool(account.counter), name))
+            out.append(QuotaUse(account.quota, size, files, bool(account.counter), name, account.implied))
         return tuple(out)
 
     async def _name(self, call: Call, guid: Guid) -> str:
@@ -175,10 +198,12 @@ class Quotas:
         accounts = [table.accounts[key] for key in sorted(table.accounts)]
         if owner or within:
             accounts = await self._binding(call, table, Held(owner, 0, frozenset((within,) if within else ())))
-        return await self.uses(call, accounts)
+        return await self.uses(call, [account for account in accounts if not account.quota.bounds_nothing])
 
     async def _binding(self, call: Call, table: Table, side: Held) -> list[QuotaAccount]:
-        return decide.accounts_of(table, side, await self.trees(call, table, side.parents))
+        trees = await self.trees(call, table, side.parents)
+        table, _ = self._with(table, (side.owner,) if side.owner else ())
+        return decide.accounts_of(table, side, trees)
 
     async def check_room(self, call: Call, owner: Dn, name: LogicalName, size: int) -> None:
         """Refuse bytes for a new file before they are sent, as things stand. Raises: QUOTA."""
@@ -204,7 +229,8 @@ class Quotas:
     # --- setting ----------------------------------------------------------------------------------------------------
 
     async def set(self, call: Call, quota: Quota) -> QuotaUse:
-        """Set a quota, or remove one (no bound). What is there is counted soon.
+        """Set a quota, or remove one (no bound): a user has the default then, where there is one. What is there is
+        counted soon.
 
         Raises: BAD_REQUEST, NOT_FOUND (no such collection, no quota to remove), TOO_LARGE.
         """
@@ -219,24 +245,46 @@ class Quotas:
             known = table.accounts.get(key)
             elements = changed(table)
             if quota.bounds_nothing:
-                if known is None:
-                    raise CheloniaError(Kind.NOT_FOUND, "quota", name, "it has no quota")
-                counters = [each for each in (known.counter, known.counting) if each]
-                account = QuotaAccount(quota, known.counter, known.counting)
-                gone = [erase(decide.counter_object(each)) for each in counters]
-                return PlannedTransact([*elements, drop(QUOTAS_OBJECT, "tally", key), *gone], memo=key)
-            if known is None and len(table.accounts) >= bounds.QUOTAS_MAX:
-                raise CheloniaError(Kind.TOO_LARGE, "quota", cause=f"{bounds.QUOTAS_MAX} quotas are kept: remove some")
+                if known is None or known.implied:
+                    raise CheloniaError(Kind.NOT_FOUND, "quota", name, "it has no quota of its own")
+                default = table.accounts.get(decide.DEFAULT)
+                if default is not None and quota.user not in ("", EACH_USER):
+                    account = replace(known, quota=replace(default.quota, user=quota.user), implied=True)
+                    return PlannedTransact(changed(table, (account,)), memo=key)
+                account = replace(known, quota=quota)
+                return PlannedTransact([*elements, *_gone(known)], memo=key)
+            if known is None:
+                _check_kept(table, 1)
             account = QuotaAccount(quota, known.counter, known.counting) if known else QuotaAccount(quota, "", fresh)
             elements += await self._collection(call, quota.tree)
             return PlannedTransact([*elements, put(QUOTAS_OBJECT, "tally", key, account.record)], memo=key)
 
         await self._records.apply(call, build)
-        if quota.bounds_nothing:
+        if account.quota.bounds_nothing:
             await self.clear_log(call, account.counting)
+            if quota.user == EACH_USER:
+                await self._disenrol(call)
             return QuotaUse(quota, 0, 0, counted=True, name=name)
         await self.table(call)
         return (await self.uses(call, (account,)))[0]
+
+    async def _disenrol(self, call: Call) -> None:
+        """Remove the accounts of a default quota that is no more; whoever sets one meanwhile keeps what is left."""
+        gone = list[QuotaAccount]()
+
+        async def build() -> PlannedTransact:
+            table = await self.table(call)
+            implied = [account for account in table.accounts.values() if account.implied]
+            gone[:] = [] if decide.DEFAULT in table.accounts else implied[: bounds.QUOTAS_RECOUNTED]
+            elements = [element for account in gone for element in _gone(account)]
+            return PlannedTransact([*changed(table), *elements] if gone else ())
+
+        while True:
+            await self._records.apply(call.keyed(RequestKey("")), build)
+            if not gone:
+                return
+            for account in gone:
+                await self.clear_log(call, account.counting)
 
     async def _collection(self, call: Call, guid: Guid) -> list[Element]:
         if not guid:
@@ -288,9 +336,16 @@ class Quotas:
             )
 
 
-def changed(table: Table) -> list[Element]:
-    """Change the version of the table, if it is as it was read."""
-    return [add(QUOTAS_OBJECT, "quotas", "number", 1, version(table.version))]
+def _gone(account: QuotaAccount) -> list[Element]:
+    """What removes an account from the table, and its counters."""
+    counters = [erase(decide.counter_object(each)) for each in (account.counter, account.counting) if each]
+    return [drop(QUOTAS_OBJECT, "tally", account.key), *counters]
+
+
+def _check_kept(table: Table, more: int) -> None:
+    """Raises: TOO_LARGE when there are so many quotas that no more are kept."""
+    if len(table.accounts) + more > bounds.QUOTAS_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "quota", cause=f"{bounds.QUOTAS_MAX} quotas are kept: remove some")
 
 
 def check_quota(quota: Quota) -> None:
@@ -300,7 +355,7 @@ def check_quota(quota: Quota) -> None:
     if not (-1 <= quota.bytes <= bounds.FILE_BYTES_MAX and -1 <= quota.files <= bounds.FILE_BYTES_MAX):
         cause = f"bounds are -1 (none) to {bounds.FILE_BYTES_MAX}"
         raise CheloniaError(Kind.BAD_REQUEST, "quota", quota.of, cause)
-    if len(quota.user.encode("utf-8", "surrogatepass")) > bounds.QUOTA_DN_BYTES_MAX:
+    if not decide.is_kept(quota.user):
         cause = f"a DN has at most {bounds.QUOTA_DN_BYTES_MAX} bytes here"
         raise CheloniaError(Kind.BAD_REQUEST, "quota", quota.user[:80], cause)
 

@@ -6,23 +6,26 @@ written, so any number of writers under one quota get by without a conflict.
 
 Invariants: every such transact rests on the table of quotas as it is now (its version), and, where a collection has a
 quota, on the tree epoch: so it counts for all quotas that there are, and for no other. A file counts while it has a
-name: for its owner, and once for every collection with a quota above any of its names.
+name: for its owner, and once for every collection with a quota above any of its names. Where there is a default quota
+each owner of a file has an account, once all files have been looked at: an owner who had none gets it by the transact
+that gives him a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.cluster.quotas import Quota, QuotaUse
+from chelonia.core.cluster.quotas import EACH_USER, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CONTENT_PREFIX, QUOTA_PREFIX, QUOTAS_OBJECT, TREE_OBJECT, Dn, Guid, ObjectId
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Element
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import OPEN
-from chelonia.librarian.metadata.elements import as_read, check, put, version
+from chelonia.librarian.metadata.elements import add, as_read, check, put, version
 from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.namespace.tree import names_of, type_of
 
@@ -34,16 +37,20 @@ BORDER: Final = "quota border"
 """Change id of the element that rests on a collection being empty."""
 _USER, _TREE = "user ", "tree "
 _NONE: Final = "-"
+_UNBOUND: Final = Quota()
+DEFAULT: Final = _USER + EACH_USER
+"""The property of the default quota. Its counter counts nothing: it says that all owners of files have an account."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaAccount:
     """A quota as it is stored. `counter`: what is used, and refused by; `counting`: the counter that will be, while
-    what was there before is still being counted. "" where there is none."""
+    what was there before is still being counted. "" where there is none. `implied`: its bounds are the default's."""
 
     quota: Quota
     counter: str = ""
     counting: str = ""
+    implied: bool = False
 
     @property
     def key(self) -> str:
@@ -53,8 +60,9 @@ class QuotaAccount:
     @property
     def record(self) -> str:
         """The value in the table."""
-        value = f"{self.counter or _NONE} {self.counting or _NONE} {self.quota.bytes} {self.quota.files}"
-        assert parse_account(self.key, value) == self, "a quota is read as it was written"
+        bounds = f"{_NONE} {_NONE}" if self.implied else f"{self.quota.bytes} {self.quota.files}"
+        value = f"{self.counter or _NONE} {self.counting or _NONE} {bounds}"
+        assert parse_account(self.key, value, self.quota) == self, "a quota is read as it was written"
         return value
 
 
@@ -64,15 +72,24 @@ def account_key(quota: Quota) -> str:
     return _USER + quota.user if quota.user else _TREE + quota.tree
 
 
-def parse_account(key: str, value: str) -> QuotaAccount:
+def parse_accounts(records: Mapping[str, str]) -> dict[str, QuotaAccount]:
+    """Read the table. Raises: ValueError for what is no quota."""
+    default = parse_account(DEFAULT, records[DEFAULT]).quota if DEFAULT in records else _UNBOUND
+    return {key: parse_account(key, value, default) for key, value in records.items()}
+
+
+def parse_account(key: str, value: str, default: Quota = _UNBOUND) -> QuotaAccount:
     """Read a quota. Raises: ValueError for what is none."""
     counter, counting, size, files = value.split(" ")
     kind, _, of = key.partition(" ")
     user, tree = (of, "") if kind + " " == _USER else ("", of)
-    quota = Quota(Dn(user), Guid(tree), int(size), int(files))
+    implied = size == _NONE
+    bounds = (default.bytes, default.files) if implied else (int(size), int(files))
+    quota = Quota(Dn(user), Guid(tree), *bounds)
     if not of or account_key(quota) != key:
         raise ValueError(f"no quota: {key} {value}")
-    return QuotaAccount(quota, *("" if each == _NONE else each for each in (counter, counting)))
+    counter, counting = ("" if each == _NONE else each for each in (counter, counting))
+    return QuotaAccount(quota, counter, counting, implied)
 
 
 def counter_object(counter: str) -> ObjectId:
@@ -118,6 +135,27 @@ class Change:
     file: ObjectId
     before: Held | None
     after: Held | None
+
+
+def is_kept(owner: Dn) -> bool:
+    """Whether a user may have a quota: his DN is part of a property's name."""
+    return len(owner.encode("utf-8", "surrogatepass")) <= bounds.QUOTA_DN_BYTES_MAX
+
+
+def with_owners(table: Table, owners: Iterable[Dn], fresh: Callable[[], str]) -> tuple[Table, list[QuotaAccount]]:
+    """The table with an account of the default quota for each owner who has none; and which these are.
+
+    While files are being looked at for owners, what he has already is still to be counted; else he has nothing.
+    Whose DN is too long to be kept has none. Args: `fresh`: names a counter.
+    """
+    default, new = table.accounts.get(DEFAULT), list[QuotaAccount]()
+    if default is None:
+        return table, new
+    for owner in sorted({owner for owner in owners if _USER + owner not in table.accounts and is_kept(owner)}):
+        account, counter = QuotaAccount(replace(default.quota, user=owner), implied=True), fresh()
+        named = replace(account, counting=counter) if default.counting else replace(account, counter=counter)
+        new.append(named)
+    return (replace(table, accounts={**table.accounts, **{each.key: each for each in new}}) if new else table), new
 
 
 Trees = Mapping[Guid, frozenset[Guid]]
@@ -182,9 +220,17 @@ def accounts_of(table: Table, side: Held | None, trees: Trees) -> list[QuotaAcco
     return found
 
 
-def resting(table: Table) -> list[Element]:
-    """What a transact that counts rests on."""
+def changed(table: Table, new: Iterable[QuotaAccount] = ()) -> list[Element]:
+    """Change the version of the table, if it is as it was read, and have `new` in it."""
+    counted = replace(add(QUOTAS_OBJECT, "quotas", "number", 1, version(table.version)), change_id=TABLE)
+    return [counted, *(put(QUOTAS_OBJECT, "tally", account.key, account.record) for account in new)]
+
+
+def resting(table: Table, new: Sequence[QuotaAccount] = ()) -> list[Element]:
+    """What a transact that counts rests on. `new`: accounts that come into the table with it."""
     elements = [check(QUOTAS_OBJECT, version(table.version), change_id=TABLE)]
+    if new:
+        elements = changed(table, new)
     if table.trees:
         elements.append(check(TREE_OBJECT, as_read("epoch", "tree", table.epoch), change_id=TABLE))
     return elements

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.cluster.quotas import Quota, QuotaUse, narrowest
+from chelonia.core.cluster.quotas import EACH_USER, Quota, QuotaUse, narrowest
 from chelonia.core.contents.parts import parse_upload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKey, content_object
@@ -16,7 +16,7 @@ from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import add, drop
-from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account
+from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account, parse_accounts
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
@@ -33,6 +33,10 @@ SIZE = 7
 
 def of_joe(size: int = -1, files: int = -1) -> Quota:
     return Quota(JOE, Guid(""), size, files)
+
+
+def of_each(size: int = -1, files: int = -1) -> Quota:
+    return Quota(EACH_USER, Guid(""), size, files)
 
 
 def of_tree(tree: Guid, size: int = -1, files: int = -1) -> Quota:
@@ -326,6 +330,95 @@ async def test_without_quotas_a_change_costs_one_condition_and_is_never_stale(b:
     await b.file("g")
 
 
+async def all_counted(b: Bench) -> dict[str, tuple[int, int, bool]]:
+    """What is used of each quota, and whether it is by the default, once all is counted."""
+    while True:
+        uses = await b.service.quotas(BARTENDER, Dn(""), Guid(""))
+        if all(use.counted for use in uses):
+            break
+        await asyncio.sleep(0.05)
+    return {use.name: (use.bytes, use.files, use.implied) for use in uses}
+
+
+@played
+async def test_the_default_quota_binds_who_has_none_of_his_own(b: Bench) -> None:
+    await b.file("there before", owner=OTHER)
+    await set_and_counted(b, of_joe(5 * SIZE))
+    await b.service.set_quota(ADMIN, of_each(2 * SIZE))
+    assert await all_counted(b) == {JOE: (0, 0, False), EACH_USER: (0, 0, False), OTHER: (SIZE, 1, True)}
+    await b.file("a", owner=OTHER)
+    assert f"the quota of {OTHER} is used up: 14 of 14" in await refused(b.file("b", owner=OTHER))
+    late = Dn("/CN=late")
+    assert await used(b, late) == (0, 0), "whoever has nothing yet is told what will bind him"
+    assert "this takes 15 bytes more" in await refused(
+        b.service.begin_put(BARTENDER, b.begin("c", size=15, owner=late))
+    )
+    await b.file("c", owner=late)
+    assert (await all_counted(b))[late] == (SIZE, 1, True), "counted from his first file on"
+    for name in "def":
+        await b.file(name)
+    await b.service.set_quota(ADMIN, of_each(3 * SIZE, 3))
+    await b.file("b", owner=OTHER)
+    assert "3 of 3 files" in await refused(b.file("g", owner=OTHER))
+
+
+@played
+async def test_a_quota_of_his_own_takes_the_place_of_the_default_and_gives_it_back(b: Bench) -> None:
+    await b.file("a")
+    await b.service.set_quota(ADMIN, of_each(SIZE))
+    await all_counted(b)
+    assert (await b.service.set_quota(ADMIN, of_joe(3 * SIZE))).counted, "what is known counts on"
+    await b.file("b")
+    back = await b.service.set_quota(ADMIN, of_joe())
+    assert (back.quota, back.implied, back.bytes) == (of_joe(SIZE), True, 2 * SIZE)
+    await refused(b.file("c"))
+    await refused(b.service.set_quota(ADMIN, of_joe()), Kind.NOT_FOUND)
+
+
+@played
+async def test_the_first_files_of_many_users_at_once_all_count(b: Bench) -> None:
+    await b.service.set_quota(ADMIN, of_each(SIZE))
+    await all_counted(b)
+    owners = [Dn(f"/CN=user {n}") for n in range(12)]
+    done = await asyncio.gather(
+        *(b.file(f"{n} {owner[1:]}", owner=owner) for owner in owners for n in range(2)), return_exceptions=True
+    )
+    assert [one.kind for one in done if isinstance(one, CheloniaError)] == [Kind.QUOTA] * 12
+    told = await all_counted(b)
+    assert {owner: told[owner] for owner in owners} == dict.fromkeys(owners, (SIZE, 1, True))
+
+
+@played
+async def test_owners_are_found_while_files_come_and_go(b: Bench) -> None:
+    owners = [Dn(f"/CN=user {n}") for n in range(5)]
+    files = [(await b.file(f"f{n}", owner=owners[n % 5]))[0] for n in range(40)]
+    await b.service.set_quota(ADMIN, of_each(1000))
+    for number, guid in enumerate(files[:20]):
+        if number % 4:
+            await b.service.delete(BARTENDER, Delete(guid))
+        else:
+            await b.file(f"f{number} too", owner=Dn(f"/CN=new {number}"))
+        await asyncio.sleep(0.01)
+    told = await all_counted(b)
+    assert sum(files for _, files, _ in told.values()) == 40 - 15 + 5
+    assert all(size == SIZE * files for size, files, _ in told.values())
+    await b.service.recount_quotas(ADMIN)
+    assert await all_counted(b) == told
+
+
+@played
+async def test_without_a_default_quota_nothing_is_left_of_it(b: Bench) -> None:
+    for n in range(3):
+        await b.file(f"f{n}", owner=Dn(f"/CN=user {n}"))
+    await b.service.set_quota(ADMIN, of_each(SIZE))
+    await all_counted(b)
+    await b.service.set_quota(ADMIN, of_each())
+    await b.file("more", owner=Dn("/CN=user 0"))
+    ids = (await b.ahash.objects(LIBRARIAN)).ids
+    assert [o for o in ids if str(o).startswith("sys:quota")] == [QUOTAS_OBJECT]
+    await refused(b.service.set_quota(ADMIN, of_each()), Kind.NOT_FOUND)
+
+
 @pytest.mark.parametrize(
     ("quota", "kind"),
     [
@@ -353,6 +446,9 @@ def test_an_account_reads_as_it_is_written() -> None:
     account = QuotaAccount(Quota(Dn("/CN=a b"), Guid(""), 5, -1), "", "c")
     assert parse_account(account.key, account.record) == account
     assert (account.key, account.record) == ("user /CN=a b", "- c 5 -1")
+    mine = QuotaAccount(Quota(Dn("/CN=a"), Guid(""), 7, 8), "c", implied=True)
+    assert (mine.key, mine.record) == ("user /CN=a", "c - - -")
+    assert parse_accounts({"user *": "d - 7 8", mine.key: mine.record})[mine.key] == mine
     with pytest.raises(ValueError, match="no quota"):
         parse_account("what /CN=x", account.record)
 
