@@ -75,7 +75,7 @@ class UsageError(CheloniaError):
         super().__init__(Kind.BAD_REQUEST, cause=cause)
 
 
-_UNIT_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNIT_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -88,7 +88,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_size(text: str, flag: str) -> int:
-    """Bytes of `100`, `500K`, `50M`, `1G`, `2T`. Raises: UsageError."""
+    """Bytes of `100`, `500K`, `50M`, `1g`, `2T`, `1P`. Raises: UsageError."""
     size = _amount(text)
     if size < 0:
         raise UsageError(f"{flag} takes a size like 100, 500K, 50M or 1G, not {text!r}")
@@ -104,7 +104,7 @@ def parse_count(text: str, flag: str) -> int:
 
 
 def _amount(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)(?:i?B)?", text)
+    match = re.fullmatch(r"([0-9]{1,12})([KMGTP]?)(?:I?B)?", text.upper())
     return int(match[1]) * _UNIT_BYTES[match[2]] if match else -1
 
 

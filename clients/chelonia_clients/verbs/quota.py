@@ -52,7 +52,7 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
         case ("list",):
             uses = await administrator.quotas()
             if not uses:
-                session.out.tell("there are no quotas; `admin quota set <DN or LN> --bytes 10G` sets one")
+                session.out.tell("there are no quotas; `admin quota set <DN>|<LN>|default --bytes 10G` sets one")
             _show(session, uses, human=True)
         case ("set", name):
             if not (arguments.has("--bytes") or arguments.has("--files")):

@@ -206,7 +206,17 @@ async def test_what_makes_no_sense_orders_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"), [("0", 0), ("5", 5), ("2K", 2048), ("3M/s", 3 << 20), ("1GiB/s", 1 << 30), ("7MB", 7 << 20)]
+    ("text", "rate"),
+    [
+        ("0", 0),
+        ("5", 5),
+        ("2K", 2048),
+        ("3M/s", 3 << 20),
+        ("1GiB/s", 1 << 30),
+        ("7MB", 7 << 20),
+        ("8k", 8192),
+        ("2p", 2 << 50),
+    ],
 )
 def test_rates_are_read_as_people_write_them(text: str, rate: int) -> None:
     assert parse_rate(text) == rate

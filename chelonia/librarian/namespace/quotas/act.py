@@ -237,7 +237,9 @@ class Quotas:
         check_quota(quota)
         key, fresh = decide.account_key(quota), self._world.ids.uuid()
         account = QuotaAccount(quota)
-        name = (quota.user or await self._name(call, quota.tree)) if quota.bounds_nothing else ""
+        name = "default" if quota.user == EACH_USER else quota.user
+        if quota.tree and quota.bounds_nothing:
+            name = await self._name(call, quota.tree)
 
         async def build() -> PlannedTransact:
             nonlocal account
