@@ -171,7 +171,7 @@ HANDSHAKES_PER_ADDRESS_MAX: Final = 1000
 """Connections of one address whose handshakes have not ended: so many jobs of a site behind it may begin at once."""
 UNASKED_BYTES: Final = 32 * 1024
 """Read of a connection in one step of the event loop until a door has asked for a long body: with 256 KiB a step under
-attack took 2 ms, and every user's call waited for it (docs/performance.md)."""
+attack took 2 ms, and every user's call waited for it."""
 REFUSED_PIECE_BYTES: Final = 64 * 1024
 """Read at once of a body that was refused, so that its sender gets to see the refusal."""
 REFUSED_PAUSE_MS: Final = 2

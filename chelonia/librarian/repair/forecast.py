@@ -43,8 +43,7 @@ SHARE_MIN: Final = 0.02
 UNKNOWN: Final = -1
 """A forecast that cannot be made."""
 COPY_BYTES: Final = 2 * 1024 * 1024
-"""Bytes that take about as long as what a copy costs without them: measured 9 ms a small copy and 3 to 4 ms per MiB
-(docs/performance.md)."""
+"""Bytes that take about as long as what a copy costs without them: measured 9 ms a small copy and 3 to 4 ms per MiB."""
 PRIOR: Final = 1.0
 """What `COPY_BYTES` weighs, in samples."""
 APART: Final = 64.0
