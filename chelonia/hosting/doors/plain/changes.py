@@ -28,6 +28,7 @@ from chelonia.core.ports.files import (
     Want,
     Write,
 )
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import third_party
 from chelonia.hosting.doors.plain.parts import (
     DoorParts,
@@ -81,12 +82,15 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Give an entry another name."""
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
-    when = exchange.when
-    when.require(source, (await look(parts, exchange.call, source)).attributes)
-    made = await seen(parts, exchange.call, target) is None
+    when, moved = exchange.when, (await look(parts, exchange.call, source)).attributes
+    when.require(source, moved)
+    there = await seen(parts, exchange.call, target)
     over = await _cleared(parts, exchange, source, target)
-    await apply(parts, exchange.call, Move(source, target, over, when=when))
-    return HttpResponse(201 if made else 204)
+    if over is Over.REPLACE and there is not None and there.attributes.guid == moved.guid:
+        await apply(parts, exchange.call, Remove(source, when=when))  # POSIX would leave a file with both its names
+    else:
+        await apply(parts, exchange.call, Move(source, target, over, when=when))
+    return HttpResponse(201 if there is None else 204)
 
 
 async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -105,9 +109,9 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 def _check_apart(source: LogicalName, target: LogicalName) -> None:
-    """Raises: DENIED where one is the other, or lies in it (RFC 4918: 403)."""
+    """Raises: DENIED where one is the other, or lies in it: to make way would remove what is to come (403)."""
     shorter = min(len(source.parts), len(target.parts))
-    if source.parts[:shorter] == target.parts[:shorter] and len(source.parts) <= len(target.parts):
+    if source.parts[:shorter] == target.parts[:shorter]:
         raise CheloniaError(Kind.DENIED, "", str(target), "source and Destination are one, or one lies in the other")
 
 
@@ -116,7 +120,7 @@ async def _cleared(parts: DoorParts, exchange: Exchange, source: LogicalName, ta
     there = await seen(parts, exchange.call, target)
     if there is None:
         return Over.REFUSE
-    if exchange.header("Overwrite").upper() == "F":
+    if exchange.spares:
         raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
     moved = await look(parts, exchange.call, source)
     if there.attributes.type == TYPE_FILE and moved.attributes.type == TYPE_FILE:
@@ -162,16 +166,17 @@ async def _copy_entry(
     parts: DoorParts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]
 ) -> None:
     known, (source, target) = there.attributes, names
+    when = replace(exchange.free, absent=exchange.spares)
     if known.type != TYPE_FILE:
-        made = Make(target, known.type, user=there.user, target=known.target, when=exchange.free)
+        made = Make(target, known.type, user=there.user, target=known.target, when=when)
         await apply(parts, exchange.call, made)
         return
     setting = Setting(modified_ns=known.modified_ns)
-    if await cloned(parts, exchange.call, Clone(target, source, setting, when=exchange.free)) is not None:
+    if await cloned(parts, exchange.call, Clone(target, source, setting, when=when)) is not None:
         return
     there = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
     copies = known.wanted or parts.copies
     (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, known.size, wanted=copies),))
     body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else nothing()
     arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
-    await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=exchange.free))
+    await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=when))

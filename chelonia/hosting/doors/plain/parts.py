@@ -122,6 +122,11 @@ class Exchange(msgspec.Struct, frozen=True):
         """What a change of another entry than the one named must hold: no lock of others."""
         return When(tokens=self.tokens)
 
+    @property
+    def spares(self) -> bool:
+        """Whether what has the target's name is to stay (RFC 4918, section 10.6)."""
+        return self.header("Overwrite").upper() == "F"
+
     def header(self, name: str) -> str:
         """One header field, "" when it is not there."""
         return self.request.headers.get(name, "")

@@ -75,9 +75,8 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if isinstance(shown, HttpResponse):
         return shown
     there = await seen(parts, exchange.call, place)
-    if there is not None and exchange.header("Overwrite").upper() == "F":
-        raise CheloniaError(Kind.PRECONDITION, "COPY", str(place), "there is an entry of this name")
-    exchange.when.require(place, there.attributes if there else None)
+    when = replace(exchange.when, absent=True) if exchange.spares else exchange.when
+    when.require(place, there.attributes if there else None)
     moved = _Moved()
 
     async def run() -> None:
@@ -102,7 +101,7 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
             raise CheloniaError(
                 Kind.CHECKSUM, "COPY", cause=f"adler32 is {moved.adler:08x}, was told as {told.adler32}"
             )
-        await apply(parts, exchange.call, Write(place, arrived, when=exchange.when))
+        await apply(parts, exchange.call, Write(place, arrived, when=when))
 
     return HttpResponse(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
 
@@ -127,7 +126,7 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
     async def run() -> None:
         headers = dict(other.headers)
-        if exchange.header("Overwrite").upper() == "F":
+        if exchange.spares:
             headers["If-None-Match"] = "*"
         async with third.strangers.showing(shown) as strangers:
             if known.size:

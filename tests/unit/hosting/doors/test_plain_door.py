@@ -20,12 +20,12 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.ports.bartender import Bartender, PutFileRequest, TransferOutcome
-from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Named, Placed
+from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Move, Named, Over, Placed
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.doors.plain import properties
+from chelonia.hosting.doors.plain import changes, properties
 from chelonia.hosting.doors.plain.door import PlainDoor
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, place_of
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, place_of
 from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.tokens.bearer import Bearers
@@ -363,6 +363,23 @@ def test_trees_are_moved_copied_and_removed(bench: Bench) -> None:
     assert bench.ask("DELETE", "/").status == 403
 
 
+@pytest.mark.parametrize("method", ["COPY", "MOVE"])
+def test_what_is_in_the_destination_is_not_cleared_away_for_it(bench: Bench, method: str) -> None:
+    bench.ask("MKCOL", "/a")
+    bench.ask("PUT", "/a/f", b"bytes")
+    bench.ask("PUT", "/a/g", b"beside it")
+    assert bench.ask(method, "/a/f", Destination="/a").status == 403
+    assert listed(bench, "/a/") == ["f", "g"]
+
+
+async def test_a_file_that_moves_to_another_of_its_names_has_that_alone(bench: Bench) -> None:
+    await bench.look("PUT", "/f", b"bytes")
+    await apply(bench.parts, Call(dn=JOE), Move(place_of("/f"), place_of("/g"), keep=True))
+    assert (await bench.look("MOVE", "/f", Destination="/g")).status == 204
+    assert (await bench.look("GET", "/g")).body == b"bytes"
+    assert (await bench.look("GET", "/f")).status == 404
+
+
 def test_a_copy_moves_no_bytes_unless_it_has_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.ask("PUT", "/a", b"bytes")
     bench.bytes.broken = 1
@@ -388,6 +405,20 @@ def test_overwrite_is_the_clients_to_forbid(bench: Bench) -> None:
     assert bench.ask("GET", "/b").body == b"b"
     assert bench.ask("COPY", "/a", Destination="davs://se:1/b").status == 204
     assert bench.ask("GET", "/b").body == b"a"
+
+
+async def test_a_copy_goes_over_nothing_that_has_come_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.look("PUT", "/a", b"a")
+    cleared = changes._cleared
+
+    async def late(*asked: Any) -> Over:
+        over = await cleared(*asked)
+        await bench.look("PUT", "/b", b"b")
+        return over
+
+    monkeypatch.setattr(changes, "_cleared", late)
+    assert (await bench.look("COPY", "/a", Destination="/b", Overwrite="F")).status == 412
+    assert (await bench.look("GET", "/b")).body == b"b"
 
 
 def test_what_mkcol_refuses(bench: Bench) -> None:

@@ -106,6 +106,17 @@ def test_what_fails_leaves_nothing(bench: Bench, other: Other, digest: str, stat
     assert bench.ask("GET", "/f").status == 404
 
 
+async def test_what_has_come_while_a_file_was_fetched_stays(bench: Bench, other: Other) -> None:
+    other.waits = asyncio.Event()
+    fetched = asyncio.ensure_future(bench.look("COPY", "/f", Source=OTHER, Overwrite="F"))
+    while not other.asked:
+        await asyncio.sleep(0)
+    await bench.look("PUT", "/f", b"somebody else's")
+    other.waits.set()
+    assert (await fetched).text.splitlines()[-1].startswith("failure: 412")
+    assert (await bench.look("GET", "/f")).body == b"somebody else's"
+
+
 def test_a_file_is_sent_to_another_server(bench: Bench, other: Other) -> None:
     bench.ask("PUT", "/f", BYTES)
     told = bench.ask("COPY", "/f", Destination="davs://other/x", Overwrite="F", RequireChecksumVerification="true")
