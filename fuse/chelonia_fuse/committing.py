@@ -325,7 +325,7 @@ class FileCommitter:
             body=partial(copy.chunks, plan.ranges),
             wanted=inode.attributes.wanted or self._cluster.wanted,
             setting=setting,
-            when=When(etags=(copy.staged.etag,)),
+            when=When(etags=(copy.staged.etag,), guid=inode.guid),
             etag=etag,
         )
 

@@ -171,6 +171,7 @@ class FileSystem:
         """What is open goes on being read when it has no name any more: its bytes come here first."""
         if inode is not None:
             await self._written(inode)
+            await self._recounted(inode)
         last = inode is not None and inode.attributes.links <= 1
         if inode is None or not last or not inode.opens or inode.attributes.type != TYPE_FILE:
             return
@@ -178,6 +179,12 @@ class FileSystem:
         if copy.staged.size <= FETCHED_FOR_REMOVAL_BYTES_MAX:
             copy.pinned = True
             await self._reader.ensure(inode, 0, copy.staged.size)
+
+    async def _recounted(self, inode: Inode) -> None:
+        """What was written here of a file goes with its last name: others may have given it one more."""
+        if inode.attributes.type == TYPE_FILE and (inode.opens or (inode.copy is not None and inode.copy.owned)):
+            with contextlib.suppress(CheloniaError):  # what is wrong the removal is told
+                inode.learn((await self._cluster.look(LogicalName(inode.guid, ()))).attributes)
 
     async def _before_replacing(self, inode: Inode | None) -> None:
         try:
