@@ -76,6 +76,11 @@ class DirectoryEntry(msgspec.Struct, frozen=True):
         return int(size) if size.isascii() and size.isdigit() else -1
 
     @property
+    def hidden(self) -> bool:
+        """Whether the user may not read it, nor list what is in it: of such the cluster tells type, size and times."""
+        return "GUID" not in self.metadata.get("entry", {})
+
+    @property
     def modified_s(self) -> float | None:
         """Unix seconds of the last change of the bytes, as the user kept them; None when not known."""
         return modified_s(self.metadata)
@@ -355,13 +360,14 @@ SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
 """What a long listing shows."""
 
 
-_NAMES: Filter = (Needed("entry", "type"), Needed("states", "size"))
+_NAMES: Filter = (Needed("entry", "type"), Needed("entry", "GUID"), Needed("states", "size"))
 
 
 def _named(entry: Named) -> DirectoryEntry:
     known = entry.attributes
     states = {"size": str(known.size)} if known.type == "file" else {}
-    return DirectoryEntry(entry.name, known.guid, {"entry": {"type": known.type}, "states": states})
+    own = {"type": known.type} | ({"GUID": known.guid} if known.etag else {})
+    return DirectoryEntry(entry.name, known.guid, {"entry": own, "states": states})
 
 
 def _listed(entry: ListedEntry) -> DirectoryEntry:

@@ -21,7 +21,7 @@ from chelonia_clients.local_files import Sort, local_error, scan, to_ln
 from chelonia_clients.output import printable
 from chelonia_clients.removal import removed
 from chelonia_clients.steps import Job, TransferResult, in_order, known
-from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree
+from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree, unlisted
 
 Emptied = list[Job]
 """Removals of what is empty when all files are gone, the topmost first."""
@@ -98,8 +98,13 @@ async def _extra_names(
 async def _extra_files(
     client: Client, ln: str, target: Path, options: TreeOptions, emptied: Emptied
 ) -> AsyncGenerator[Job, None]:
-    """Removals of what is in the directory and not in the collection."""
-    there = {entry.name async for entry in client.names(ln, recursive=True)}
+    """Removals of what is in the directory and not in the collection. Raises: DENIED where that is not told."""
+    there = set[str]()
+    async for entry in client.names(ln, recursive=True):
+        hidden = entry.type == "collection" and entry.hidden
+        if hidden and options.choice.takes_below(entry.name.split("/"), collection=True):
+            raise unlisted("sync", to_ln(ln, entry.name.split("/")))
+        there.add(entry.name)
     waiting: list[tuple[Path, tuple[str, ...]]] = [(target, ())]
     while waiting:
         directory, above = waiting.pop()

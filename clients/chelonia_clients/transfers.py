@@ -325,6 +325,8 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
 
 async def _download_job(tree: _Tree, entry: DirectoryEntry, source: str, path: Path) -> Job:
     match entry.type:
+        case "collection" if entry.hidden:
+            return known(TransferResult("collection", source, printable(str(path)), error=unlisted("get", source)))
         case "collection":
             return known(await _directory(source, path, tree))
         case "file":
@@ -357,6 +359,11 @@ async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path
     return TransferResult("file", source, target, entry.size, same=True)
 
 
+def unlisted(op: str, ln: str) -> CheloniaError:
+    """That what is in a collection stays behind: its listing shows nothing, and is not empty for that."""
+    return CheloniaError(Kind.DENIED, op, ln, "you may not read it, so nobody tells you what is in it")
+
+
 def _differs(op: str, target: str, source: str) -> CheloniaError:
     return CheloniaError(Kind.EXISTS, op, target, f"it is there, and differs from {source}; -f overwrites it")
 
@@ -371,7 +378,9 @@ async def _copies(client: Client, source: str, target: str, options: TreeOptions
     yield known(await _copied_collection(client, source, target))
     async for entry in client.list(source, recursive=True, needed=SHORT):
         old, new = to_ln(source, entry.name.split("/")), to_ln(target, entry.name.split("/"))
-        if entry.type == "collection":
+        if entry.type == "collection" and entry.hidden:
+            yield known(TransferResult("collection", old, new, error=unlisted("cp", old)))
+        elif entry.type == "collection":
             yield known(await _copied_collection(client, old, new))
         elif entry.type == "file":
             yield partial(copy_file, client, old, new, options, entry.modified_s)

@@ -171,7 +171,7 @@ class FakeBartender:
             words = status.failure("list", error.kind, error.subject, error.cause)
             return port.ListOutcome(request.request_id, words, (), "", error.kind.value, error.cause)
         below = sorted(p for p in self.entries if p[: len(top)] == top and len(p) > len(top))
-        names = [p for p in below if recursive or len(p) == len(top) + 1]
+        names = [p for p in below if (recursive and not self._is_hidden(p[:-1])) or len(p) == len(top) + 1]
         shown = [p for p in names if not request.after or "/".join(p[len(top) :]) > request.after]
         if request.after:
             shown = names[[("/".join(p[len(top) :])) for p in names].index(request.after) + 1 :]
@@ -181,8 +181,13 @@ class FakeBartender:
         return port.ListOutcome(request.request_id, "found", entries, after)
 
     def _entry(self, path: Path, top: Path, needed: Filter) -> port.ListedEntry:
-        triples = tuple(t for t in to_triples(self._shown(path)) if selects(needed, t.section, t.property))
+        shown = {"entry": {"type": self.entries[path].type}} if self._is_hidden(path) else self._shown(path)
+        triples = tuple(t for t in to_triples(shown) if selects(needed, t.section, t.property))
         return port.ListedEntry("/".join(path[len(top) :]), self.entries[path].guid, triples)
+
+    def _is_hidden(self, path: Path) -> bool:
+        """Whether an entry, or a collection above it, may not be read."""
+        return any("/" + "/".join(path[:n]) in self.deny for n in range(1, len(path) + 1))
 
     async def get_file(self, call: Call, requests: tuple[port.GetFileRequest, ...]) -> tuple[port.TransferOutcome, ...]:
         return tuple([self._get(call, request) for request in requests])

@@ -144,6 +144,20 @@ def test_down_is_the_same_the_other_way(chelonia: Command, fake: FakeBartender) 
     assert sorted(path.name for path in Path("d").iterdir()) == ["c"]
 
 
+def test_what_may_not_be_read_is_not_taken_for_an_empty_collection(chelonia: Command, fake: FakeBartender) -> None:
+    for name in ("/d", "/d/secret", "/d/open"):
+        fake.add_collection(name)
+    fake.add_file("/d/secret/f", b"one", "1000")
+    chelonia(*DOWN)
+    fake.deny.add("/d/secret")
+    for words in ((*DOWN, "--delete"), ("get", "-r", "/d", "again/"), ("cp", "-r", "chelonia:/d", "chelonia:/e")):
+        told = chelonia(*words)
+        assert (told.code, "/d/secret" in told.err) == (4, True), words
+    assert Path("d/secret/f").read_bytes() == b"one"
+    assert chelonia(*DOWN, "--delete", "--exclude", "secret/").code == 0
+    assert Path("d/secret/f").read_bytes() == b"one"
+
+
 def test_get_of_a_tree_again_moves_only_what_is_missing(chelonia: Command, fake: FakeBartender) -> None:
     fake.add_collection("/d")
     for name in ("f", "g"):
