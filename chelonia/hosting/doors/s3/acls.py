@@ -9,6 +9,7 @@ from msgspec import structs
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
@@ -27,7 +28,7 @@ from chelonia.wire.s3.errors import S3Error
 
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of the list of a bucket or an object."""
-    there, _ = await _there(parts, ask)
+    there = await _there(parts, ask)
     owner = there.attributes.owner
     return xml_answer(answers.acl(owner, acls.grants_of(there.policy, owner)))
 
@@ -54,11 +55,17 @@ def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
     return acls.canned(name) if name and ask.operation in MAKING else None
 
 
+def of_version(ask: Ask, made: HttpResponse) -> Ask:
+    """The same request, about the very version that it has made: another may have the key by now."""
+    version = dict(made.headers).get("x-amz-version-id", "")
+    return replace(ask, query={"versionId": version}) if version else ask
+
+
 async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
     """Have the policy of an object or a bucket say what grants say, again while others change the same."""
     call = keyed(ask.exchange.call)
     for left in range(AGAIN_MAX, -1, -1):
-        there, place = await _there(parts, ask)
+        there = await _there(parts, ask)
         if any(who == acls.BUCKET_OWNER for who, _ in grants):
             bucket = await check_bucket(parts, ask)
             if bucket is None:
@@ -68,7 +75,7 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
         change = acls.policy_of(grants, there.attributes.owner, there.policy)
         try:
             if change:
-                await apply(parts.plain, call, Set(place, policy=change))
+                await apply(parts.plain, call, Set(LogicalName(there.attributes.guid, ()), policy=change))
                 call = keyed(call)  # what changes it after this is another change
                 if not ask.target.key:
                     await _as_the_bucket(parts, ask, change)
@@ -89,8 +96,7 @@ async def _as_the_bucket(parts: S3Parts, ask: Ask, policy: Mapping[str, str | No
             raise answer.error(ask.operation)
 
 
-async def _there(parts: S3Parts, ask: Ask) -> tuple[Looked, LogicalName]:
+async def _there(parts: S3Parts, ask: Ask) -> Looked:
     if ask.target.key:
-        ask, there = await found(parts, ask, Want.POLICY)
-        return there, ask.place
-    return await readable_bucket(parts, ask), ask.bucket
+        return (await found(parts, ask, Want.POLICY))[1]
+    return await readable_bucket(parts, ask)

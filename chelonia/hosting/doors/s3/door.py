@@ -106,7 +106,7 @@ class S3Door:
             canned = acls.asked(ask)
             answer = await handler(self._parts, ask)
             if canned is not None:
-                await acls.made(self._parts, ask, canned)
+                await acls.made(self._parts, acls.of_version(ask, answer), canned)
             answer = replace(answer, headers=(*ids, *answer.headers))
         except CheloniaError as error:
             kind = error.kind.value

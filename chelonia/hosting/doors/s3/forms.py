@@ -68,9 +68,9 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
         exchange=replace(ask.exchange, request=told, call=call),
     )
     tags = requests.tagging(fields["tagging"].encode()) if fields.get("tagging") else {}
-    await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
+    answer = await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
     if grants is not None:
-        await acls.made(parts, made, grants)
+        await acls.made(parts, acls.of_version(made, answer), grants)
     return _answer(ask.target.bucket, key, quoted(measured.etag), fields)
 
 

@@ -26,6 +26,7 @@ from chelonia.core.ports.files import (
     Part,
     Remove,
     Seal,
+    Set,
     Write,
 )
 from chelonia.core.values import replace
@@ -116,6 +117,37 @@ def test_a_part_is_called_as_it_is_stored(door: Door, monkeypatch: pytest.Monkey
     monkeypatch.setattr(door.files, "apply", older)
     target, whole = parted(door)
     assert (door.ask("POST", target, whole).status, door.ask("GET", "/lab/k").body) == (200, b"part")
+
+
+def test_a_list_is_of_the_version_that_it_came_with(kept: Door, meanwhile: Meanwhile) -> None:
+    """It went to whatever had the key by then, and made public what nobody had called so."""
+    meanwhile(Set, ("PUT", "/lab/k", "private"))
+    public = kept.ask("PUT", "/lab/k", b"public", x_amz_acl="public-read")
+    assert kept.ask("GET", "/lab/k").body == b"private"
+    assert kept.ask("GET", "/lab/k?acl").texts("Permission") == ["FULL_CONTROL"]
+    assert kept.ask("GET", f"/lab/k?acl&versionId={public.version}").texts("Permission") == ["READ", "FULL_CONTROL"]
+
+
+TAGS = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"
+
+
+def test_tags_do_not_make_one_version_another(kept: Door, meanwhile: Meanwhile) -> None:
+    """What had come to the key meanwhile, as often changed as what was seen there, got its id: there were two of it."""
+    for _ in range(2):
+        before = kept.put("k", b"before")
+    told = meanwhile(Set, ("PUT", "/lab/k", "new"))
+    tagged = kept.ask("PUT", "/lab/k?tagging", TAGS)
+    assert kept.ask("GET", "/lab/k").version == told[0].version
+    assert kept.ask("GET", f"/lab/k?versionId={before}").body == b"before"
+    assert kept.ask("GET", f"/lab/k?tagging&versionId={tagged.version}").texts("Value") == ["1"]
+
+
+def test_facts_that_are_written_anew_are_of_the_bytes_that_were_seen(door: Door, meanwhile: Meanwhile) -> None:
+    door.put("k", b"first")
+    meanwhile(Set, ("PUT", "/lab/k", "second"))
+    anew = {"x_amz_metadata_directive": "REPLACE", "x_amz_meta_a": "1"}
+    copied = door.ask("PUT", "/lab/k", x_amz_copy_source="lab/k", **anew)
+    assert door.ask("GET", "/lab/k").headers["ETag"].strip('"') in copied.texts("ETag")[0]
 
 
 def test_versions_of_puts_that_cross_stand_in_the_order_in_which_they_had_the_key(
