@@ -324,7 +324,8 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
         raise S3Error("InvalidRequest", cause + "the object's metadata")
     if itself and not ask.final:
-        done = await apply(parts.plain, ask.exchange.call, Set(place, user=facts.stored(kept), when=when))
+        still = replace(when, etags=(there.attributes.etag,), guid=there.attributes.guid)
+        done = await apply(parts.plain, ask.exchange.call, Set(place, user=facts.stored(kept), when=still))
     else:
         user = facts.stored(structs.replace(kept, version=ask.version))
         of = LogicalName(there.attributes.guid, ())  # a newer version takes its name away from it
@@ -432,9 +433,14 @@ async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
-    ask, there = await found(parts, ask, Want.USER)
-    known = facts.facts_of(there.user)
-    kept = facts.stored(structs.replace(known, tags=tags))
-    pinned = When(version=there.attributes.version)
-    await apply(parts.plain, ask.exchange.call, Set(ask.place, user=kept, when=pinned))
-    return HttpResponse(status, versions.version_fields(ask, there), b"", 0)
+    for left in range(AGAIN_MAX, -1, -1):
+        now, there = await found(parts, ask, Want.USER)
+        kept = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
+        it, pinned = LogicalName(there.attributes.guid, ()), When(version=there.attributes.version)
+        try:  # by its GUID: another version takes its name away from it, and may be as often changed
+            await apply(parts.plain, ask.exchange.call, Set(it, user=kept, when=pinned))
+            return HttpResponse(status, versions.version_fields(now, there), b"", 0)
+        except CheloniaError as error:
+            if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND) or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
