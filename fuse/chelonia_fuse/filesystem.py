@@ -151,7 +151,8 @@ class FileSystem:
     def _inside(self, parent: Inode, name: str) -> LogicalName:
         if parent.gone:
             raise OSError(errno.ENOENT, "the directory was removed")
-        return self.inodes.inside(parent, check_name(name))
+        # Not by its path: a directory that has been renamed may have left that to another one.
+        return LogicalName(parent.guid, (check_name(name),))
 
     def _group(self, parent: Inode, owner: Owner) -> int:
         """A directory with the set-group-ID bit hands its group on."""
@@ -253,8 +254,8 @@ class FileSystem:
         if inode.gone:
             raise OSError(errno.ENOENT, "it was removed")
         await self.committer.settle(inode)
-        source = self.inodes.place(inode)
-        done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True))
+        source, still = self.inodes.entry(inode), When(guid=inode.guid)
+        done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True, when=still))
         _touch(parent, name)
         _touch(inode)
         self.inodes.name(inode, parent.number, name)

@@ -253,9 +253,12 @@ class Inodes:
             at = above
         return LogicalName(self._place.start, (*self._place.parts, *reversed(parts)))
 
-    def inside(self, parent: Inode, name: str) -> LogicalName:
-        """The place of a name in a collection."""
-        return self.place(parent).child(name)
+    def entry(self, inode: Inode) -> LogicalName:
+        """One of its names, in the collection that has it; by its GUID where none is known."""
+        for number, name in inode.names:
+            if (above := self._by_number.get(number)) is not None:
+                return LogicalName(above.guid, (name,))
+        return LogicalName(inode.guid, ())
 
     def _number(self, guid: Guid) -> int:
         number = number_of(guid)

@@ -167,13 +167,13 @@ async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, c
     return Trial(network, FileSystem(cluster, inodes, cache, committer, reader), committer, cache)
 
 
-async def names(trial: Trial, start: int = 0, most: int = 1000) -> list[str]:
-    """Read the top directory: the names from the `start`th on, so many at most."""
+async def names(trial: Trial, start: int = 0, most: int = 1000, directory: Inode | None = None) -> list[str]:
+    """Read a directory, by default the top one: the names from the `start`th on, so many at most."""
     seen: list[str] = []
 
     def accept(entry: Named, inode: Inode | None, following: int) -> bool:
         seen.append(entry.name)
         return len(seen) < most
 
-    await trial.system.entries(OpenDirectory(trial.root), start, accept)
+    await trial.system.entries(OpenDirectory(directory or trial.root), start, accept)
     return seen

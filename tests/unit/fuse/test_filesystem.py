@@ -19,7 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Move, Over, Setting, Write
+from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
 from chelonia_fuse import committing, copies, inodes, listings, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.directories import OpenDirectory
@@ -30,7 +30,7 @@ from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
 from tests.support.files import MemoryFiles
 from tests.support.polling import poll_async
-from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted, names
+from tests.unit.fuse.mounts import OWNER, Trial, mounted, names
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 
@@ -172,34 +172,6 @@ async def test_a_file_that_others_renamed_is_still_the_same_file(mount: Trial, o
     await other.write("f", b"another")
     await mount.close(handle)
     assert (await other.read("g"), await other.read("f")) == (b"2", b"another")
-
-
-async def test_what_was_written_to_a_renamed_file_does_not_go_to_its_copy(
-    mount: Trial, other: Trial, twin: MemoryFiles
-) -> None:
-    """A copy by reference has the same bytes, and their etag."""
-    await mount.write("f", b"1")
-    handle = await mount.open("f")
-    await mount.system.write(handle, 0, b"2")
-    place = mount.system.inodes.place(handle.inode)
-    moved = place.parent.child("g")
-    for change in (Move(place, moved), Clone(place, moved)):
-        (done,) = await twin.apply(Call(dn=WHO), (change,))
-        assert isinstance(done, Done)
-    await mount.close(handle)
-    assert (await other.read("g"), await other.read("f")) == (b"2", b"1")
-
-
-async def test_what_is_written_after_a_name_is_removed_is_read_by_one_that_others_gave(
-    mount: Trial, other: Trial
-) -> None:
-    await mount.write("f", b"1")
-    handle = await mount.open("f")
-    await mount.system.write(handle, 0, b"2")
-    await other.system.link(await other.find("f"), other.root, "g")
-    await mount.system.remove(mount.root, "f", directory=False)
-    await mount.close(handle)
-    assert await other.read("g") == b"2"
 
 
 @pytest.mark.parametrize("data", [b"once", b""])

@@ -1,0 +1,58 @@
+"""What is done here goes where it was meant, whatever other machines do to names meanwhile."""
+
+from __future__ import annotations
+
+import os
+
+from chelonia.core.caller import Call
+from chelonia.core.ports.files import Clone, Done, Move, Over
+from tests.support.files import MemoryFiles
+from tests.unit.fuse.mounts import OWNER, WHO, Trial, names
+
+
+async def test_what_was_written_to_a_renamed_file_does_not_go_to_its_copy(
+    mount: Trial, other: Trial, twin: MemoryFiles
+) -> None:
+    """A copy by reference has the same bytes, and their etag."""
+    await mount.write("f", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    place = mount.system.inodes.place(handle.inode)
+    moved = place.parent.child("g")
+    for change in (Move(place, moved), Clone(place, moved)):
+        (done,) = await twin.apply(Call(dn=WHO), (change,))
+        assert isinstance(done, Done)
+    await mount.close(handle)
+    assert (await other.read("g"), await other.read("f")) == (b"2", b"1")
+
+
+async def test_what_is_done_in_a_directory_that_others_renamed_is_done_there(mount: Trial, other: Trial) -> None:
+    """It was done in the one that had its name by then."""
+    inside = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    new = await other.system.make_directory(other.root, "new", 0o755, OWNER)
+    for trial, directory in ((mount, inside), (other, new)):
+        for name in ("gone", "linked", "moved"):
+            await trial.close(await trial.system.create(directory, name, os.O_WRONLY, 0o644, OWNER))
+    old = await other.find("d")
+    await other.system.rename((other.root, "d"), (other.root, "old"), Over.REFUSE)
+    await other.system.rename((other.root, "new"), (other.root, "d"), Over.REFUSE)
+    await mount.system.remove(inside, "gone", directory=False)
+    await mount.system.rename((inside, "moved"), (inside, "renamed"), Over.REFUSE)
+    await mount.system.make_directory(inside, "made", 0o755, OWNER)
+    linked = await mount.system.lookup(inside, "linked")
+    await mount.system.link(linked, inside, "twice")
+    assert await names(other, directory=old) == ["linked", "made", "renamed", "twice"]
+    assert await names(other, directory=new) == ["gone", "linked", "moved"]
+    assert (await other.system.lookup(old, "twice")).guid == linked.guid
+
+
+async def test_what_is_written_after_a_name_is_removed_is_read_by_one_that_others_gave(
+    mount: Trial, other: Trial
+) -> None:
+    await mount.write("f", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    await other.system.link(await other.find("f"), other.root, "g")
+    await mount.system.remove(mount.root, "f", directory=False)
+    await mount.close(handle)
+    assert await other.read("g") == b"2"
