@@ -6,6 +6,7 @@ appends do not leave as many blobs. Never takes a part for the whole.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums
@@ -27,7 +28,7 @@ async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: 
     """Lay the body over the file. Raises: BAD_RANGE, BAD_REQUEST when it is not as long as its range says."""
     request = exchange.request
     span = parse_content_range(exchange.header("Content-Range"))
-    if span.length != request.length:
+    if span.length < 0 or span.length != request.length:
         cause = f"the body has {request.length} bytes, its range {span.length}; say how long it is, and rightly"
         raise CheloniaError(Kind.BAD_REQUEST, "PUT", str(exchange.place), cause)
     announced = parse_digests(content_md5=exchange.header("Content-MD5"), digest="", repr_digest="")
@@ -37,6 +38,8 @@ async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: 
         content = _content(await sent(parts, exchange, placing), span.offset, span.length)
         return await apply(parts, exchange.call, Splice(exchange.place, content, setting, when=when))
     body = await read_whole(request, Whole(KEPT_BYTES_MAX))
+    if announced.md5 and announced.md5 != hashlib.md5(body, usedforsecurity=False).hexdigest():
+        raise CheloniaError(Kind.CHECKSUM, "PUT", str(exchange.place), "Content-MD5 is of other bytes; send it again")
     for left in range(TRIES, -1, -1):
         when, size = await _still(parts, exchange, span)
         tail, version = await _tail(parts, exchange, size) if 0 < size == span.offset else (b"", -1)

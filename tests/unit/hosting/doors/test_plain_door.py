@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -185,6 +187,23 @@ def test_a_part_is_put_over_a_file_or_appended_to_it(bench: Bench) -> None:
     assert bench.ask("GET", "/g").body == got.body
     made = bench.ask("PUT", "/new", b"end", Content_Range="bytes 5-7/8")
     assert (made.status, bench.ask("GET", "/new").body) == (201, b"\0\0\0\0\0end")
+
+
+def test_a_part_whose_place_is_not_said_is_laid_nowhere(bench: Bench) -> None:
+    """Sent in chunks, `bytes */n` is as long as its body is said to be: it was laid over the beginning."""
+    bench.ask("PUT", "/f", b"0123456789")
+    request = bench._request("PUT", "/f", b"XY", JOE, {"Content-Range": "bytes */10"})
+    assert asyncio.run(bench.door.serve(replace(request, length=-1))).status == 400
+    assert bench.ask("GET", "/f").body == b"0123456789"
+
+
+def test_what_is_appended_to_a_short_tail_is_what_was_announced(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"0123456789")
+    told = {"Content_Range": "bytes 10-11/*", "Content_MD5": base64.b64encode(hashlib.md5(b"ab").digest()).decode()}
+    assert bench.ask("PUT", "/f", b"aX", **told).text.startswith("checksum: ")
+    assert bench.ask("GET", "/f").body == b"0123456789"
+    assert bench.ask("PUT", "/f", b"ab", **told).status == 204
+    assert bench.ask("GET", "/f").body == b"0123456789ab"
 
 
 def test_many_appends_leave_few_blobs_and_many_extents_are_read_in_pages(bench: Bench) -> None:
