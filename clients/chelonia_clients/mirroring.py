@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -81,7 +80,7 @@ async def _extra_names(
             names, is_collection = entry.name.split("/"), entry.type == "collection"
             if not options.choice.takes_below(names, collection=is_collection):
                 continue
-            if await asyncio.to_thread(os.path.lexists, source.joinpath(*names)):
+            if not await asyncio.to_thread(_is_gone, source, names):
                 continue
             drop = {"collection": client.unmake_collection, "mountpoint": client.unmake_mountpoint}
             job: Job = partial(removed, drop.get(entry.type, client.unlink), entry.type, to_ln(ln, names))
@@ -93,6 +92,23 @@ async def _extra_names(
     except CheloniaError as error:
         if error.kind is not Kind.NOT_FOUND:
             raise
+
+
+def _is_gone(source: Path, names: Sequence[str]) -> bool:
+    """Whether a directory has no such path. What is behind a link, which is skipped, is not known, so it is not gone.
+
+    Raises: CheloniaError where that cannot be seen.
+    """
+    path = source.joinpath(*names)
+    try:
+        path.lstat()
+    except OSError as error:
+        if any(source.joinpath(*names[:depth]).is_symlink() for depth in range(1, len(names))):
+            return False
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            raise local_error(error, "sync", path) from error
+        return True
+    return False
 
 
 async def _extra_files(

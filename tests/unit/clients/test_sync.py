@@ -113,6 +113,21 @@ def test_nothing_is_removed_when_something_failed(chelonia: Command, fake: FakeB
     assert "/d/old" in fake.names()
 
 
+def test_behind_a_link_that_is_skipped_nothing_counts_as_gone(
+    chelonia: Command, fake: FakeBartender, tree: Path
+) -> None:
+    """As of a directory that was moved to another disk, which is not mounted now."""
+    chelonia(*UP)
+    (tree / "a").rename("elsewhere")
+    (tree / "empty").rmdir()
+    for target in ("../none", "a", "../elsewhere"):
+        (tree / "a").symlink_to(target)
+        ran = chelonia(*UP, "--delete")
+        assert (ran.code, "/d/a/b/g" in fake.names(), "/d/a/f" in fake.names()) == (0, True, True), target
+        (tree / "a").unlink()
+    assert "/d/empty" not in fake.names()
+
+
 def test_what_is_left_out_is_left_alone_on_both_sides(chelonia: Command, fake: FakeBartender, tree: Path) -> None:
     fake.add_collection("/d")
     fake.add_collection("/d/build")
