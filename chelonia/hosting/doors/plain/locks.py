@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from uuid import uuid4
 
 from chelonia.core import bounds
@@ -19,7 +19,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
 from chelonia.core.rights.locks import Lock, check_beside
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look, place_of, seen
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look, place_of, seen, split_url
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.wire.web import dav, locks
 
@@ -81,10 +81,10 @@ def _named(resource: str, request: HttpRequest, place: LogicalName) -> LogicalNa
     """The entry that a tagged list speaks of, None when it is none of this server."""
     if not resource:
         return place
-    parsed = urlsplit(resource)
-    if parsed.netloc and parsed.netloc.lower() != request.headers.get("Host", "").lower():
-        return None
     try:
+        parsed = split_url(resource)
+        if parsed.netloc and parsed.netloc.lower() != request.headers.get("Host", "").lower():
+            return None
         return place_of(unquote(parsed.path, errors="strict"))
     except (CheloniaError, UnicodeDecodeError):
         return None

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
@@ -214,16 +214,24 @@ async def cloned(parts: DoorParts, call: Call, change: Clone) -> Done | None:
         return None
 
 
+def split_url(text: str) -> SplitResult:
+    """The parts of a URL that a client gives. Raises: BAD_REQUEST for what is none."""
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, cause=f"{text[:80]!a} is no URL ({error})") from None
+
+
 def elsewhere(exchange: Exchange) -> bool:
     """Whether `Destination` is on another server than the one that is asked."""
-    netloc = urlsplit(exchange.header("Destination")).netloc
+    netloc = split_url(exchange.header("Destination")).netloc
     return bool(netloc) and netloc.lower() != exchange.header("Host").lower()
 
 
 def destination(exchange: Exchange) -> LogicalName:
     """The name that `Destination` gives. Raises: BAD_REQUEST when it is missing or on another server."""
     text = exchange.header("Destination")
-    parsed = urlsplit(text)
+    parsed = split_url(text)
     if not text or parsed.query or parsed.fragment:
         raise CheloniaError(Kind.BAD_REQUEST, exchange.request.method, cause="a Destination is needed: the new URL")
     if elsewhere(exchange):

@@ -135,6 +135,16 @@ def bench() -> Bench:
     return Bench()
 
 
+@pytest.mark.parametrize("url", ["https://[bad/x", "https://se\u2100/x"])
+def test_what_is_no_url_is_the_clients_mistake(bench: Bench, url: str) -> None:
+    bench.ask("PUT", "/f", b"x")
+    form = {"Content_Type": "multipart/form-data; boundary=b", "Origin": url}
+    assert bench.ask("COPY", "/f", Destination=url).status == 400
+    assert bench.ask("MOVE", "/f", Destination=url).status == 400
+    assert bench.ask("PUT", "/f", b"y", If=f"<{url}> (<urn:a>)").status == 412
+    assert bench.ask("POST", "/", b"", **form).status == 400
+
+
 def test_a_path_that_is_no_text_is_not_another_name(bench: Bench) -> None:
     """The server decodes what is UTF-8 alone, so that `%ff` and `%25ff` came as the same path."""
     for target, status in (("/%25ff", 201), ("/%ff", 400), ("/%25ff?a=%ff", 204), ("/%ff/x", 400)):

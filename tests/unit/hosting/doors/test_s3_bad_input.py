@@ -194,6 +194,16 @@ def test_a_form_that_asks_to_be_encrypted_is_refused(door: Door) -> None:
     assert door.ask("GET", "/lab/k").status == 404
 
 
+def test_a_form_goes_on_to_a_url_or_says_that_it_is_stored(door: Door) -> None:
+    for onward, status in (("http://[", 303), ("https://page/", 303), ("javascript:a", 204), ("//[", 204)):
+        fields = {"key": "k", "success_action_redirect": onward}
+        form = "".join(
+            f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
+        )
+        form += '--b\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--b--\r\n'
+        assert door.ask("POST", "/lab", form, Content_Type="multipart/form-data; boundary=b").status == status
+
+
 def test_a_key_that_looks_like_a_url_is_a_key(door: Door) -> None:
     door.put("http://h/lab/other", b"x")
     assert door.ask("GET", "/lab/http://h/lab/other").body == b"x"
