@@ -40,6 +40,8 @@ class PartFile:
         self._file: BinaryIO | None
         self._file, self._path = kept or (None, target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"))
         self._is_kept = kept is not None
+        if self._file is not None:
+            _as_open_as(self._target, self._file)
         self._held: list[bytes] = []
         self._held_bytes = 0
 
@@ -64,7 +66,10 @@ class PartFile:
             self._written()
 
     def _written(self) -> BinaryIO:
-        file = self._file = self._file or open(self._path, "xb")  # noqa: SIM115 - closed by `__exit__` or `name`
+        if self._file is None:
+            self._file = open(self._path, "xb")  # noqa: SIM115 - closed by `__exit__` or `name`
+            _as_open_as(self._target, self._file)
+        file = self._file
         held, self._held, self._held_bytes = self._held, [], 0
         file.writelines(held)
         file.flush()
@@ -99,8 +104,14 @@ class PartFile:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a file of this name is what a download has left."""
-    return re.fullmatch(r"\.chelonia\.[0-9a-f]{16}\.[0-9a-f]{16}\.part", name) is not None
+    """Whether a file of this name is what a download has left, or is writing."""
+    return re.fullmatch(r"\.chelonia(\.[0-9a-f]{16}){1,2}\.part", name) is not None
+
+
+def _as_open_as(target: Path, file: BinaryIO) -> None:
+    """Before bytes are written: they are for those alone who may see what they replace."""
+    with contextlib.suppress(OSError):
+        os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
 
 
 def _goes_on(error: BaseException) -> bool:

@@ -94,6 +94,39 @@ async def test_what_was_left_of_other_bytes_goes(fake: FakeBartender, tmp_path: 
     assert (await again(fake, tmp_path / "f")).had == 0
 
 
+@pytest.mark.parametrize("size", [9_000, len(DATA)])
+async def test_what_is_overwritten_keeps_its_permissions_and_is_never_seen_by_others(
+    fake: FakeBartender, tmp_path: Path, size: int
+) -> None:
+    fake.add_file("/f", DATA[:size])
+    (tmp_path / "f").write_bytes(b"private")
+    (tmp_path / "f").chmod(0o600)
+    modes: set[int] = set()
+
+    def moved(_: int) -> None:
+        modes.update(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
+
+    await download(client_on(fake), "/f", tmp_path / "f", overwrite=True, progress=moved)
+    assert (tmp_path / "f").read_bytes() == DATA[:size]
+    assert modes | {(tmp_path / "f").stat().st_mode & 0o777} == {0o600}
+
+
+async def test_what_a_download_is_writing_is_no_file_of_the_directory(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `put -r` beside it sent the half of it."""
+    monkeypatch.setattr("chelonia.core.bounds.CHUNK_BYTES", 1000)
+    fake.add_file("/f", DATA[:9000])
+    there: list[int] = []
+
+    def moved(_: int) -> None:
+        there.append(len(list(tmp_path.iterdir())))
+        assert scan(tmp_path) == []
+
+    await download(client_on(fake), "/f", tmp_path / "f", progress=moved)
+    assert max(there) == 1
+
+
 async def test_two_at_once_do_not_write_to_one_file(fake: FakeBartender, tmp_path: Path) -> None:
     fake.add_file("/f", DATA)
     await interrupted(fake, tmp_path / "f")
