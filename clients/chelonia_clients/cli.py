@@ -29,10 +29,19 @@ GARBAGE_OBJECTS: Final = 50_000
 EVERYDAY: Final = ("mkdir", "put", "get", "ls", "stat", "cp", "mv", "rm", "undelete", "sync", "share", "mount")
 """What most people type; the list of all verbs has the original's names for some of them."""
 INTERRUPTED: Final = 130
+"""Of Ctrl-C; of another signal 128 and its number."""
 BROKEN_PIPE: Final = 141
 INSECURE: Final = "-w is not supported: TLS is always checked; `chelonia doctor` shows what is wrong with certificates"
 
 Act = Callable[["Session", Arguments], Awaitable[None]]
+
+
+class Terminated(KeyboardInterrupt):
+    """Another signal than Ctrl-C's (`number`) has ended the command, in the same way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,6 +146,10 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
         _loop(act, verb, session, arguments)
     except (BrokenPipeError, AnswerLost):
         raise
+    except KeyboardInterrupt as error:
+        out.tell("chelonia: interrupted")
+        out.blame(CheloniaError(Kind.CANCELLED, verb.name, cause="interrupted"))
+        out.exit_code = 128 + error.number if isinstance(error, Terminated) else INTERRUPTED
     except UsageError as error:
         out.tell(f"chelonia: {error.cause}")
         out.tell(*_usage(verb, arguments.operands))
@@ -166,7 +179,10 @@ def _failed(error: Exception, verb: Verb, out: Output) -> None:
 
 
 def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
+    ended: list[int] = []
+
     async def whole() -> None:
+        _mind_signals(ended)
         try:
             known = await session.expand(arguments, verb.patterns)
             if known.operands or not arguments.operands:
@@ -181,7 +197,30 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
 
     logging.basicConfig(level=logging.ERROR, format="chelonia: %(message)s")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(whole())
+        try:
+            runner.run(whole())
+        except asyncio.CancelledError:
+            if not ended:
+                raise
+            raise Terminated(ended[0]) from None
+
+
+def _mind_signals(ended: list[int]) -> None:
+    """Have what ends most programs at once end this one's task, which leaves nothing half done. `ended`: gets which."""
+    import asyncio
+    import signal
+    import threading
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "called in the command's task"
+
+    def end(number: int) -> None:
+        ended.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is signal.SIG_DFL:
+            loop.add_signal_handler(number, end, number)
 
 
 def usage() -> list[str]:

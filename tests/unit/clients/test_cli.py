@@ -356,6 +356,51 @@ def test_who_interrupts_a_tree_is_told_how_to_go_on(
     assert said == [f"chelonia: what is whole stays; to go on: chelonia sync {on}", "chelonia: interrupted"]
 
 
+SIGNALLED = """
+import asyncio, os, signal, sys
+from chelonia_clients import connect
+from chelonia_clients.cli import main
+from tests.support.bartender import FakeAnswer, FakeBartender
+from tests.unit.clients.faking import client_on
+
+async def chunks(answer):
+    yield answer._data
+    if len(answer._data) > 1:
+        while not list(os.scandir("d"))[1:]:
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), int(sys.argv[1]))
+        await asyncio.sleep(60)
+
+fake = FakeBartender()
+fake.add_file("/a", b"x")
+fake.add_file("/b", b"x" * 2_000_000)
+FakeAnswer.chunks = chunks
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background commands begin with none
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+connect.open_client = lambda *_: client_on(fake)
+sys.exit(main(("--json", "get", "/a", "/b", "d")))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_whatever_signal_ends_a_command_leaves_nothing_half_done_and_a_whole_document(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    (tmp_path / "d").mkdir()
+    ran = subprocess.run(
+        (sys.executable, "-c", SIGNALLED, str(int(number))),
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        check=False,
+    )
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["a"]
+    assert ran.returncode == code, ran
+    told = json.loads(ran.stdout)
+    assert (told["ok"], told["exit_code"], told["error"]["kind"]) == (False, code, "cancelled")
+    assert [each["target"] for each in told["results"]] == ["d/a"]
+
+
 def test_twice_v_shows_where_the_local_disk_refused_and_keeps_the_document(tmp_path: Path) -> None:
     words = ("--json", "-v", "-v", "-b", "https://localhost:1/Bartender", "get", "/f", "x" * 300)
     command = [sys.executable, "-P", "-m", "chelonia_clients.cli", *words]
