@@ -185,4 +185,8 @@ class Sparing:
 
     def spared(self, shepherd: str, now: Ms) -> bool:
         """Whether it should be left alone now."""
-        return shepherd in self._failing and now < self._failing[shepherd][1]
+        return self.spared_ms(shepherd, now) > 0
+
+    def spared_ms(self, shepherd: str, now: Ms) -> int:
+        """How long it should still be left alone."""
+        return max(self._failing[shepherd][1] - now, 0) if shepherd in self._failing else 0

@@ -70,6 +70,11 @@ class Copies:
         """Whether a Shepherd has just failed and is left alone."""
         return self._backoff.spared(shepherd, self._on.now)
 
+    def spared_ms(self) -> int:
+        """How long until the first of those that are left alone is tried again; 0 when none of them is there."""
+        left = (self._backoff.spared_ms(shepherd, self._on.now) for shepherd in self.ends)
+        return min(filter(None, left), default=0)
+
     def steer(self, control: HealControl) -> None:
         """Put limits in force; what runs goes on (Shepherds slow down what they send by themselves)."""
         self.paused = control.paused

@@ -130,7 +130,10 @@ class Repairing:
         if not plan.copies and not plan.short and plan.live + plan.waited >= plan.wanted:
             self._work.settle(plan.blob)
         if plan.short and self._work.stick(plan.blob):
-            self._work.blob_at(Ms(self._on.now + self._on.settings.backoff_max_ms), plan.blob)
+            settings = self._on.settings
+            # the one that is spared may be the place that it lacks; the planner knows it at the next tick
+            pause = self._copies.spared_ms() or settings.backoff_max_ms
+            self._work.blob_at(Ms(self._on.now + pause + settings.tick_ms), plan.blob)
         if plan.revisit_ms:
             self._work.blob_at(Ms(self._on.now + plan.revisit_ms - self._on.wall), plan.blob)
 

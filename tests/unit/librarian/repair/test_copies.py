@@ -35,6 +35,22 @@ async def test_a_shepherd_that_is_busy_is_asked_again_soon_and_has_not_failed(bu
 
 
 @virtual
+async def test_one_refusal_holds_up_no_other_file_for_longer_than_that_shepherd_is_spared() -> None:
+    """Of three Shepherds one refuses one copy: what is uploaded just then soon has its third copy as well."""
+
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), backoff_max_ms=600_000)
+    async with paper(3, settings) as p:
+        await asyncio.sleep(1)
+        *_, spare = p.shepherds.values()
+        spare.broken = "put"
+        blobs = [(await p.upload("refused", wanted=3))[1]]
+        await p.until(lambda: _is(spare.put_calls > 0))
+        spare.broken = ""
+        blobs += [(await p.upload(f"f{n}", wanted=3))[1] for n in range(5)]
+        assert await p.until(lambda: p.settled(*blobs, copies=3)) < 5_000
+
+
+@virtual
 async def test_a_shepherd_that_is_configured_to_bear_fewer_copies_is_given_no_more() -> None:
     async with paper(shepherds=5) as p:
         for number in range(40):
