@@ -1,7 +1,7 @@
 """The grammar of the command line: options, operands, and nothing else.
 
-Short options stand before a verb (the original's) or after it (the verb's own), long ones anywhere up to `--`. Verbs
-whose operands may begin with `-` (policy, modify) take short options only before their first operand.
+Short options stand before a verb (the original's) or after it (the verb's own, -h and -v), long ones anywhere up to
+`--`. Verbs whose operands may begin with `-` (policy, modify) take short options only before their first operand.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[
     Args: `own`: the verb's options; `literal`: words with one `-` after the first operand are operands.
     Returns: the verb's arguments, and the global options among them. Raises: UsageError.
     """
-    own_help = next(flag for flag in GLOBAL if flag.name == "--help")
-    reader = _OptionReader((*own, *GLOBAL), shorts=(own_help, *own))
+    everywhere = (flag for flag in GLOBAL if flag.name in ("--help", "--verbose"))
+    reader = _OptionReader((*own, *GLOBAL), shorts=(*everywhere, *own))
     rest, operands = list(words), list[str]()
     while rest:
         word = rest[0]

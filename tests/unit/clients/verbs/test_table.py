@@ -107,6 +107,7 @@ def test_options_before_the_verb_are_global_and_the_rest_is_left_alone() -> None
         (["/a", "-r", "/b", "--json"], False, ("/a", "/b"), {"--recursive"}, {"--json"}),
         (["-rj4", "/a"], False, ("/a",), {"--recursive", "--parallel"}, set()),
         (["--parallel=4", "--", "-r"], False, ("-r",), {"--parallel"}, set()),
+        (["fsck", "-v"], False, ("fsck",), set(), {"--verbose"}),
         (["-", "/a"], False, ("-", "/a"), set(), set()),
         (["-r", "/a", "set", "Jane Doe", "-read", "--json"], True, ("/a", "set", "Jane Doe", "-read"), {"--recursive"},
          {"--json"}),
@@ -122,7 +123,7 @@ def test_words_after_a_verb(
     assert set(rest.flags) == others
 
 
-@pytest.mark.parametrize("words", [["-q"], ["--nope"], ["-j"], ["--parallel"], ["--json=1"], ["-v"]])
+@pytest.mark.parametrize("words", [["-q"], ["--nope"], ["-j"], ["--parallel"], ["--json=1"], ["-x"]])
 def test_what_is_no_option_is_refused_by_name(words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         parse(words, (RECURSIVE, NUMBER), literal=False)
