@@ -35,18 +35,18 @@ async def jobs(session: Session) -> None:
             raise answer
         elif answer.process not in told:  # a node with several addresses tells the same at each
             told[answer.process] = answer
-            rows += [_row(session, answer.node, job) for job in answer.jobs]
+            rows += [_row(session, url, answer.node, job) for job in answer.jobs]
     out.say(*table(rows, frozenset({4, 6})))
     if any(row[3] == FAILING for row in rows):
         out.exit_code = out.exit_code or JOB_FAILS
 
 
-def _row(session: Session, node: str, job: JobView) -> tuple[str, ...]:
-    """What a person sees of one job; programs are told as well."""
+def _row(session: Session, url: str, node: str, job: JobView) -> tuple[str, ...]:
+    """What a person sees of one job; programs are told as well. Nodes are called alike on all hosts of an `init`."""
     session.out.result(
-        node=node, service=job.service, job=job.name, state=job.state, why=job.why, last_error=job.last_error,
+        url=url, node=node, service=job.service, job=job.name, state=job.state, why=job.why, last_error=job.last_error,
         bugs=job.bugs, next_in_ms=job.next_in_ms, needs_lease=job.needs_lease,
     )  # fmt: skip
     due = "" if job.next_in_ms is None else f"{job.next_in_ms / 1000:.1f}s"
     leader = "yes" if job.needs_lease else ""
-    return (node, job.service, job.name, job.state, due, leader, str(job.bugs or ""), job.why or job.last_error)
+    return (url, job.service, job.name, job.state, due, leader, str(job.bugs or ""), job.why or job.last_error)

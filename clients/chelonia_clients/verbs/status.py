@@ -12,6 +12,7 @@ from chelonia.core.cluster.healing_words import forecast
 from chelonia.core.errors import CheloniaError
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs
+from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import Sending
 from chelonia_clients.administrator import JOBS_MS, Administrator
 from chelonia_clients.arguments import Arguments, parse_duration
@@ -65,7 +66,8 @@ async def look(administrator: Administrator) -> Seen:
     now = administrator.clock.now_ms()
     answers = await asyncio.gather(*(_node(administrator, url) for url in urls))
     waiting = [each.service_id for each in records if not (each.approved or each.forgotten or each.withdrawn)]
-    jobs = {found.process: found for found, _ in answers if isinstance(found, NodeJobs)}
+    told_jobs = ((url, found) for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, NodeJobs))
+    jobs = {found.process: replace(found, node=url) for url, found in told_jobs}  # nodes of an `init` are called alike
     facts = {url: (days_left(told), arrived(told, now)) for url, (_, told) in zip(urls, answers, strict=True)}
     return Seen(
         health,

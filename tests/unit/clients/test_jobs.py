@@ -75,9 +75,9 @@ async def test_each_process_is_shown_once_however_many_addresses_it_has(monkeypa
     code, text = await run(PaperHttp(core=CORE, s1=FAILS), monkeypatch)
     assert code == 1, "a job fails"
     rows = [line.split() for line in text.splitlines()]
-    assert rows[1][:6] == ["core", "librarian", "balance", "held", "0.2s", "yes"]
-    assert rows[2] == ["core", "librarian", "repair", "idle"]
-    assert rows[3] == ["s1", "shepherd", "scrub", "failing", "4.0s", "3", "KeyError('X')"]
+    assert rows[1][:6] == ["https://core:1", "librarian", "balance", "held", "0.2s", "yes"]
+    assert rows[2] == ["https://core:1", "librarian", "repair", "idle"]
+    assert rows[3] == ["https://s1:3", "shepherd", "scrub", "failing", "4.0s", "3", "KeyError('X')"]
     assert len(rows) == 4
 
 
@@ -86,7 +86,8 @@ async def test_a_node_that_does_not_answer_is_named_beside_what_others_say(monke
         code, text = await run(PaperHttp(core=CORE, s1=trouble), monkeypatch, as_json=True)
         told = json.loads(text)
         assert code not in (0, 1)
-        assert [job["job"] for job in told["results"] if job["ok"]] == ["balance", "repair"]
+        jobs = [(job["url"], job["node"], job["job"]) for job in told["results"] if job["ok"]]
+        assert jobs == [("https://core:1", "core", "balance"), ("https://core:1", "core", "repair")]
         assert [job["node"] for job in told["results"] if not job["ok"]] == ["https://s1:3"]
 
 
@@ -95,5 +96,5 @@ async def test_without_a_librarian_the_nodes_of_the_a_hash_are_asked(monkeypatch
     code, text = await run(PaperHttp(core=CORE), monkeypatch)
     assert code not in (0, 1)
     assert [line.split()[:3] for line in text.splitlines()[1:]] == [
-        ["core", "librarian", "balance"], ["core", "librarian", "repair"],
+        ["https://core:1", "librarian", "balance"], ["https://core:1", "librarian", "repair"],
     ]  # fmt: skip
