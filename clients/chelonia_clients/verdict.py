@@ -10,9 +10,11 @@ from typing import Final
 
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.cluster.healing_words import doubt
+from chelonia.core.cluster.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import HealthSummary, NodeView
+from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import FAILING, NodeJobs
 from chelonia_clients.output import counted
 
@@ -177,11 +179,19 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
 
 def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
     for node in seen.nodes:
-        if node.state == "offline":
-            yield HealthPoint(Level.WARN, f"{node.shepherd} is offline", "docs/operate/when-a-shepherd-dies.md")
-        elif node.trouble:
-            yield HealthPoint(Level.WARN, f"{node.shepherd}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
-    alive = [node for node in seen.nodes if node.state == "alive"]
+        there = f"{node.shepherd} is offline" if node.state == NODE_OFFLINE else node.shepherd
+        if node.trouble:
+            yield HealthPoint(Level.WARN, f"{there}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
+        elif node.state == NODE_OFFLINE:
+            yield HealthPoint(Level.WARN, there, "docs/operate/when-a-shepherd-dies.md")
+        elif node.state == NODE_MAINTENANCE:
+            until = f"is away or in maintenance, waited for until {stamp(node.maintenance_until_ms)}"
+            cure = "start it; if it runs, `chelonia admin node maintenance <id> --end`"
+            yield HealthPoint(Level.WARN, f"{there} {until}", cure)
+        elif is_full(node):
+            cure = "docs/operate/when-a-disk-dies.md#the-disk-is-full"
+            yield HealthPoint(Level.WARN, f"{there} is full: it takes nothing new", cure)
+    alive = [node for node in seen.nodes if node.state == NODE_ALIVE]
     yield from _domains(alive)
     if len(alive) < FEW:
         there = "no Shepherd is alive: nothing can be stored"
@@ -213,9 +223,14 @@ def _space(seen: Seen) -> Iterator[HealthPoint]:
     )
 
 
+def is_full(node: NodeView) -> bool:
+    """Whether a sound Shepherd takes nothing new for want of room."""
+    return node.state == NODE_ALIVE and not (node.accepting or node.drain or node.trouble)
+
+
 def space(nodes: Sequence[NodeView]) -> tuple[int, int]:
     """Bytes free and in all on the Shepherds that take new bytes."""
-    used = [node for node in nodes if node.state in ("alive", "maintenance") and not node.drain]
+    used = [node for node in nodes if node.state in (NODE_ALIVE, NODE_MAINTENANCE) and not node.drain]
     return sum(node.free_bytes for node in used), sum(node.total_bytes for node in used)
 
 

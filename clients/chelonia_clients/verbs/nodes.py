@@ -16,6 +16,7 @@ from chelonia_clients.output import counted, human_size, record_facts, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import removing
 from chelonia_clients.verbs.heal import held_drain, held_facts
+from chelonia_clients.verdict import is_full
 
 _LOOK_MS: Final = 1_000
 """Between two looks at a drain."""
@@ -52,7 +53,7 @@ def _reclaimable(node: NodeView) -> str:
 def _state(node: NodeView) -> str:
     if node.state == NODE_MAINTENANCE:
         word = f"maintenance until {stamp(node.maintenance_until_ms)}"
-    elif node.state == NODE_ALIVE and not (node.accepting or node.drain or node.trouble):
+    elif is_full(node):
         word = "alive, full"
     else:
         word = node.state

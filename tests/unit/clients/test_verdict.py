@@ -17,8 +17,9 @@ from chelonia_clients.verdict import Arrival, Seen, arrived, days_left, full_in_
 from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE
 
 HEALTH = HealthSummary("https://l/Librarian", True, Position("c", 1, 2), 0, 0, 0, 0)
-NODE = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s1"), "alive", Ms(0), free_bytes=80, total_bytes=100)
-OTHER = NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s2"), "alive", Ms(0))
+NODE = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s1"), "alive", Ms(0), 1, 80, 100, accepting=True)
+OTHER = NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s2"), "alive", Ms(0), accepting=True)
+FULL = NodeView(ServiceId("https://s3/Shepherd"), Dn("/CN=s3"), "alive", Ms(0), accepting=False)
 WELL = Seen(HEALTH, WHOLE, (NODE, OTHER))
 FAILS = JobView("librarian", "sweep", FAILING, "", "", 0, None, True)
 AWAY = CheloniaError(Kind.NETWORK, cause="connection refused")
@@ -46,6 +47,13 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, healing=replace(WHOLE, exposed=(Exposed(4, 1),), stuck=1)), "WARN",
          "more copies of 1 file are wanted than can be made now", "start or approve"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
+        (replace(WELL, nodes=(replace(NODE, state="offline", trouble="its disk fails"),)), "WARN",
+         "s1/Shepherd is offline: its disk fails", "disk-dies.md"),
+        (replace(WELL, nodes=(NODE, replace(OTHER, trouble="it comes and goes"))), "WARN", "s2/Shepherd: it comes",
+         "disk-dies.md"),
+        (replace(WELL, nodes=(NODE, OTHER, replace(FULL, state="maintenance", maintenance_until_ms=Ms(1000)))), "WARN",
+         "s3/Shepherd is away or in maintenance, waited for until 1970-01-01 00:00:01Z", "start it"),
+        (replace(WELL, nodes=(NODE, OTHER, FULL)), "WARN", "s3/Shepherd is full", "disk-is-full"),
         (replace(WELL, nodes=(NODE, replace(OTHER, domain="oslo/room1"))), "WARN",
          "https://s1/Shepherd has the domain (none), others longer ones", "`domain`"),
         (replace(WELL, nodes=(NODE,)), "WARN", "one Shepherd is alive: uploads that want more", "cheloniad join"),
