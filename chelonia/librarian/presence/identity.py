@@ -129,7 +129,10 @@ def judge(
 
 def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None:
     if beat.boot < living.boot:
-        cause = f"a later start of {beat.shepherd} is alive (boot {living.boot}, this is boot {beat.boot})"
+        cause = (
+            f"a later start of {beat.shepherd} is alive (boot {living.boot}, this is boot {beat.boot}): "
+            "if two processes run as it, stop one"
+        )
         return Judgement(REFUSED_TWIN, cause, alarm=settled or beat.boot not in living.boots)
     if living.boot in beat.boots and living.store in ("", beat.store):
         return None

@@ -94,10 +94,14 @@ class Reporting:
         await self._beats.stop()
 
     def jobs(self) -> tuple[Job, ...]:
-        """Heartbeats, whose BAD_CONFIG says that the cluster knows this Shepherd with another store, and reports."""
+        """Heartbeats, whose BAD_CONFIG says that the cluster knows this Shepherd with another store, and reports, whose
+        says that a later start has reported."""
         pause = self._node.settings.heartbeat_ms
         beats = Job("heartbeat", every(pause, self._beat_if_on), Wait(pause), fatal=(Kind.BAD_CONFIG,))
-        return beats, Job("report", self._report, Wait(self._node.settings.report_ms), news=self._node.news)
+        report = Job(
+            "report", self._report, Wait(self._node.settings.report_ms), news=self._node.news, fatal=beats.fatal
+        )
+        return beats, report
 
     async def starting_loop(self) -> None:
         """Send signs of life while a start takes longer than the time between two. Raises: as `beat`."""
@@ -356,10 +360,17 @@ class Reporting:
     async def _not_taken(self, later: int) -> None:
         """Reports are answered and not taken, again and again. `later`: a boot that has reported; 0: not told.
 
-        This start is taken for the Shepherd by now, so that one has ended. One that was taken once never does so: of
-        two processes of one name, one gives in."""
+        This start is taken for the Shepherd by now, so that one has ended, and is followed. One that was taken once
+        ends instead: of two processes of one name, one gives in. Raises: BAD_CONFIG for such a one.
+        """
         boot = self._node.journal.boot
-        if later > boot and not self._how.begun:
+        if later > boot and self._how.begun:
+            cause = (
+                f"a later start of it (boot {later}, this is boot {boot}) has reported: two processes ran as it, as "
+            )
+            cause += "of a copy of its disk; see that only one does, and start it again"
+            raise CheloniaError(Kind.BAD_CONFIG, "report", self._node.id, cause)
+        if later > boot:
             log.warning(
                 "a later start has reported boot=%d own=%d: an older state file was put back, and a clock is or was "
                 "wrong; this start follows it from now on",

@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import ReplicaState
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem, InventoryPage
 from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBlob, Upload
@@ -180,15 +180,23 @@ async def test_a_start_follows_a_later_one_that_has_ended() -> None:
     await world.stop()
 
 
-@pytest.mark.expect_log("if a second process runs as it")
+@pytest.mark.expect_log("an older state file was put back")
 @virtual
-async def test_one_that_was_believed_once_raises_an_alarm_and_gives_in() -> None:
+async def test_one_that_was_believed_once_gives_in_and_ends_so_that_its_next_start_is_heard() -> None:
+    """A clone of its disk ran, and has ended: this start is not heard any more, and would look ready for ever."""
     world = await World().start(run=True)
     await world.pass_ms(2_000)
     world.librarian.boot, taken = LATER, len(world.librarian.applied)
     await world.store(DATA)
     await world.pass_ms(60_000)
     assert len(world.librarian.applied) == taken
+    assert world.loops is not None
+    with pytest.raises(CheloniaError, match="start it again") as caught:
+        await world.loops
+    assert caught.value.kind is Kind.BAD_CONFIG
+    await world.restart(run=True)
+    await world.pass_ms(60_000)
+    assert world.librarian.applied[-1].boot > LATER
     await world.stop()
 
 
