@@ -1,5 +1,6 @@
 """What a configuration says that this host, or its own files, contradict: files that are missing, a key of another
-certificate, names without an address. What the text alone shows is `config`'s."""
+certificate; and what may pass: names without an address, a CRL that has expired. What the text alone shows is
+`config`'s."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.hosting.config import NodeConfig, bad, read_secret, urls_of
+from chelonia.hosting.net.credentials import explain_file
 from chelonia.hosting.net.key_sets import read_keys
 from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_own_chain, load_trust
 
@@ -22,6 +24,15 @@ def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
     yield from missing
     if not any(problem.subject in ("tls.cert", "tls.key") for problem in missing):
         yield from _wrong_key(config, now_ms)
+
+
+def local_doubts(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
+    """What is wrong now and may pass by itself, or is another host's: a node starts, and goes on without it."""
+    trust = load_trust(TlsSettings(ca_dir=Path(config.tls.ca_dir)))
+    for why in explain_file(Path(config.tls.cert), trust, now_ms):
+        yield bad(
+            "tls.ca_dir", f"other nodes do not take {config.tls.cert}, nor this one theirs, if theirs are so: {why}"
+        )
     yield from _lost_names(config)
 
 

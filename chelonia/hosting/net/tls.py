@@ -569,7 +569,10 @@ def _check_revoked(cert: x509.Certificate, issuer: x509.Certificate, crls: Seque
     if newest.problem:
         raise _refused(cert, f"the CRL of CA {ca} ({newest.source}) cannot be used: {newest.problem}")
     if now_ms >= newest.next_update_ms:
-        raise _refused(cert, f"the CRL of CA {ca} ({newest.source}) has expired: run fetch-crl")
+        raise _refused(
+            cert,
+            f"the CRL of CA {ca} ({newest.source}) has expired: run fetch-crl, or `cheloniad ca crl` of your own CA",
+        )
     if cert.serial_number in newest.revoked:
         raise _refused(cert, f"the certificate was revoked by CA {ca}")
     return newest.next_update_ms

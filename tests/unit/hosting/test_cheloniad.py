@@ -25,6 +25,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.cheloniad import main, note_trouble, spare_the_collector
 from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.doors.listening import ListeningSockets
+from chelonia.hosting.net.certificates import CertificateAuthority
 from chelonia.hosting.net.identity import identity_of_chain
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
 from chelonia.hosting.setup.dev import DevCluster, DevOptions, dn_of, load_issued
@@ -105,10 +106,6 @@ def test_files_that_a_configuration_names_are_looked_at(capsys: pytest.CaptureFi
     [
         (("port = 60003", "port = 60004"), "listen[1].port: bad-config: listen[0] and listen[1] have the same port"),
         (("https://localhost:60002/Librarian", "http://localhost:60002/Librarian"), "is no https:// URL"),
-        (
-            ("https://localhost:60002/Librarian", "https://localhst.invalid:60002/Librarian"),
-            "localhst.invalid has no address",
-        ),
         (("administrators = [", 'administrators = ["CN=Dev Admin", '), "'CN=Dev Admin' is no DN"),
     ],
 )
@@ -121,6 +118,25 @@ def test_what_cannot_work_is_found_before_it_runs(
     capsys.readouterr()
     assert main(["check-config", "--config", str(conf)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_what_may_pass_is_said_and_is_no_reason_not_to_start(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The unit asks before each start: a name server that is away, or a host that was retired, must not stop others."""
+    conf, root = tmp_path / "node.toml", tmp_path / "grid-security"
+    conf.write_text(with_files(root).replace("https://localhost:60002/", "https://localhst.invalid:60002/", 1))
+    ca = CertificateAuthority.load(root)
+    ca.write_crl(Ms(real_now_ms() - 2 * 86_400_000), lifetime_s=86_400)
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 0
+    said = capsys.readouterr()
+    crl, name = said.err.splitlines()
+    assert "warning: " in crl
+    assert "has expired" in crl
+    assert "cheloniad ca crl" in crl
+    assert "localhst.invalid has no address" in name
+    assert said.out == f"{conf}: a node can start with it; see the warnings\n"
 
 
 def test_what_root_has_left_in_a_data_directory_is_said_with_its_cure(
