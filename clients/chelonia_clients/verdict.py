@@ -11,7 +11,7 @@ from typing import Final
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.cluster.healing_words import doubt
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.clock import stamp
@@ -144,7 +144,7 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
 
 def _metadata(seen: Seen) -> Iterator[HealthPoint]:
     for url, error in seen.silent.items():
-        cure = "start its node; if it is no more, take it out of what names it here (`ahash`)"
+        cure = _cure_of(error, "start its node; if it is no more, take it out of what names it here (`ahash`)")
         yield HealthPoint(Level.WARN, f"the A-Hash {url} does not answer: {error.cause}", cure)
     told = list(seen.ahashes.values())
     if not told:
@@ -224,8 +224,8 @@ def _space(seen: Seen) -> Iterator[HealthPoint]:
 
 
 def is_full(node: NodeView) -> bool:
-    """Whether a sound Shepherd takes nothing new for want of room."""
-    return node.state == NODE_ALIVE and not (node.accepting or node.drain or node.trouble)
+    """Whether a sound Shepherd takes nothing new for want of room; not one that this Librarian has yet to hear."""
+    return node.state == NODE_ALIVE and node.total_bytes > 0 and not (node.accepting or node.drain or node.trouble)
 
 
 def space(nodes: Sequence[NodeView]) -> tuple[int, int]:
@@ -247,8 +247,15 @@ def _work(seen: Seen) -> Iterator[HealthPoint]:
     for url, error in seen.mute.items():
         if any(each.startswith(f"{url}/") for each in told):
             continue  # its A-Hash stands in this list already
-        cure = "start it; if it is gone for good, `chelonia admin service withdraw` its services"
+        cure = _cure_of(error, "start it; if it is gone for good, `chelonia admin service withdraw` its services")
         yield HealthPoint(Level.WARN, f"{url} does not answer: {error.cause}", cure)
     failing = [f"{job.name} on {node.node}" for node in seen.jobs for job in node.jobs if job.state == FAILING]
     if failing:
         yield HealthPoint(Level.WARN, f"background work fails: {', '.join(failing[:3])}", "`chelonia admin jobs`")
+
+
+def _cure_of(silence: CheloniaError, otherwise: str) -> str:
+    """What to do about a node that gives no answer: one that refuses us, or whom we refuse, need not be started."""
+    if silence.kind in (Kind.UNTRUSTED, Kind.EXPIRED):
+        return "mend what it names, here or on that host: docs/operate/certificates.md"
+    return otherwise

@@ -86,7 +86,7 @@ def _look_at_settings(report: DoctorReport, settings: Settings) -> None:
     try:
         urls = settings.bartender_urls()
     except CheloniaError as error:
-        report.bad("Bartender", error.cause, "export ARC_BARTENDER_URL=https://host:port/Bartender")
+        report.bad("Bartender", error.cause, "chelonia setup NAME --bartender https://host:port/Bartender")
         return
     report.good("Bartender", f"{' '.join(urls)} (from {settings.origins['bartender']})")
 
@@ -96,7 +96,11 @@ def _look_at_cas(report: DoctorReport, settings: Settings) -> Trust | None:
         cas = find_cas(settings.files, surroundings(report.session.environ))
         trust = load_trust(cas)
     except CheloniaError as error:
-        report.bad("CAs", f"{error.subject}: {error.cause}".lstrip(": "), "export X509_CERT_DIR=<directory of CAs>")
+        report.bad(
+            "CAs",
+            f"{error.subject}: {error.cause}".lstrip(": "),
+            "put that cluster's CAs there, or name where they are: export X509_CERT_DIR=<directory>",
+        )
         return None
     where = cas.ca_dir or cas.ca_file
     crls = [crl for group in trust.crls.values() for crl in group]
@@ -108,7 +112,11 @@ def _look_at_cas(report: DoctorReport, settings: Settings) -> Trust | None:
     now = _now()
     for crl in sorted(crls, key=lambda each: each.source):
         if crl.next_update_ms <= now:
-            report.bad("CRL", f"{crl.source} has expired, which refuses its whole CA", "run fetch-crl")
+            report.bad(
+                "CRL",
+                f"{crl.source} has expired, which refuses its whole CA",
+                "run fetch-crl, or take over the new one of a CA of your own (`cheloniad ca crl`)",
+            )
     if not crls:
         report.note("CRL", "there is none, so revoked certificates are not noticed; fetch-crl brings them")
     return trust
@@ -216,6 +224,8 @@ def cure_of(error: CheloniaError) -> str:
             return "show a certificate; those who have none are let in at a Bartender's port only"
         case Kind.UNTRUSTED if "not yet valid" in error.cause:
             return f"look at the clock of this machine: it says {stamp(_now())}; run an NTP service"
+        case Kind.UNTRUSTED if "the CRL" in error.cause:
+            return "bring that CRL up to date where it lies: on this machine, or on that host (ask its keeper)"
         case Kind.UNTRUSTED | Kind.EXPIRED:
             return "install that cluster's CA into the CA directory, or ask its keeper for a valid certificate"
         case Kind.UNKNOWN_OPERATION | Kind.NOT_FOUND:

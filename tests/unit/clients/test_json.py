@@ -167,7 +167,9 @@ def test_admin_top_looks_again_until_its_time_is_over(
             return HealStatus("l", True, HealControl(0, 1), (), *[0] * 10, lost=2 if self.looks == 1 else 0)
 
         async def nodes(self, call: Call) -> tuple[object, ...]:
-            full = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s"), "alive", Ms(0), 1, 25, 100, 7)
+            full = NodeView(
+                ServiceId("https://s1/Shepherd"), Dn("/CN=s"), "alive", Ms(0), 1, 25, 100, 7, accepting=True
+            )
             return (full, NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s"), "offline", Ms(0)))
 
     hurt = Hurt()

@@ -19,9 +19,10 @@ from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE
 HEALTH = HealthSummary("https://l/Librarian", True, Position("c", 1, 2), 0, 0, 0, 0)
 NODE = NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s1"), "alive", Ms(0), 1, 80, 100, accepting=True)
 OTHER = NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s2"), "alive", Ms(0), accepting=True)
-FULL = NodeView(ServiceId("https://s3/Shepherd"), Dn("/CN=s3"), "alive", Ms(0), accepting=False)
+FULL = NodeView(ServiceId("https://s3/Shepherd"), Dn("/CN=s3"), "alive", Ms(0), total_bytes=1)
 WELL = Seen(HEALTH, WHOLE, (NODE, OTHER))
 FAILS = JobView("librarian", "sweep", FAILING, "", "", 0, None, True)
+EXPIRED = CheloniaError(Kind.UNTRUSTED, cause="the CRL of CA /CN=x has expired")
 AWAY = CheloniaError(Kind.NETWORK, cause="connection refused")
 
 
@@ -33,6 +34,7 @@ def ahash(*roles: str, role: str = "master") -> AHashStatus:
 def test_nothing_to_say_is_ok() -> None:
     assert judge(WELL) == []
     assert verdict_lines(WELL)[0].startswith("OK")
+    assert judge(replace(WELL, nodes=(NODE, OTHER, replace(FULL, total_bytes=0)))) == [], "not heard yet"
     group = replace(WELL, ahashes={"https://a/AHash": ahash("master", "follower", "follower")})
     assert judge(group) == []
 
@@ -74,6 +76,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, ahashes={"u": ahash("master")}), "WARN", "one replica: its loss stops all", "cheloniad join"),
         (replace(WELL, silent={"https://a/AHash": AWAY}), "WARN", "does not answer: connection",
          "start its node"),
+        (replace(WELL, silent={"https://a/AHash": EXPIRED}), "WARN", "does not answer: the CRL", "certificates.md"),
+        (replace(WELL, mute={"https://s1": EXPIRED}), "WARN", "does not answer: the CRL", "certificates.md"),
         (replace(WELL, days={"https://s1": 3.5}), "WARN", "ends in 3 days", "certificates.md"),
         (replace(WELL, days={"https://s1": 0.2}), "BAD", "ends in 0 days", "certificates.md"),
         (replace(WELL, waiting=("https://s9/Shepherd",)), "WARN", "1 services wait", "service list"),

@@ -70,6 +70,7 @@ def test_the_doctor_looks_at_everything_although_no_ca_is_there(tmp_path: Path) 
     ("error", "cure"),
     [
         (CheloniaError(Kind.UNKNOWN_OPERATION, cause="wrong namespace"), "a Bartender's ends in /Bartender"),
+        (CheloniaError(Kind.UNTRUSTED, cause="the CRL of CA /CN=x (1.r0) has expired"), "bring that CRL up to date"),
         (CheloniaError(Kind.UNTRUSTED, cause="its root CA is not in the trust directory"), "install that cluster's CA"),
         (CheloniaError(Kind.UNTRUSTED, cause="refused: certificate is not yet valid"), "the clock of this machine"),
         (CheloniaError(Kind.UNTRUSTED, cause="the peer refuses our certificate"), "whose CA that cluster trusts"),
