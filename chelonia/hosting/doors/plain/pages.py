@@ -183,9 +183,9 @@ def _row(entry: Named, query: str) -> str:
     href = href_of((entry.name,), collection=is_collection).removeprefix("/")
     moment = datetime.fromtimestamp(known.modified_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M")
     size = "" if is_collection else f"{known.size:,}".replace(",", "\u202f")
-    # `./`: a name may look like a scheme
-    link = f'<a href="./{html.escape(href)}{query}"><bdi>{html.escape(_shown(entry))}</bdi></a>'
+    # No `./`: programs compare with patterns. A name looks like no scheme, as its colons are encoded.
+    link = f'<a href="{html.escape(href)}{query}"><bdi>{html.escape(_shown(entry))}</bdi></a>'
     shown, view = html.escape(entry.name), f"{preview.VIEW}{query.replace('?', '&amp;', 1)}"
-    look = f'<a href="./{html.escape(href)}?{view}" aria-label="View {shown}">view</a>'
+    look = f'<a href="{html.escape(href)}?{view}" aria-label="View {shown}">view</a>'
     look = look if not is_collection and preview.may_show(entry.name) else ""
     return f'<tr><td>{link}</td><td class="n">{size}</td><td class="n">{moment}</td><td>{look}</td></tr>\n'

@@ -533,7 +533,7 @@ def test_a_page_shows_names_as_text(bench: Bench) -> None:
     bench.ask("PUT", "/javascript:alert(1)", b"x")
     page = bench.ask("GET", "/", Accept="text/html")
     assert "<img" not in page.text
-    assert 'href="./javascript%3Aalert%281%29"' in page.text
+    assert 'href="javascript%3Aalert%281%29"' in page.text
     assert "script-src 'sha256-" in page.headers["Content-Security-Policy"]
     bench.ask("MKCOL", "/d")
     assert (bench.ask("GET", "/d").status, bench.ask("GET", "/d").headers["Location"]) == (301, "/d/")
