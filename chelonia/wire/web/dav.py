@@ -33,7 +33,7 @@ TAIL: Final = b"</D:multistatus>\n"
 
 Property = tuple[str, str]
 """(namespace, local name)."""
-_MARKS: Final = {name: chr(n) for n, name in enumerate(("href", "size", "etag", "created", "modified"), 1)}
+_MARKS: Final = {name: chr(n) for n, name in enumerate(("href", "size", "etag", "created", "modified", "type"), 1)}
 """What stands in a pattern for what differs from entry to entry: characters that XML cannot hold."""
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]+")
 QUOTAS: Final[tuple[Property, ...]] = ((DAV, "quota-available-bytes"), (DAV, "quota-used-bytes"))
@@ -102,11 +102,11 @@ def dead_key(prop: Property) -> str:
 class EntryWriter:
     """Writes the entries of one multistatus. What those of a kind have in common, nearly all of it, is made once.
 
-    `covered`: live properties of an entry that has no locks of its own.
+    `covered`: live properties of an entry that has no locks of its own; `type_of`: the media type of a file by name.
     """
 
-    def __init__(self, asked: PropfindRequest, covered: Mapping[Property, str]) -> None:
-        self._asked, self._covered = asked, covered
+    def __init__(self, asked: PropfindRequest, covered: Mapping[Property, str], type_of: Callable[[str], str]) -> None:
+        self._asked, self._covered, self._type_of = asked, covered, type_of
         self._patterns: dict[tuple[bool, bool], tuple[str, Callable[[tuple[object, ...]], object]]] = {}
 
     def entry(
@@ -118,6 +118,7 @@ class EntryWriter:
         told = (
             href, there.size, etag if etag.replace("-", "").isalnum() else xml.attribute(etag),
             _iso_time(there.created_ns // NS_PER_S), http_date(there.modified_ns),
+            self._type_of(href.rpartition("/")[2]),
         )  # fmt: skip
         if user or more is not None:
             live = _live(*kind, dict(zip(_MARKS, map(str, told), strict=True)))
@@ -191,6 +192,7 @@ def _live(is_collection: bool, has_etag: bool, values: Mapping[str, str]) -> dic
         live[DAV, "getetag"] = f"&quot;{values['etag']}&quot;"
     if not is_collection:
         live[DAV, "getcontentlength"] = values["size"]
+        live[DAV, "getcontenttype"] = values["type"]  # RFC 4918 section 15.5: as GET says it
     return live
 
 

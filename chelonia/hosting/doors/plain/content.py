@@ -66,7 +66,7 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     checksums = await measuring.checksums(parts, exchange, there)
     headers = _described(exchange, there if checksums is there.checksums else replace(there, checksums=checksums))
     if request.method == "HEAD":
-        return HttpResponse(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
+        return HttpResponse(200, (*headers, ("Content-Type", type_of(exchange.place.name))), b"", known.size)
     if there.sources and redirects.download(exchange, known):
         (source, *_) = (await look(parts, exchange.call, exchange.place, Want.SOURCES)).sources
         return redirects.sent_to(source)
@@ -82,8 +82,9 @@ def _described(exchange: Exchange, there: Looked) -> Headers:
     return (*fixed, *digest_headers(there.checksums), *SANDBOX)
 
 
-def _type(exchange: Exchange) -> str:
-    _, dot, suffix = exchange.place.name.rpartition(".")
+def type_of(name: str) -> str:
+    """The media type of a file of this name."""
+    _, dot, suffix = name.rpartition(".")
     return _type_of(suffix) if dot else BINARY
 
 
@@ -98,7 +99,7 @@ def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Heade
     request = exchange.request
     wanted = request.headers.get("Range", "") if ranges_count(request.headers, there.attributes) else ""
     try:
-        told = (*headers, ("Content-Type", kind := _type(exchange)))
+        told = (*headers, ("Content-Type", kind := type_of(exchange.place.name)))
         is_document = kind == "text/html" or kind.endswith("xml")
         if is_document and query_of(request) and there.attributes.owner != exchange.call.dn:
             told = (*told, SAVED)

@@ -93,8 +93,6 @@ async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) ->
         return HttpResponse(301, (("Location", to),), b"", 0)
     page = "text/html" in exchange.header("Accept")
     told = (*headers(POLICY, HTML if page else TEXT, "private, no-cache"), ("Vary", "Accept"))
-    if request.method == "HEAD":
-        return HttpResponse(200, told, b"", 0)
     return HttpResponse(200, told, _page(parts, exchange, known) if page else _lines(parts, exchange))
 
 

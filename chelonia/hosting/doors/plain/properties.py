@@ -8,6 +8,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Listing, Looked, Set, Want
+from chelonia.hosting.doors.plain.content import type_of
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.web import dav, locks
@@ -56,7 +57,7 @@ async def _responses(
     is_collection, path = there.attributes.type == TYPE_COLLECTION, exchange.place.parts
     own = dav.href_of(path, collection=is_collection) or "/"
     deep = tuple(lock for lock in there.locks if lock.deep)
-    writer = dav.EntryWriter(asked, locks.properties(deep))
+    writer = dav.EntryWriter(asked, locks.properties(deep), type_of)
     yield dav.HEAD + writer.entry(own, there.attributes, there.user, live).encode()
     above = dav.href_of(path, collection=True)
     if inside and is_collection:

@@ -494,6 +494,11 @@ def test_propfind_tells_an_entry_or_a_collection(bench: Bench, monkeypatch: pyte
     assert list(found) == ["/d/", "/d/a%26b"]
     assert found["/d/a%26b"].findtext(f".//{DAV}getcontentlength") == "5"
     assert found["/d/"].find(f".//{DAV}resourcetype/{DAV}collection") is not None
+    assert found["/d/"].find(f".//{DAV}getcontenttype") is None
+    for name in ("a&b", "t.HTML", "t.tar.gz", "no.such"):
+        bench.ask("PUT", f"/d/{name}", b"1")
+        ((_, told),) = responses(bench.ask("PROPFIND", f"/d/{name}", Depth="0")).items()
+        assert told.findtext(f".//{DAV}getcontenttype") == bench.ask("GET", f"/d/{name}").headers["Content-Type"]
     assert list(responses(bench.ask("PROPFIND", "/d", Depth="0"))) == ["/d/"]
     assert bench.ask("PROPFIND", "/d").status == 403
     assert bench.ask("PROPFIND", "/no", Depth="0").status == 404
@@ -536,6 +541,8 @@ def test_a_page_shows_names_as_text(bench: Bench) -> None:
     assert 'href="javascript%3Aalert%281%29"' in page.text
     assert "script-src 'sha256-" in page.headers["Content-Security-Policy"]
     bench.ask("MKCOL", "/d")
+    answer = asyncio.run(bench.door.serve(bench._request("HEAD", "/d/", b"", JOE, {})))
+    assert answer.length < 0, "HEAD says no length that GET does not have"
     assert (bench.ask("GET", "/d").status, bench.ask("GET", "/d").headers["Location"]) == (301, "/d/")
 
 

@@ -22,7 +22,7 @@ TRICKY = (dav.DAV, "getetag"), ("http://h/%20(size)s%25", "size"), (dav.DAV, "ge
 @pytest.mark.parametrize("etag", ["", "5a&<%(href)s"])
 def test_entries_after_a_pattern_are_as_those_by_themselves(asked: dav.PropfindRequest, kind: str, etag: str) -> None:
     covered = locks.properties(())
-    writer = dav.EntryWriter(asked, covered)
+    writer = dav.EntryWriter(asked, covered, str.upper)
     for number, name in enumerate(["a", "b %(etag)s%", "ü & <"]):
         there = Attributes("g", kind, 0, "/O=x", number, etag, number * SECOND, created_ns=7 * number * SECOND)  # type: ignore[arg-type]
         href = dav.href_of(("box", name), collection=kind == "collection")
@@ -37,7 +37,7 @@ def test_entries_after_a_pattern_are_as_those_by_themselves(asked: dav.PropfindR
     ["d:n x><D:href>/forged</D:href", "d:n a b", "d:n 1", "d:\x01 a", "d:n ", "d:n a:b", "d:n {m}a", "d:n \u00b2"],
 )
 def test_a_property_that_a_user_named_by_another_door_forges_nothing(key: str) -> None:
-    told = dav.EntryWriter(dav.PropfindRequest(), {}).entry(
+    told = dav.EntryWriter(dav.PropfindRequest(), {}, str.upper).entry(
         "/f", Attributes("g", "file", 0, "/O=x"), {key: "v", "d:n a": "v"}
     )  # type: ignore[arg-type]
     seen = xml.parse(told.encode().replace(b"<D:response>", b'<D:response xmlns:D="DAV:">', 1), 10_000)
