@@ -29,6 +29,8 @@ ALGORITHMS: Final[Mapping[str, Callable[[], Hash]]] = {
 }
 """What clients may name, in `x-amz-checksum-<name>`."""
 
+_ABOUT: Final = tuple(f"{PREFIX}{what}" for what in ("algorithm", "mode", "type"))
+_ANY: Final = f"one of {PREFIX}{', -'.join(ALGORITHMS)}"
 _WHOLE_ALONE: Final = ("crc64nvme",)
 _COMPOSITE: Final = "-"
 
@@ -93,8 +95,10 @@ def to_base64(digits: str) -> str:
 
 def named(fields: Mapping[str, str]) -> dict[str, str]:
     """The checksums that header fields give, by name. Raises: S3Error for several, or one that is none."""
-    found = {name: fields.get(PREFIX + name, "") for name in ALGORITHMS}
-    given = {name: value for name, value in found.items() if value}
+    lower = {name.lower(): value for name, value in fields.items() if value}
+    given = {name.removeprefix(PREFIX): lower[name] for name in lower if name.startswith(PREFIX) and name not in _ABOUT}
+    if unknown := given.keys() - ALGORITHMS.keys():
+        raise S3Error("InvalidRequest", f"{PREFIX}{min(unknown)[:20]} is not measured by this door: {_ANY}")
     if len(given) > 1:
         raise S3Error("InvalidRequest", "Expecting a single x-amz-checksum- header")
     for name, value in given.items():
@@ -120,7 +124,7 @@ def announced(trailer: str) -> str:
         return ""
     name = names[0].removeprefix(PREFIX)
     if len(names) > 1 or name not in ALGORITHMS or not names[0].startswith(PREFIX):
-        raise S3Error("InvalidRequest", "the value of x-amz-trailer is one of x-amz-checksum-" + ", -".join(ALGORITHMS))
+        raise S3Error("InvalidRequest", f"the value of x-amz-trailer is {_ANY}")
     return name
 
 

@@ -3,7 +3,7 @@ fields ask for what is not offered. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from chelonia.wire.s3.errors import S3Error
@@ -65,9 +65,12 @@ _OBJECT: Final = {
 }
 _SUBRESOURCES: Final = frozenset(
     {name for table in (_BUCKET, _OBJECT) for _, name in table if name} | set(UNSET) | set(EMPTY)
-    | {"analytics", "intelligent-tiering", "inventory", "legal-hold", "metrics", "ownershipControls", "policyStatus",
-       "replication", "restore", "retention", "select", "torrent"}
+    | {"abac", "analytics", "annotation", "intelligent-tiering", "inventory", "legal-hold", "metadataConfiguration",
+       "metadataTable", "metrics", "ownershipControls", "policyStatus", "replication", "restore", "retention", "select",
+       "session", "torrent"}
 )  # fmt: skip
+_OF_A_WRITE: Final = frozenset({"partNumber", "uploadId", "versionId", "x-id"})
+"""What stands in the query of a write beside its subresource and its signature."""
 OTHER: Final = "Other"
 PREFLIGHT: Final = "PreflightRequest"
 """What a browser asks before a page's request, whatever that will be."""
@@ -76,21 +79,27 @@ PROMISES: Final = {
     "x-amz-copy-source-server-side-encryption": "what this door keeps is not encrypted by a customer's key",
     "x-amz-object-lock": "locks are not offered by this door: whoever may remove an object can",
     "x-amz-bucket-object-lock": "locks are not offered by this door: whoever may remove an object can",
+    "x-amz-if-match-": "this door removes on the condition of an ETag alone: If-Match",
+    "x-amz-write-offset-bytes": "this door writes objects whole: append to the file by another door",
 }
-"""How header fields begin that ask for more protection than a plain object has, and why it is refused. What asks for
-less, like a storage class, gets more than it asked for."""
+"""How header fields begin that ask for more protection than a plain object has, or for less to be written over, and why
+it is refused. What asks for less, like a storage class, gets more than it asked for."""
 _BEGINS: Final = tuple(PROMISES)
 
 
 def check_promises(fields: Mapping[str, str]) -> None:
-    """Refuse the header fields of who would think his bytes encrypted or locked. Raises: S3Error."""
+    """Refuse the header fields of who would think his bytes encrypted, locked or left. Raises: S3Error."""
     for name, value in fields.items():
         lower = name.lower()
         if lower.startswith(_BEGINS) and value.lower() not in ("", "false", "off"):
             raise S3Error("NotImplemented", next(PROMISES[begin] for begin in _BEGINS if lower.startswith(begin)))
 
 
-def operation_of(method: str, target: Target, query: Collection[str], *, copies: bool) -> tuple[str, str]:
+def _is_signed(name: str) -> bool:
+    return name.lower().startswith("x-amz-")
+
+
+def operation_of(method: str, target: Target, query: Mapping[str, str], *, copies: bool) -> tuple[str, str]:
     """The name of an operation, as Amazon has it, and its subresource; `copies`: the request names a source to copy.
 
     Raises: S3Error for what is not offered.
@@ -98,6 +107,8 @@ def operation_of(method: str, target: Target, query: Collection[str], *, copies:
     if method == "OPTIONS":
         return PREFLIGHT, ""
     asked = next((name for name in query if name in _SUBRESOURCES), "")
+    if not asked and method not in ("GET", "HEAD"):  # what Amazon adds later is not done to the whole either
+        asked = next((name for name in query if not (query[name] or name in _OF_A_WRITE or _is_signed(name))), "")
     if not target.bucket:
         if method == "GET" and not target.key:
             return "ListBuckets", ""

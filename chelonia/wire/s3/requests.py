@@ -43,6 +43,8 @@ def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
     """The keys of a bulk deletion, and whether only failures are to be told. Raises: S3Error."""
     root = _root(body, "Delete")
     told = [_texts(child) for child in _children(root, "Object")]
+    if any(t.get("Size") or t.get("LastModifiedTime") for t in told):
+        raise S3Error("NotImplemented", "this door removes on the condition of an ETag alone")
     doomed = [BulkDeletion(t.get("Key", ""), t.get("VersionId", ""), t.get("ETag", "").strip('"')) for t in told]
     if not 1 <= len(doomed) <= DELETED_MAX or not all(each.key for each in doomed):
         raise S3Error("MalformedXML", f"a Delete names 1 to {DELETED_MAX} keys")
@@ -88,12 +90,17 @@ def acl(body: bytes) -> tuple[tuple[str, str], ...]:
     return tuple(grants)
 
 
-def location(body: bytes) -> str:
-    """The `LocationConstraint` of a new bucket, "": none. Raises: S3Error."""
-    name = _text(_root(body, "CreateBucketConfiguration"), "LocationConstraint") if body.strip() else ""
+def new_bucket(body: bytes) -> tuple[str, dict[str, str]]:
+    """The `LocationConstraint` of a new bucket, "": none; and its tags. Raises: S3Error."""
+    if not body.strip():
+        return "", {}
+    root = _root(body, "CreateBucketConfiguration")
+    if any(xml.local_name(child) in ("Bucket", "Location") for child in root):
+        raise S3Error("NotImplemented", "directory buckets are not offered by this door")
+    name = _text(root, "LocationConstraint")
     if not _LOCATION.fullmatch(name):
         raise S3Error("InvalidLocationConstraint", "a LocationConstraint has up to 63 letters, digits and hyphens")
-    return name
+    return name, _tags(_pairs(root, "Tags"))
 
 
 def versioning(body: bytes) -> str:
@@ -126,15 +133,7 @@ def cors(body: bytes) -> tuple[CorsRule, ...]:
 
 def tagging(body: bytes) -> dict[str, str]:
     """The tags in a `Tagging`. Raises: S3Error."""
-    root = _root(body, "Tagging")
-    pairs = [
-        (_text(tag, "Key"), _text(tag, "Value"))
-        for tags in root
-        if xml.local_name(tags) == "TagSet"
-        for tag in tags
-        if xml.local_name(tag) == "Tag"
-    ]
-    return _tags(pairs)
+    return _tags(_pairs(_root(body, "Tagging"), "TagSet"))
 
 
 def tags_of(header: str) -> dict[str, str]:
@@ -173,6 +172,12 @@ def _root(body: bytes, name: str) -> xml.Node:
     if xml.local_name(root) != name:
         raise S3Error("MalformedXML", f"a {name} is wanted, this is {xml.local_name(root)[:80]}")
     return root
+
+
+def _pairs(root: xml.Node, of: str) -> list[tuple[str, str]]:
+    """Keys and values of the tags in the children `of`."""
+    tags = (tag for node in _children(root, of) for tag in _children(node, "Tag"))
+    return [(_text(tag, "Key"), _text(tag, "Value")) for tag in tags]
 
 
 def _children(node: xml.Node, name: str) -> Iterator[xml.Node]:

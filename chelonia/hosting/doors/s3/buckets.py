@@ -53,15 +53,16 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket. One's own that is there already is made again without a change."""
     keys.check_bucket(ask.target.bucket)
-    where = await said(ask, requests.location)
+    where, tags = await said(ask, requests.new_bucket)
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
+    known = facts.Facts(location=where, tags=tags)
     try:
         await apply(
             parts.plain,
             call,
-            Make(ask.bucket, TYPE_COLLECTION, user=facts.stored(facts.Facts(location=where)) if where else {}),
+            Make(ask.bucket, TYPE_COLLECTION, user=facts.stored(known) if known != facts.Facts() else {}),
         )
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS:

@@ -46,6 +46,7 @@ from chelonia.hosting.doors.s3.parts import (
     S3Parts,
     apply_again,
     check_bucket,
+    check_owner,
     check_unsigned,
     found,
     in_own_name,
@@ -72,6 +73,8 @@ SANDBOX: Final = (("Content-Security-Policy", "sandbox"), ("X-Content-Type-Optio
 _ALL: Final = Want.USER | Want.SOURCES | Want.BYTES
 NEW: Final = When(absent=True)
 """Of a version that waits for its key: what is late, when it has that, finds what had the key before in its place."""
+SOURCE_OWNER: Final = "x-amz-source-expected-bucket-owner"
+"""The field of `check_owner` for the source of a copy."""
 RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT, Kind.NOT_A_COLLECTION)
 _BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE, Kind.EXISTS)
 GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
@@ -292,6 +295,7 @@ def removals(bucket: LogicalName, key: str) -> tuple[Remove, ...]:
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `x-amz-copy-source`: bytes and facts are of one state of the source, whoever overwrites it."""
+    await check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
     source, there = await found(parts, source_of(parts, ask), Want.USER)
     for left in range(AGAIN_MAX, -1, -1):
         check_source(ask, there)

@@ -408,9 +408,9 @@ async def check_unsigned(parts: S3Parts, ask: Ask) -> None:
             raise free.error(ask.operation)
 
 
-async def check_owner(parts: S3Parts, ask: Ask) -> None:
+async def check_owner(parts: S3Parts, ask: Ask, field: str = "x-amz-expected-bucket-owner") -> None:
     """Refuse a request whose client takes the bucket for somebody else's. Raises: AccessDenied."""
-    expected = ask.header("x-amz-expected-bucket-owner")
+    expected = ask.header(field)
     if expected and ask.target.bucket and ask.operation != "CreateBucket":
         there = await check_bucket(parts, ask)
         if there is None or there.attributes.owner != expected:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chelonia.core.ids import ANONYMOUS
 from chelonia.hosting.doors.s3 import objects
-from tests.unit.hosting.doors.test_s3_versions import JOE, Door, door
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, Door, door
 
 __all__ = ["door"]
 TWO = "<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part><Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>"
@@ -182,6 +182,57 @@ def test_a_bucket_with_locks_is_not_made_without(door: Door) -> None:
     assert door.ask("HEAD", "/locked").status == 404
     assert door.ask("PUT", "/lab/k", b"x", x_amz_object_lock_legal_hold="OFF").status == 200
     assert door.ask("PUT", "/lab/k", b"x", x_amz_server_side_encryption_bucket_key_enabled="false").status == 200
+
+
+UNKNOWN = [
+    ("PUT", "/lab/k?renameObject"), ("PUT", "/lab/k?annotation&annotationName=n"), ("GET", "/lab/k?annotation"),
+    ("DELETE", "/lab/k?annotation&annotationName=n"), ("DELETE", "/lab/k?notYetKnown"), ("GET", "/lab?session"),
+    ("PUT", "/lab?abac"), ("GET", "/lab?abac"), ("PUT", "/lab?metadataJournalTable"), ("DELETE", "/lab?metadataTable"),
+    ("DELETE", "/empty?metadataConfiguration"), ("POST", "/lab?metadataConfiguration"), ("PUT", "/new?notYetKnown"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "target"), UNKNOWN)
+def test_what_is_asked_of_a_part_that_is_not_offered_is_not_done_to_the_whole(
+    door: Door, method: str, target: str
+) -> None:
+    """Taking away an object's annotation took away the object, renaming one left it empty."""
+    door.put("k", b"bytes")
+    door.ask("PUT", "/empty")
+    assert told(door.ask(method, target, b"" if method == "POST" else b"note")) == (501, "NotImplemented")
+    assert door.ask("GET", "/lab/k").body == b"bytes"
+    assert door.ask("GET", "/").texts("Name") == ["empty", "lab"]
+
+
+def test_a_condition_that_is_not_looked_at_is_refused(door: Door) -> None:
+    door.put("k", b"bytes")
+    for field in ("x_amz_if_match_size", "x_amz_if_match_last_modified_time"):
+        assert told(door.ask("DELETE", "/lab/k", **{field: "5"})) == (501, "NotImplemented")
+    assert told(door.ask("PUT", "/lab/k", b"more", x_amz_write_offset_bytes="0")) == (501, "NotImplemented")
+    for condition in ("<Size>4</Size>", "<LastModifiedTime>Sat, 01 Jan 2022 00:00:00 GMT</LastModifiedTime>"):
+        body = f"<Delete><Object><Key>k</Key>{condition}</Object></Delete>"
+        assert told(door.ask("POST", "/lab?delete", body)) == (501, "NotImplemented")
+    for owner, expected in ((EVE, (403, "AccessDenied")), (JOE, (200, ""))):
+        fields = {"x_amz_copy_source": "/lab/k", "x_amz_source_expected_bucket_owner": owner}
+        assert told(door.ask("PUT", "/lab/copy", **fields)) == expected
+        assert told(door.ask("PUT", f"/lab/p?partNumber=1&uploadId={door.opened('p')}", **fields)) == expected
+    assert door.ask("GET", "/lab/k").body == b"bytes"
+
+
+@pytest.mark.parametrize("name", ["sha512", "md5", "xxhash64"])
+def test_a_checksum_that_is_not_measured_is_refused(door: Door, name: str) -> None:
+    assert told(door.ask("PUT", "/lab/k", b"x", **{f"x_amz_checksum_{name}": "AAAA"})) == (400, "InvalidRequest")
+    assert door.ask("GET", "/lab/k").status == 404
+
+
+def test_a_bucket_is_made_with_its_tags_or_not_at_all(door: Door) -> None:
+    form = "<CreateBucketConfiguration>{}</CreateBucketConfiguration>"
+    tags = "<Tags><Tag><Key>a</Key><Value>1</Value></Tag><Tag><Key>b</Key><Value/></Tag></Tags>"
+    assert door.ask("PUT", "/new", form.format(tags)).status == 200
+    assert door.ask("GET", "/new?tagging").texts("Key") == ["a", "b"]
+    directory = "<Location><Name>z</Name><Type>AvailabilityZone</Type></Location>"
+    assert told(door.ask("PUT", "/dir", form.format(directory))) == (501, "NotImplemented")
+    assert door.ask("HEAD", "/dir").status == 404
 
 
 def test_a_form_that_asks_to_be_encrypted_is_refused(door: Door) -> None:

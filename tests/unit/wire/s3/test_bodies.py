@@ -84,9 +84,9 @@ def test_a_bulk_deletion_is_read() -> None:
 
 def test_a_location_is_a_word() -> None:
     body = b"<CreateBucketConfiguration><LocationConstraint>%b</LocationConstraint></CreateBucketConfiguration>"
-    assert (requests.location(b""), requests.location(body % b"eu-1")) == ("", "eu-1")
+    assert (requests.new_bucket(b""), requests.new_bucket(body % b"eu-1")) == (("", {}), ("eu-1", {}))
     with pytest.raises(S3Error, match="LocationConstraint"):
-        requests.location(body % b"a b")
+        requests.new_bucket(body % b"a b")
 
 
 def test_nobody_is_known_by_his_address() -> None:

@@ -65,16 +65,19 @@ def test_a_key_is_the_path_below_its_bucket(parts: list[str]) -> None:
 
 def test_operations_by_method_and_subresource() -> None:
     bucket, key = Target("lab"), Target("lab", "k")
-    assert operation_of("GET", Target(), [], copies=False) == ("ListBuckets", "")
-    assert operation_of("GET", bucket, ["list-type"], copies=False) == ("ListObjects", "")
-    assert operation_of("GET", bucket, ["location"], copies=False) == ("GetBucketLocation", "location")
-    assert operation_of("PUT", key, [], copies=True)[0] == "CopyObject"
-    assert operation_of("PUT", key, ["partNumber", "uploadId"], copies=False)[0] == "UploadPart"
-    assert operation_of("GET", bucket, ["policy"], copies=False) == ("GetBucketSetting", "policy")
-    assert operation_of("OPTIONS", key, ["uploadId"], copies=False) == ("PreflightRequest", "")
-    for method, target, query in (("PUT", bucket, ["policy"]), ("GET", key, ["torrent"]), ("POST", key, ["select"])):
+    assert operation_of("GET", Target(), {}, copies=False) == ("ListBuckets", "")
+    assert operation_of("GET", bucket, {"list-type": "2"}, copies=False) == ("ListObjects", "")
+    assert operation_of("GET", bucket, {"location": ""}, copies=False) == ("GetBucketLocation", "location")
+    assert operation_of("PUT", key, {}, copies=True)[0] == "CopyObject"
+    assert (
+        operation_of("PUT", key, {"partNumber": "1", "uploadId": "u", "x-id": "UploadPart"}, copies=False)[0]
+        == "UploadPart"
+    )
+    assert operation_of("GET", bucket, {"policy": ""}, copies=False) == ("GetBucketSetting", "policy")
+    assert operation_of("OPTIONS", key, {"uploadId": ""}, copies=False) == ("PreflightRequest", "")
+    for method, target, query in (("PUT", bucket, "policy"), ("GET", key, "torrent"), ("POST", key, "select")):
         with pytest.raises(S3Error) as caught:
-            operation_of(method, target, query, copies=False)
+            operation_of(method, target, {query: ""}, copies=False)
         assert caught.value.code == "NotImplemented"
     with pytest.raises(S3Error):
-        operation_of("PATCH", key, [], copies=False)
+        operation_of("PATCH", key, {}, copies=False)
