@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 PACE = ProtocolPeriods(dead_ms=1000, lease_ms=1200)
 """Slower than in production: test machines are busy, and nothing here measures an outage."""
+LASTING = ProtocolPeriods(dead_ms=2_500, lease_ms=3_000, stale_ms=30_000, stuck_ms=60_000)
+"""Of a group whose tests ask nothing twice: none of them is about a master that is lost."""
 
 
 class Switch:
@@ -115,6 +117,7 @@ class Group:
     directory: Path
     count: int
     clock: Clock
+    pace: ProtocolPeriods = PACE
     switch: Switch = field(default_factory=Switch)
     services: dict[int, ReplicatedAHash] = field(default_factory=dict)
     masterships: dict[int, Mastership] = field(default_factory=dict)
@@ -131,7 +134,7 @@ class Group:
         identity = ReplicaIdentity(replica, "test", Dn(f"/CN={replica}"))
         engine = await asyncio.to_thread(ReplicatedStore, self.directory / str(replica), SMALL, identity)
         executor = ThreadExecutor()
-        mastership = Mastership(replica, engine, executor, SystemClock(), PACE)
+        mastership = Mastership(replica, engine, executor, SystemClock(), self.pace)
         parts = ReplicaParts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
         service = ReplicatedAHash(mastership, parts)
         await service.start(self.switch.links(replica), self.members)
@@ -179,12 +182,14 @@ class Group:
 
 
 @asynccontextmanager
-async def group_of(directory: Path, count: int = 3, clock: Clock | None = None) -> AsyncIterator[Group]:
+async def group_of(
+    directory: Path, count: int = 3, clock: Clock | None = None, pace: ProtocolPeriods = PACE
+) -> AsyncIterator[Group]:
     """A settled group of replicas on Berkeley DB; the first one founded it on a store made before."""
     founder = await asyncio.to_thread(BdbStore, directory / "1", SMALL, no_panic)
     meta.prepare(founder, "test")
     founder.close()
-    group = Group(directory, count, clock or SystemClock())
+    group = Group(directory, count, clock or SystemClock(), pace)
     try:
         for replica in range(1, count + 1):
             await group.open(replica)
@@ -215,7 +220,7 @@ class LastingGroup:
     def __init__(self, directory: Path) -> None:
         self._host = LoopThread()
         self._clock = GroupClock()
-        self._context = group_of(directory, clock=self._clock)
+        self._context = group_of(directory, clock=self._clock, pace=LASTING)
         self._tests = 0
         self.group = self.do(self._context.__aenter__())
 
