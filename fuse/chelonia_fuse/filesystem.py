@@ -20,6 +20,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia.core.names import LogicalName, check_name
 from chelonia.core.ports.files import (
+    ANY,
     Attributes,
     Done,
     Looked,
@@ -161,12 +162,26 @@ class FileSystem:
 
     async def remove(self, parent: Inode, name: str, *, directory: bool) -> None:
         """Take a name away (unlink, rmdir)."""
-        inode = self.inodes.named(parent.number, name)
-        await self._before_removal(inode)
         what = Removing.COLLECTION if directory else Removing.NAME
-        async with self._settled(inode):
-            await self._cluster.change(Remove(self._inside(parent, name), what))
-            self._removed(parent, name, inode)
+        while True:
+            inode = self.inodes.named(parent.number, name)
+            await self._before_removal(inode)
+            try:
+                async with self._settled(inode):
+                    await self._cluster.change(Remove(self._inside(parent, name), what, _still(inode)))
+                    last = inode is not None and (inode.attributes.links <= 1 or directory)
+                    self._removed(parent, name, inode, gone=last)
+                return
+            except CheloniaError as error:
+                await self._led_elsewhere(parent, name, inode, error)
+
+    async def _led_elsewhere(self, parent: Inode, name: str, known: Inode | None, error: CheloniaError) -> None:
+        """Find out what a name leads to that does not lead to what was known. Raises: what is wrong otherwise."""
+        if known is None or error.kind is not Kind.PRECONDITION:
+            raise error
+        parent.children.change(name, time.monotonic_ns())
+        if await self.lookup(parent, name) is known:
+            raise error
 
     async def _before_removal(self, inode: Inode | None) -> None:
         """What is open goes on being read when it has no name any more: its bytes come here first."""
@@ -199,32 +214,59 @@ class FileSystem:
         if _is_awaited(inode, inode.attributes):
             inode.learn((await self._looked_written(inode, Want.NOTHING, spare=False)).attributes)
 
-    def _removed(self, parent: Inode, name: str, inode: Inode | None) -> None:
+    def _removed(self, parent: Inode, name: str, inode: Inode | None, *, gone: bool) -> None:
         _touch(parent, name)
         self.inodes.unname(parent.number, name)
         if inode is None:
             return
         _touch(inode)
         self.inodes.doubt(inode)  # of what has other names left, how many is asked, by whatever name
-        if inode.attributes.links <= 1 or inode.attributes.type == TYPE_COLLECTION:
+        if gone:
             inode.gone = True
             self.committer.let_go(inode)
             if not inode.opens:
                 self.cache.drop(inode)
 
+    async def _replaced(self, parent: Inode, name: str, inode: Inode | None) -> None:
+        """A name was given to another entry. No condition says that it led to what is known: that is asked, where it
+        matters."""
+        if inode is None or inode.opens or (inode.copy is not None and inode.copy.owned):
+            self._removed(parent, name, inode, gone=inode is not None and await self._is_no_more(inode))
+            return
+        self._removed(parent, name, inode, gone=False)
+        if inode.attributes.links <= 1:
+            self.cache.drop(inode)
+
+    async def _is_no_more(self, inode: Inode) -> bool:
+        try:
+            inode.learn((await self._cluster.look(LogicalName(inode.guid, ()))).attributes)
+        except CheloniaError as error:
+            return error.kind is Kind.NOT_FOUND  # else its bytes are not to be lost
+        return False
+
     async def rename(self, source: tuple[Inode, str], target: tuple[Inode, str], over: Over) -> None:
+        while True:
+            known = self.inodes.named(source[0].number, source[1])
+            try:
+                await self._rename(source, target, over)
+                return
+            except CheloniaError as error:
+                await self._led_elsewhere(*source, known, error)
+
+    async def _rename(self, source: tuple[Inode, str], target: tuple[Inode, str], over: Over) -> None:
         (old, old_name), (new, new_name) = source, target
         inode, there = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
         if inode is not None and inode is not there:
             await self.committer.settle(inode)  # what has a new name is whole
         if over is Over.REPLACE and there is not inode:
             await self._before_replacing(there)
+        places = self._inside(old, old_name), self._inside(new, new_name)
         async with self._settled(there):
-            done = await self._cluster.change(Move(self._inside(old, old_name), self._inside(new, new_name), over))
+            done = await self._cluster.change(Move(*places, over, when=_still(inode)))
             if inode is not None and inode is there:
                 return
             if over is Over.REPLACE:
-                self._removed(new, new_name, there)
+                await self._replaced(new, new_name, there)
         _touch(old, old_name)
         _touch(new, new_name)
         self.inodes.unname(old.number, old_name)
@@ -254,8 +296,8 @@ class FileSystem:
         if inode.gone:
             raise OSError(errno.ENOENT, "it was removed")
         await self.committer.settle(inode)
-        source, still = self.inodes.entry(inode), When(guid=inode.guid)
-        done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True, when=still))
+        source = self.inodes.entry(inode)
+        done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True, when=_still(inode)))
         _touch(parent, name)
         _touch(inode)
         self.inodes.name(inode, parent.number, name)
@@ -446,6 +488,11 @@ def _touch(inode: Inode, name: str = "") -> None:
     inode.touched_ns = time.time_ns()
     if name:
         inode.children.change(name, time.monotonic_ns())
+
+
+def _still(inode: Inode | None) -> When:
+    """A name leads to what is known: by now another machine may have given it to something else."""
+    return When(guid=inode.guid) if inode is not None else ANY
 
 
 def _learn(inode: Inode, done: Done) -> None:

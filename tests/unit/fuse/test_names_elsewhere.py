@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from chelonia.core.caller import Call
 from chelonia.core.ports.files import Clone, Done, Move, Over
+from chelonia_fuse.filesystem import Handle
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, names
 
@@ -56,3 +59,61 @@ async def test_what_is_written_after_a_name_is_removed_is_read_by_one_that_other
     await mount.system.remove(mount.root, "f", directory=False)
     await mount.close(handle)
     assert await other.read("g") == b"2"
+
+
+async def _swapped(mount: Trial, other: Trial) -> Handle:
+    """A file `f`, open and written to here, that another machine has made `g` of; `f` is another one there."""
+    await mount.write("f", b"1")
+    await other.write("g", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    await other.system.rename((other.root, "f"), (other.root, "g"), Over.EXCHANGE)
+    return handle
+
+
+@pytest.mark.parametrize("over", [Over.REFUSE, Over.REPLACE])
+async def test_what_was_written_to_a_file_goes_there_when_its_name_that_is_anothers_is_changed(
+    mount: Trial, other: Trial, over: Over
+) -> None:
+    handle = await _swapped(mount, other)
+    await mount.system.rename((mount.root, "f"), (mount.root, "h"), over)
+    await mount.close(handle)
+    assert (await other.read("g"), await other.read("h")) == (b"2", b"1")
+    assert await mount.read("h") == b"1"
+
+
+async def test_what_was_written_to_a_file_stays_when_its_name_that_is_anothers_is_removed(
+    mount: Trial, other: Trial
+) -> None:
+    handle = await _swapped(mount, other)
+    await mount.system.remove(mount.root, "f", directory=False)
+    await mount.close(handle)
+    assert (await names(other), await other.read("g")) == (["g"], b"2")
+
+
+async def test_what_was_written_to_a_file_stays_when_its_name_that_is_anothers_is_replaced(
+    mount: Trial, other: Trial
+) -> None:
+    handle = await _swapped(mount, other)
+    await mount.write("new", b"3")
+    await mount.system.rename((mount.root, "new"), (mount.root, "f"), Over.REPLACE)
+    await mount.close(handle)
+    assert (await other.read("f"), await other.read("g")) == (b"3", b"2")
+
+
+@pytest.mark.parametrize("by", [Over.REFUSE, Over.REPLACE])
+async def test_a_file_is_written_to_after_its_name_that_is_anothers_was_taken_away(
+    mount: Trial, other: Trial, by: Over
+) -> None:
+    """It was taken for removed, and what was written to it went nowhere."""
+    await mount.close(await _swapped(mount, other))
+    known = await mount.find("g")
+    if by is Over.REPLACE:
+        await mount.write("new", b"3")
+        await mount.system.rename((mount.root, "new"), (mount.root, "f"), by)
+    else:
+        await mount.system.remove(mount.root, "f", directory=False)
+    handle = await mount.system.open(known, os.O_RDWR)
+    await mount.system.write(handle, 0, b"4")
+    await mount.close(handle)
+    assert await other.read("g") == b"4"
