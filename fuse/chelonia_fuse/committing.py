@@ -44,6 +44,7 @@ AGAIN_S: Final = 3.0
 _LOG = logging.getLogger(__name__)
 _REFUSED: Final = (
     Kind.PRECONDITION, Kind.NOT_FOUND, Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.EXISTS, Kind.NOT_A_FILE,
+    Kind.INVALID_TARGET,
 )  # fmt: skip
 
 
@@ -377,13 +378,15 @@ class FileCommitter:
 
     async def _beside(self, inode: Inode, copy: CachedCopy, there: Looked | None) -> None:
         """Keep what was changed here under another name. What is not here of the file's old bytes is read from the
-        version that is there now, as far as it reaches; else it is zeros."""
+        version that is there now, as far as it reaches; else it is zeros. Where no name of it is known any more,
+        that is where the mount begins."""
         staged, place = copy.staged, self._place(inode, copy)
         for start, end in staged.missing(0, staged.size):
             if there is not None:
                 await self._fill(inode, copy, start, min(end, there.attributes.size))
         whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
-        target = place.parent.child(conflict_name(place.name or inode.guid, socket.gethostname(), time.time()))
+        within = place.parent if place.parts else self._inodes.place(self._inodes.root)
+        target = within.child(conflict_name(place.name or inode.guid, socket.gethostname(), time.time()))
         body = partial(copy.chunks, whole.ranges)
         setting = copy.settled()
         if setting.mode is None and inode.attributes.mode >= 0:

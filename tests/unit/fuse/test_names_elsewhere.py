@@ -7,6 +7,7 @@ import os
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
 from chelonia.core.ports.files import Clone, Done, Move, Over
 from chelonia_fuse.filesystem import Handle
 from tests.support.files import MemoryFiles
@@ -117,3 +118,19 @@ async def test_a_file_is_written_to_after_its_name_that_is_anothers_was_taken_aw
     await mount.system.write(handle, 0, b"4")
     await mount.close(handle)
     assert await other.read("g") == b"4"
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_what_was_written_to_a_file_whose_names_all_went_is_kept_where_the_mount_begins(
+    mount: Trial, other: Trial
+) -> None:
+    """No name is left to keep it beside."""
+    await mount.write("f", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    await other.system.remove(other.root, "f", directory=False)
+    with pytest.raises(CheloniaError):
+        await mount.find("f")
+    await mount.close(handle)
+    (kept,) = await names(other)
+    assert (kept.startswith(f"{handle.inode.guid}.conflict-"), await other.read(kept)) == (True, b"2")
