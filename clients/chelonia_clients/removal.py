@@ -106,9 +106,10 @@ async def _removals(client: Client, ln: str, collections: list[str], all_names: 
 
 
 async def removed(drop: Callable[[str], Awaitable[str]], kind: str, ln: str) -> TransferResult:
-    """Remove one name; a failure is in the result."""
+    """Remove one name, unless it has gone with another of the file, or by somebody else; a failure is in the result."""
     try:
         await drop(ln)
-        return TransferResult(kind, ln, "")
     except CheloniaError as error:
-        return TransferResult(kind, ln, "", error=error)
+        if error.kind is not Kind.NOT_FOUND:
+            return TransferResult(kind, ln, "", error=error)
+    return TransferResult(kind, ln, "")

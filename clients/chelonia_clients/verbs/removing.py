@@ -89,15 +89,27 @@ async def _whole(session: Session, arguments: Arguments, ln: str, *, all_names: 
     _refuse_root(ln)
     client, out, parallel = session.client(), session.out, parallel_of(arguments, REMOVALS)
     elsewhere = (await foresee(client, ln, all_names=True)).elsewhere if all_names else []
+    failed = False
     async for done in remove_tree(client, ln.rstrip("/"), all_names=all_names, parallel=parallel):
         if done.error is not None:
+            failed = True
             out.failure(done.error, ln=done.source, type=done.type)
             continue
         out.say(f"{done.source}: deleted.")
         out.result(ln=done.source, type=done.type, status="deleted")
     for name in elsewhere:
+        if failed and await _is_there(client, name):
+            continue
         out.say(f"{name}: deleted, it was the same file as one of these.")
         out.result(ln=name, type="file", status="deleted", elsewhere=True)
+
+
+async def _is_there(client: Client, ln: str) -> bool:
+    """Whether a name has stayed, as far as the user is told."""
+    try:
+        return await client.exists(ln) != ""
+    except CheloniaError:
+        return True
 
 
 def _refuse_root(ln: str) -> None:

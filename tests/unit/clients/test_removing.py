@@ -22,6 +22,22 @@ def linked(fake: FakeBartender) -> FakeBartender:
     return fake
 
 
+def test_what_has_two_names_in_a_tree_goes_by_either(chelonia: Command, linked: FakeBartender) -> None:
+    """The name that went with the other was not found, and that was a failure."""
+    linked.entries[("t", "c", "f")] = linked.entries[("t", "f")]
+    told = chelonia("delFile", "-r", "/t")
+    assert (told.code, told.err) == (0, ""), told
+    assert linked.names() == ["/u"]
+
+
+def test_of_what_stays_no_other_name_is_said_to_have_gone(chelonia: Command, linked: FakeBartender) -> None:
+    linked.deny.add("/t/f")
+    told = chelonia("delFile", "-r", "/t")
+    assert told.code == 4
+    assert "/u/other" in linked.names()
+    assert "/u/other" not in told.out
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """At a terminal, where the next answer is the first of these, and the question takes its place."""
