@@ -100,11 +100,7 @@ async def cat(session: Session, arguments: Arguments) -> None:
     """The verb `cat`."""
     if session.out.as_json:
         raise UsageError("cat prints the file itself, so --json makes no sense")
-    for text in arguments.operands:
-        try:
-            await _print_file(session, session.ln(text))
-        except CheloniaError as error:
-            session.out.failure(error)
+    await _print_files(session, arguments.operands)
 
 
 # --- up ---
@@ -190,9 +186,7 @@ async def _get_all(session: Session, sources: Sequence[str], target: str, wishes
     if target == "-":
         if session.out.as_json:
             raise UsageError("- prints the file itself, so --json makes no sense")
-        for source in sources:
-            await _print_file(session, session.ln(source))
-        return
+        return await _print_files(session, sources)
     path = local_path(target)
     is_directory = await asyncio.to_thread(path.is_dir)
     into = is_directory or (target.endswith("/") and not (wishes.recursive and len(sources) == 1))
@@ -238,6 +232,14 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         cause = "it is a collection; -r downloads it with all below it"
         done = TransferResult("file", done.source, done.target, error=CheloniaError(Kind.NOT_A_FILE, "get", ln, cause))
     _downloaded(session, done)
+
+
+async def _print_files(session: Session, sources: Sequence[str]) -> None:
+    for source in sources:
+        try:
+            await _print_file(session, session.ln(source))
+        except CheloniaError as error:
+            session.out.failure(error)
 
 
 async def _print_file(session: Session, ln: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.metadata import Needed
+from chelonia.core.metadata import Filter, Needed
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration, parse_size
 from chelonia_clients.choosing import name_fits
 from chelonia_clients.client import SHORT, DirectoryEntry
@@ -20,12 +20,14 @@ EVERY_MS: Final = 2_000
 """How often `watch` looks."""
 TYPES: Final = ("file", "collection", "mountpoint")
 Fits = Callable[[DirectoryEntry], bool]
+Entries = AsyncGenerator[DirectoryEntry, None]
 
 
 async def du(session: Session, arguments: Arguments) -> None:
     """The verb `du`: sums are of files' own bytes, not of their copies; a file with two names below counts twice."""
     human, out = arguments.has("--human"), session.out
-    async for text, entries in _each_tree(session, arguments):
+
+    async def add_up(text: str, entries: Entries) -> None:
         sums: dict[str, list[int]] = {"": [0, 0]}
         async for entry in entries:
             above = [*_collections_of(entry.name)]
@@ -41,6 +43,8 @@ async def du(session: Session, arguments: Arguments) -> None:
             out.say(f"{human_size(size) if human else size}\t{files}\t{where}".expandtabs(12))
             out.result(ln=where, size=size, files=files)
 
+    await _each_tree(session, arguments, add_up)
+
 
 def _collections_of(name: str) -> list[str]:
     """The collections above a listed name, the top as ""."""
@@ -51,7 +55,8 @@ def _collections_of(name: str) -> list[str]:
 async def find(session: Session, arguments: Arguments) -> None:
     """The verb `find`."""
     fits = _conditions(arguments)
-    async for text, entries in _each_tree(session, arguments, locations=arguments.has("--format")):
+
+    async def look(text: str, entries: Entries) -> None:
         show, plain = shower(session, arguments, text)
         async for entry in entries:
             if not fits(entry):
@@ -61,6 +66,8 @@ async def find(session: Session, arguments: Arguments) -> None:
             else:
                 session.out.say(path_of(text, entry.name))
             session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
+
+    await _each_tree(session, arguments, look, (*SHORT, Needed("locations")) if arguments.has("--format") else SHORT)
 
 
 def _conditions(arguments: Arguments) -> Fits:
@@ -91,7 +98,9 @@ def _conditions(arguments: Arguments) -> Fits:
 async def tree(session: Session, arguments: Arguments) -> None:
     """The verb `tree`."""
     files = collections = 0
-    async for text, entries in _each_tree(session, arguments):
+
+    async def draw(text: str, entries: Entries) -> None:
+        nonlocal files, collections
         below: dict[str, list[DirectoryEntry]] = {}
         async for entry in entries:
             below.setdefault(entry.name.rpartition("/")[0], []).append(entry)
@@ -100,6 +109,8 @@ async def tree(session: Session, arguments: Arguments) -> None:
             session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
         session.out.say(text)
         _draw(session, below, "", "", human=arguments.has("--human"))
+
+    await _each_tree(session, arguments, draw)
     session.out.say("", f"{counted(collections, 'collection')}, {counted(files, 'file')}")
 
 
@@ -129,9 +140,9 @@ async def watch(session: Session, arguments: Arguments) -> None:
 
 async def _seen(session: Session, arguments: Arguments) -> dict[str, tuple[str, str, int, float | None]]:
     return {
-        path_of(text, entry.name): (entry.type, entry.guid, entry.size, entry.modified_s)
-        async for text, entries in _each_tree(session, arguments)
-        async for entry in entries
+        path_of(ln, entry.name): (entry.type, entry.guid, entry.size, entry.modified_s)
+        for ln in map(session.ln, arguments.operands or ("/",))
+        async for entry in session.client().list(ln, recursive=True, needed=SHORT)
     }
 
 
@@ -145,14 +156,13 @@ def _tell_changes(session: Session, before: Mapping[str, object], now: Mapping[s
 
 
 async def _each_tree(
-    session: Session, arguments: Arguments, *, locations: bool = False
-) -> AsyncGenerator[tuple[str, AsyncGenerator[DirectoryEntry, None]], None]:
-    """Each operand with all that is below it; a file, or what cannot be listed, is told as a failure."""
-    needed = (*SHORT, Needed("locations")) if locations else SHORT
+    session: Session, arguments: Arguments, act: Callable[[str, Entries], Awaitable[None]], needed: Filter = SHORT
+) -> None:
+    """Do the same with each operand and all that is below it; a file, or what cannot be listed, is a failure."""
     for text in arguments.operands or ("/",):
         try:
             ln = session.ln(text)
             async with aclosing(session.client().list(ln, recursive=True, needed=needed)) as entries:
-                yield ln, entries
+                await act(ln, entries)
         except CheloniaError as error:
             session.out.failure(error, ln=text)

@@ -22,6 +22,18 @@ def tree(fake: FakeBartender) -> FakeBartender:
     return fake
 
 
+@pytest.mark.parametrize("words", [("du",), ("find",), ("tree",), ("ls", "-r"), ("cat",), ("get",)])
+def test_after_one_that_fails_the_others_are_looked_at(
+    chelonia: Command, fake: FakeBartender, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake.add_collection("/d")
+    fake.add_file("/d/f", b"is in /d")
+    last = {"cat": ("/d/f",), "get": ("/d/f", "-")}.get(words[0], ("/d",))
+    ran = chelonia(*words, "/none", *last)
+    assert (ran.code, "'/none': there is no such name" in ran.err) == (3, True)
+    assert "/d" in ran.out + capfd.readouterr().out
+
+
 def test_du_sums_below_each_collection(chelonia: Command, tree: FakeBartender) -> None:
     assert [line.split() for line in chelonia("du", "/d").lines] == [
         ["1", "1", "/d/c"], ["0", "0", "/d/c/e"], ["3001", "2", "/d"]
