@@ -135,7 +135,8 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
         return _refused(UsageError(cause), verb.name, out)
     from chelonia_clients.session import Session  # not above: to say how a verb is used needs none of it
 
-    return _run_verb(verb, Session(options, out, os.environ, arguments.operands), arguments)
+    names = arguments.operands if verb.names < 0 else arguments.operands[: verb.names]
+    return _run_verb(verb, Session(options, out, os.environ, names), arguments)
 
 
 def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:

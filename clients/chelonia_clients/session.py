@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
@@ -32,7 +32,7 @@ class Session:
     def __init__(
         self, options: Arguments, out: Output, environ: Mapping[str, str], operands: Sequence[str] = ()
     ) -> None:
-        """`operands`: the verb's, whose URLs may name a Bartender."""
+        """`operands`: those of the verb that may be names, whose URLs may name a Bartender. Raises: UsageError."""
         self.options = options
         self.out = out
         self.environ = environ
@@ -153,16 +153,23 @@ class Session:
     def _from_url(self, text: str) -> str:
         if text.startswith("chelonia:") and not text.startswith("chelonia://"):
             return text.removeprefix("chelonia:")
-        parts = urlsplit(text)
+        parts = _split(text)
         if parts.netloc:
             raise UsageError(f"{text}: a name has no host; write {parts.scheme}:///path and name the Bartender by -b")
-        return unquote(parts.path)
+        return unquote(parts.path, errors="surrogateescape")
 
     def _note_bartender(self, operand: str) -> None:
         """Heed the option of an `arc:` name before any connection is made; the first one given counts."""
         if operand.startswith("arc:") and not self._wish.bartenders:
-            bartenders = tuple(parse_qs(urlsplit(operand).query).get("BartenderURL", ()))
+            bartenders = tuple(parse_qs(_split(operand).query).get("BartenderURL", ()))
             self._wish = replace(self._wish, bartenders=bartenders)
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise UsageError(f"{text}: {error}") from None
 
 
 def is_remote(text: str) -> bool:

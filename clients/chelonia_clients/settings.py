@@ -320,7 +320,10 @@ def _path(said: Any) -> Path | None:
 
 def checked_url(url: str, origin: str) -> str:
     """A service's URL. Raises: BAD_CONFIG."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme != "https" or not parts.netloc:
         cause = f"{url!r} ({origin}) is no https:// URL; every connection is encrypted and checked"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=cause)

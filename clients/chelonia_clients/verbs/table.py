@@ -34,6 +34,7 @@ class Verb:
     Args:
         operands: least and most (-1: any number) it takes.
         literal: operands may begin with `-`.
+        names: so many of the first operands may be names in the cluster (-1: all); what follows is none.
         patterns: which operands may be patterns of names in the cluster: "all", all but the "last", or none.
     """
 
@@ -46,6 +47,7 @@ class Verb:
     literal: bool = False
     examples: tuple[str, ...] = ()
     patterns: str = ""
+    names: int = -1
 
 
 _TRASH, _REMOVES, _LOOKS, _TREES, _SYNC = "verbs.trash", "verbs.removing", "verbs.listing", "verbs.trees", "verbs.sync"
@@ -66,7 +68,7 @@ UNMAKE_COLLECTION = Verb(
 )  # fmt: skip
 MAKE_MOUNT = Verb(
     "makeMountPoint", "<LN> <URL>", "make a mount point (also: makemount)", f"{_NAMES}:make_mountpoint", (2, 2), (),
-    False, ("makemount /old gsiftp://se.example.org/pnfs",),
+    False, ("makemount /old gsiftp://se.example.org/pnfs",), names=1,
 )  # fmt: skip
 UNMAKE_MOUNT = Verb(
     "unmakeMountPoint", "<LN>", "remove a mount point (also: unmount)", f"{_NAMES}:unmake_mountpoint", (1, 1), (),
@@ -185,13 +187,13 @@ UNLINK = Verb(
 MODIFY = Verb(
     "modify", "[-r] <LN> set|unset|add <section> <property> [<value>]",
     "change metadata, or states: neededReplicas <n>, closed yes", f"{_RULES}:modify", (4, 5), (RECURSIVE,), True,
-    ("modify /data/a set states neededReplicas 4", "modify /data/a set metadata run 1742"),
+    ("modify /data/a set states neededReplicas 4", "modify /data/a set metadata run 1742"), names=1,
 )  # fmt: skip
 POLICY = Verb(
     "policy", "[-r] <LN> [set|change|clear <identity> <action list>]", "show (<LN> alone) or change access rules",
     f"{_RULES}:policy", (1, -1), (RECURSIVE,), True,
     ("policy /data change ALL +read", "policy /data set /DC=org/O=X/CN=Jane Doe +read +addEntry",
-     "policy /data clear VOMS:atlas", "policy /data"),
+     "policy /data clear VOMS:atlas", "policy /data"), names=1,
 )  # fmt: skip
 SHARE = Verb(
     "share", "[--for TIME] [--upload] <LN> [<LN> ...] | [--list] | [--revoke] <link or id> [...]",

@@ -23,7 +23,7 @@ from chelonia_clients import connect
 from chelonia_clients.cli import _standard_output, main
 from chelonia_clients.client import Client
 from chelonia_clients.output import Output, describe, original_status
-from chelonia_clients.settings import Settings
+from chelonia_clients.settings import Settings, checked_url
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import Command, client_on
 
@@ -354,6 +354,39 @@ def test_who_interrupts_a_tree_is_told_how_to_go_on(
     assert main(words) == 130
     said = capsys.readouterr().err.splitlines()
     assert said == [f"chelonia: what is whole stays; to go on: chelonia sync {on}", "chelonia: interrupted"]
+
+
+@pytest.mark.parametrize("words", [("makemount", "/old"), ("modify", "/f", "set", "metadata", "source")])
+def test_only_a_name_says_which_bartender_is_asked(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Not the place that a mount point stands for, nor a value: these are another cluster's, mostly."""
+    asked: list[Settings] = []
+
+    def open_client(settings: Settings, *_: object) -> Client:
+        asked.append(settings)
+        return client_on(fake, retry_ms=0)
+
+    monkeypatch.setattr(connect, "open_client", open_client)
+    fake.add_file("/f", b"")
+    url = "arc:///x?BartenderURL=https://far:60000/Bartender"
+    for line in ((*words, url), (words[0], url, *words[2:], "x:/y")):
+        chelonia(*line)
+    assert ["far" in str(each.bartenders) for each in asked] == [False, True]
+
+
+@pytest.mark.parametrize("words", [("ls", "arc://[x"), ("ls", "chelonia://[x")])
+def test_what_is_no_url_is_told_as_such(chelonia: Command, words: tuple[str, ...]) -> None:
+    ran = chelonia(*words)
+    assert (ran.code, "error of this program" in ran.err) == (2, False), ran
+    with pytest.raises(CheloniaError, match="is no https:// URL"):
+        checked_url("https://[x", "-b")
+
+
+def test_a_name_that_is_no_text_is_not_another_one(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/a\ufffd", b"")
+    assert chelonia("rm", "arc:///a%ff").code == 2
+    assert fake.names() == ["/a\ufffd"]
 
 
 SIGNALLED = """
