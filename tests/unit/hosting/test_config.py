@@ -278,7 +278,9 @@ async def host(hosting, section):
 async def start():
     names = ("ahash", "librarian", "bartender", "shepherd")
     started, config = node.Node.__new__(node.Node), dict.fromkeys(names, True)
-    started._node = SimpleNamespace(config=SimpleNamespace(**config), stop=asyncio.Event())
+    started._open, readiness = [], SimpleNamespace(starting={})
+    config["listen"] = ()
+    started._node = SimpleNamespace(config=SimpleNamespace(**config), stop=asyncio.Event(), readiness=readiness)
     await started._host()
 
 ahash.host = host
