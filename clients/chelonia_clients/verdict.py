@@ -16,7 +16,7 @@ from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import FAILING, NodeJobs
-from chelonia_clients.output import counted
+from chelonia_clients.output import counted, human_size
 
 DAYS_WARN: Final = 14
 """Days before a certificate ends when it is time to renew it."""
@@ -24,6 +24,8 @@ FREE_WARN: Final = 0.15
 """Share of free space at which one should act."""
 FREE_BAD: Final = 0.05
 """Share of free space at which one has to."""
+AHASH_FREE_WARN: Final = 512 << 20
+"""Bytes left for an A-Hash, of which it keeps 128 MiB by default, when it is time to make room: full, it ends."""
 FEW: Final = 2
 """With fewer Shepherds alive, Bartenders refuse uploads of several copies unless they are told otherwise."""
 KNOWN_MS: Final = 3_600_000
@@ -169,12 +171,16 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
         )
         cure = "`cheloniad join` on a further host"
         yield HealthPoint(Level.WARN, f"the A-Hash has {few}", cure)
-    if any(found.pages is not None and found.pages.damaged for found in told):
-        cure = "`chelonia admin ahash status`, docs/operate/ahash-replicas.md"
-        yield HealthPoint(Level.BAD, "the store of an A-Hash is damaged", cure)
-    if any(found.lease_stretch > 1 for found in told):
-        cure = "less load on its host, or a faster one"
-        yield HealthPoint(Level.WARN, "an A-Hash waits for its processor: leases are stretched", cure)
+    for url, found in seen.ahashes.items():
+        if found.pages is not None and found.pages.damaged:
+            cure = "`chelonia admin ahash status`, docs/operate/ahash-replicas.md"
+            yield HealthPoint(Level.BAD, f"the store of {url} is damaged", cure)
+        if found.free_bytes < AHASH_FREE_WARN:
+            cure = "free some space: docs/operate/ahash-replicas.md"
+            yield HealthPoint(Level.WARN, f"{human_size(found.free_bytes)} are left on the disk of {url}", cure)
+        if found.lease_stretch > 1:
+            cure = "less load on its host, or a faster one"
+            yield HealthPoint(Level.WARN, f"{url} waits for its processor: leases are stretched", cure)
 
 
 def _shepherds(seen: Seen) -> Iterator[HealthPoint]:

@@ -73,6 +73,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, ahashes={"u": ahash("master", "follower", "away")}), "WARN", "2 of 3 replicas", "ahash status"),
         (replace(WELL, ahashes={"u": ahash("away", "away", "away", role="alone")}), "BAD", "no master",
          "ahash-replicas.md"),
+        (replace(WELL, ahashes={"u": replace(ahash("follower", role="follower"), free_bytes=27 << 20)}), "WARN",
+         "27.0 MiB are left on the disk of u", "ahash-replicas.md"),
         (replace(WELL, ahashes={"u": ahash("master")}), "WARN", "one replica: its loss stops all", "cheloniad join"),
         (replace(WELL, silent={"https://a/AHash": AWAY}), "WARN", "does not answer: connection",
          "start its node"),
