@@ -427,6 +427,8 @@ class FileSystem:
         copy = self.cache.of(handle.inode)
         async with copy.lock:
             append = bool(handle.flags & os.O_APPEND)
+            if append:
+                offset = copy.staged.size  # the kernel's is older, where others have appended meanwhile
             self.cache.with_room(lambda: copy.write(offset, data, append=append))
         self.cache.took(len(data))
         return len(data)

@@ -296,7 +296,10 @@ class Binding(pyfuse3.Operations):
         inode = handle.inode
         keep = inode.shown == inode.attributes.etag
         inode.shown = inode.attributes.etag
-        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(self._handle(self._files, handle)), keep_cache=keep)
+        # A page of a shared mapping, written through a handle that appends, would land at the end of the file.
+        unmapped = handle.flags & (os.O_APPEND | os.O_RDWR) == os.O_APPEND | os.O_RDWR
+        fh = pyfuse3.FileHandleT(self._handle(self._files, handle))
+        return pyfuse3.FileInfo(fh=fh, keep_cache=keep, direct_io=unmapped)
 
     @_answering
     async def read(self, fh: int, off: int, size: int) -> bytes:

@@ -8,6 +8,7 @@ import ctypes
 import errno
 import hashlib
 import json
+import mmap
 import os
 import signal
 import stat
@@ -184,6 +185,24 @@ def test_only_one_mount_makes_a_lock_file_and_appends_of_both_are_kept(two: tupl
     os.close(one)
     os.close(two_)
     assert sorted((a / "log").read_bytes().splitlines()) == [b"from one", b"from the other"]
+
+
+def test_lines_that_programs_on_two_mounts_append_at_a_time_are_all_kept(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path / "lines" for each in two)
+    a.mkdir()
+    opened = [os.open(path / "log", os.O_CREAT | os.O_RDWR | os.O_APPEND) for path in (a, a, b)]
+    for n in range(30):
+        for each, fd in enumerate(opened):
+            os.write(fd, b"%d of %d\n" % (n, each))
+        os.close(os.dup(opened[n % 3]))
+    with pytest.raises(OSError, match="No such device"):  # what is written to a page would be appended
+        mmap.mmap(opened[0], 0)
+    for fd in opened:
+        os.close(fd)
+    assert sorted((a / "log").read_bytes().splitlines()) == sorted(
+        b"%d of %d" % (n, each) for n in range(30) for each in range(3)
+    )
+    assert (a / "log").read_bytes() == (b / "log").read_bytes()
 
 
 def test_of_two_who_write_one_file_both_are_kept(two: tuple[Mount, Mount]) -> None:

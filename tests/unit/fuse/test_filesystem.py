@@ -125,6 +125,17 @@ async def test_appends_of_two_follow_each_other(mount: Trial, other: Trial) -> N
     assert await other.read("log") == await mount.read("log") == b"0\ntwo, longer\none\n"
 
 
+async def test_who_appends_on_writes_behind_what_others_have_appended_meanwhile(mount: Trial, other: Trial) -> None:
+    await mount.write("log", b"0\n")
+    one = await mount.open("log", os.O_WRONLY | os.O_APPEND)
+    await mount.system.write(one, 2, b"one\n")
+    await other.write("log", b"two\n", at=2, flags=os.O_WRONLY | os.O_APPEND)
+    await mount.system.flush(one)
+    await mount.system.write(one, 6, b"three\n")  # the kernel has not heard that it is longer
+    await mount.close(one)
+    assert await other.read("log") == await mount.read("log") == b"0\ntwo\none\nthree\n"
+
+
 @pytest.mark.expect_log("is kept as")
 async def test_what_others_removed_while_it_was_written_is_kept_beside_it(mount: Trial, other: Trial) -> None:
     handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
