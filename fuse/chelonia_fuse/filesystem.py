@@ -327,13 +327,14 @@ class FileSystem:
         if setting.modified_ns is not None:
             inode.touched_ns = 0
 
-    async def resize(self, inode: Inode, size: int) -> None:
-        """Cut a file, or lengthen it by zeros; without an open file the change is committed at once."""
-        await self._written(inode)
+    async def resize(self, inode: Inode, size: int, *, by_name: bool) -> None:
+        """Cut a file, or lengthen it by zeros; by name: as it is in the cluster now, and committed at once."""
+        if by_name and not inode.gone:
+            await self._look_anew(inode, os.O_WRONLY if size else os.O_WRONLY | os.O_TRUNC)
         copy = self.cache.of(inode)
         async with copy.lock:
             copy.resize(size)
-        if not inode.opens:
+        if by_name:
             await self.committer.commit(inode)
 
     # --- open files -------------------------------------------------------------------------------------------------

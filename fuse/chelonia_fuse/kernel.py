@@ -235,7 +235,7 @@ class Binding(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         known = self._inode(inode)
         if fields.update_size:
-            await self._system.resize(known, attr.st_size)
+            await self._system.resize(known, attr.st_size, by_name=fh is None)
         setting = Setting(
             mode=stat.S_IMODE(attr.st_mode) if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
