@@ -45,6 +45,7 @@ from chelonia.core.ports.files import ANY, LEAVE, Done, Make, Move, Over, Remove
 from chelonia.core.ports.librarian import ChangeEntry, Delete, MakeEntry, Traversal, Unlink, Unmake
 from chelonia.core.ports.librarian import MoveEntry as MoveOrder
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
+from chelonia.core.values import replace
 
 WRITTEN: Filter = (*DESCRIBED, Needed("metadata"))
 """What attributes, rights, and the bounds of what users write need of an entry."""
@@ -111,7 +112,7 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
     if there is not None and there.guid == found.guid:
         return Done()  # two names of one file: POSIX rename does nothing
     judge = Judge(turn.user, "move")
-    expect = (*pinned(change.when, found), *judge.require(Action.ADD_ENTRY, target_parent))
+    expect = (*_pinned_beyond_guid(change.when, found), *judge.require(Action.ADD_ENTRY, target_parent))
     if change.keep:
         expect += may_link(judge, found)
     else:
@@ -163,7 +164,7 @@ async def doomed(ports: Ports, turn: ElementCall, change: Remove) -> DoomedEntry
     walks = await led(ports, turn, place, place.parent, needed=DESCRIBED)
     found = existing(place, walks[0])
     required(change.when, place, found)
-    held = pinned(change.when, found)
+    held = _pinned_beyond_guid(change.when, found)
     held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
     judge, is_collection = Judge(turn.user, "remove"), found.type == TYPE_COLLECTION
     match change.what:
@@ -253,6 +254,11 @@ def required(when: When, place: LogicalName, found: FoundEntry | None) -> None:
 def pinned(when: When, found: FoundEntry) -> Expect:
     """The version that a `When` was judged on, so that the transact holds it."""
     return versions(found) if when != ANY else ()
+
+
+def _pinned_beyond_guid(when: When, found: FoundEntry) -> Expect:
+    """As `pinned`, where the transact itself says which entry a name is to lead to: then any version of it will do."""
+    return pinned(replace(when, guid=Guid("")), found)
 
 
 def done(left: Guid | StoredObject | None, *, made: bool = False, note: str = "") -> Done:

@@ -428,3 +428,26 @@ async def test_what_is_gone_by_then_is_told_so(stage: Stage) -> None:
     (answer,) = await stage.bartender.files.apply(JOE, (Move(at("/f"), at("/g")),))
     assert isinstance(answer, Failure)
     assert answer.kind is Kind.NOT_FOUND
+
+
+@scene
+@pytest.mark.parametrize("change", ["move", "unlink"])
+async def test_what_is_to_be_a_certain_entry_may_be_another_version_of_it(stage: Stage, change: str) -> None:
+    """Many names of one file, taken away at the same time over a slow line, were in each other's way (`conflict`)."""
+    await stage.add_shepherds("s1")
+    files, names = stage.bartender.files, [at("/f"), at("/g"), at("/h")]
+    (made,) = await files.apply(JOE, (Write(names[0], inline=Inline(DATA, 1)),))
+    assert isinstance(made, Done)
+    assert made.attributes is not None
+    for name in names[1:]:
+        assert isinstance((await files.apply(JOE, (Move(names[0], name, keep=True),)))[0], Done)
+
+    async def meanwhile() -> None:
+        assert isinstance((await files.apply(JOE, (Remove(names[1]),)))[0], Done)
+
+    stage.between.calls.clear()
+    stage.between.before[change] = meanwhile
+    when = When(guid=made.attributes.guid)
+    wanted = Move(names[0], at("/i"), when=when) if change == "move" else Remove(names[0], when=when)
+    assert isinstance((await files.apply(JOE, (wanted,)))[0], Done)
+    assert len(stage.between.named(change)) == (1 if change == "move" else 2), "it was tried again"
