@@ -82,6 +82,7 @@ def stored(facts: Facts) -> dict[str, str]:
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 """What a name of a header field is (RFC 9110), and what no value may hold. Fields of forms may hold anything."""
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 _WORD = re.compile(r"[0-9A-Za-z+/=-]*")
 """What ids of versions, checksums in base64, and names of regions are."""
 
@@ -89,6 +90,16 @@ _WORD = re.compile(r"[0-9A-Za-z+/=-]*")
 def is_field(name: str, value: str) -> bool:
     """Whether an answer can have a header field of this name and value."""
     return _TOKEN.fullmatch(name) is not None and _CONTROL.search(value) is None
+
+
+def is_text(texts: Iterable[str]) -> bool:
+    """Whether all of it is UTF-8: header fields and queries may hold other bytes."""
+    return not any(_NO_TEXT.search(text) for text in texts)
+
+
+def is_id(text: str) -> bool:
+    """Whether a version can be called so."""
+    return text != "" and _WORD.fullmatch(text) is not None
 
 
 def facts_from(fields: Iterable[tuple[str, str]], tags: Mapping[str, str]) -> Facts:

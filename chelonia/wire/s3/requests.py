@@ -16,7 +16,7 @@ from chelonia.wire.s3.checksums import ALGORITHMS
 from chelonia.wire.s3.cors import CorsRule
 from chelonia.wire.s3.cors import check as check_cors
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.facts import is_field
+from chelonia.wire.s3.facts import is_field, is_text
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """A body of XML: a thousand keys of a thousand bytes, escaped."""
@@ -156,6 +156,8 @@ def _tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
     tags = dict(pairs)
     if len(pairs) > TAGS_MAX:
         raise S3Error("InvalidTag", f"at most {TAGS_MAX} tags")
+    if not is_text((*tags, *tags.values())):
+        raise S3Error("InvalidTag", "a tag is UTF-8")
     if len(tags) < len(pairs) or any(
         not 1 <= len(key) <= TAG_KEY_MAX or len(value) > TAG_VALUE_MAX for key, value in pairs
     ):

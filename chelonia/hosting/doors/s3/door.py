@@ -22,6 +22,7 @@ from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import errors
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.facts import is_id, is_text
 from chelonia.wire.s3.keys import Target, check_key, target_of
 from chelonia.wire.s3.operations import OTHER, PREFLIGHT, check_promises, operation_of
 from chelonia.wire.s3.sigv4 import Signable
@@ -96,8 +97,10 @@ class S3Door:
             name, subresource = operation_of(request.method, target, query, copies=copies)
             handler = OPERATIONS.get(name)
             operation = name if handler is not None else OTHER
-            if "versionId" in query and not query["versionId"]:
-                raise S3Error("InvalidArgument", "Version id cannot be the empty string")
+            if not is_text((*query, *query.values())):
+                raise S3Error("InvalidArgument", "the query is not UTF-8")
+            if "versionId" in query and not is_id(query["versionId"]):
+                raise S3Error("InvalidArgument", "Invalid version id specified")
             ask = await self._ask(request, signable, target, query, (name, subresource))
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")

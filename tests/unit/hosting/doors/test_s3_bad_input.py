@@ -108,6 +108,13 @@ NONSENSE: dict[str, Callable[[Door], object]] = {
         "POST", "/lab?delete", f"<Delete>{'<Object><Key>k</Key></Object>' * 1001}</Delete>"
     ),
     "a version without a name": lambda door: door.ask("GET", "/lab/k?versionId="),
+    "a version that no header field can tell": lambda door: door.ask("DELETE", "/lab/k?versionId=a%0D%0Ab"),
+    "an upload that is no text": lambda door: door.ask(
+        "POST",
+        "/lab/k?uploadId=%80",
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>x</ETag></Part></CompleteMultipartUpload>",
+    ),
+    "tags that are no text": lambda door: door.ask("PUT", "/lab/k", b"x", x_amz_tagging="a=\udcff"),
 }
 
 
