@@ -76,7 +76,7 @@ class Issuers:
         try:
             header = jwt.get_unverified_header(token)
             claimed = jwt.decode(token, options=_UNCHECKED)
-        except (jwt.PyJWTError, RecursionError) as error:
+        except (jwt.PyJWTError, UnicodeEncodeError, RecursionError) as error:
             raise _refused(f"it is no JWT ({error})") from None
         algorithm, kid, name = header.get("alg"), header.get("kid", ""), claimed.get("iss")
         if algorithm not in ALGORITHMS or "crit" in header:

@@ -105,6 +105,7 @@ def test_what_is_not_signed_by_the_issuer_is_refused(file: str) -> None:
         token(iss="https://evil.example/"): "is not known here",
         token(iss=NAME.rstrip("/")): "is not known here",
         "a.b.c": "it is no JWT",
+        "\udc80.b.c": "it is no JWT",  # as a header field has bytes that are no UTF-8
         f"{base64.urlsafe_b64encode(b'[' * 15_000).decode()}.b.c": "it is no JWT",
         f"{head}.{base64.urlsafe_b64encode(b'[' * 15_000).decode()}.{sign}": "it is no JWT",
         "..": "it is no JWT",
