@@ -72,7 +72,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
     """
     own = next(entry for entry in section.replicas if entry.id == section.replica_id)
     if own.dn != around.dn:
-        cause = f"this node's certificate is {around.dn}, ahash.replicas says {own.dn}"
+        cause = f"this node's certificate is {around.dn}, ahash.replicas says {own.dn}: renew with the same subject"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {own.id}", cause)
     identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
     engine = await asyncio.to_thread(

@@ -14,6 +14,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.hosting.config import NodeConfig, bad, read_secret, urls_of
 from chelonia.hosting.net.credentials import explain_file
+from chelonia.hosting.net.identity import identity_of_chain
 from chelonia.hosting.net.key_sets import read_keys
 from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_own_chain, load_trust
 
@@ -68,12 +69,18 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
-    """A key of another certificate, or a certificate that is not valid now."""
+    """A key of another certificate, or a certificate that is not valid now, or is of another name than the replica."""
     own = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
     try:
-        load_own_chain(own, now_ms)
+        dn = identity_of_chain(load_own_chain(own, now_ms)).dn
     except CheloniaError as error:
         yield bad("tls.key" if error.kind is Kind.BAD_CONFIG else "tls.cert", f"{error.subject}: {error.cause}")
+        return
+    replicas, own_id = (config.ahash.replicas, config.ahash.replica_id) if config.ahash else ((), 0)
+    for entry in replicas:
+        if entry.id == own_id and entry.dn != dn:
+            cause = f"replica {entry.id} is to be {entry.dn}, {config.tls.cert} is of {dn}: renew with the same subject"
+            yield bad("ahash.replicas", cause)
 
 
 def _lost_names(config: NodeConfig) -> Iterator[CheloniaError]:

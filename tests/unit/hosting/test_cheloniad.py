@@ -120,6 +120,26 @@ def test_what_cannot_work_is_found_before_it_runs(
     assert said in capsys.readouterr().err
 
 
+def test_a_certificate_of_another_subject_than_the_replicas_is_found_before_it_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    conf, root = tmp_path / "core.toml", tmp_path / "grid-security"
+    with_files(root)
+    cluster = "8e1f7a52-0b7c-4a6e-9b0e-5d5d0c9a2a11"
+    conf.write_text(
+        f'[node]\nname = "core"\n[[listen]]\nport = 60001\nserves = ["ahash"]\n'
+        f'[tls]\ncert = "{root}/hostcert.pem"\nkey = "{root}/hostkey.pem"\nca_dir = "{root}/certificates"\n'
+        f'[ahash]\nid = "https://localhost:60001/AHash"\ndata_dir = "{tmp_path}/ahash"\nreplica_id = 1\n'
+        'replicas = [{id = 1, host = "localhost", port = 60011, dn = "/O=X/CN=host/localhost"}]\n'
+        f'[ahash.tuning]\ncluster = "{cluster}"\n'
+    )
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "replica 1 is to be /O=X/CN=host/localhost" in said
+    assert "the same subject" in said
+
+
 def test_what_may_pass_is_said_and_is_no_reason_not_to_start(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
