@@ -264,4 +264,6 @@ def _cure_of(silence: CheloniaError, otherwise: str) -> str:
     """What to do about a node that gives no answer: one that refuses us, or whom we refuse, need not be started."""
     if silence.kind in (Kind.UNTRUSTED, Kind.EXPIRED):
         return "mend what it names, here or on that host: docs/operate/certificates.md"
+    if silence.kind is Kind.TIMEOUT:
+        return f"look whether its host stands still, or a firewall is in between; else {otherwise}"
     return otherwise

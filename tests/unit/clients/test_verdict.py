@@ -79,6 +79,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, silent={"https://a/AHash": AWAY}), "WARN", "does not answer: connection",
          "start its node"),
         (replace(WELL, silent={"https://a/AHash": EXPIRED}), "WARN", "does not answer: the CRL", "certificates.md"),
+        (replace(WELL, mute={"https://s1": CheloniaError(Kind.TIMEOUT, cause="it did not answer in time")}), "WARN",
+         "did not answer in time", "a firewall is in between; else start it"),
         (replace(WELL, mute={"https://s1": EXPIRED}), "WARN", "does not answer: the CRL", "certificates.md"),
         (replace(WELL, days={"https://s1": 3.5}), "WARN", "ends in 3 days", "certificates.md"),
         (replace(WELL, days={"https://s1": 0.2}), "BAD", "ends in 0 days", "certificates.md"),
