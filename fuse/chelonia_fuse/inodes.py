@@ -178,10 +178,10 @@ class Inodes:
 
     def name(self, inode: Inode, parent: int, name: str) -> None:
         key = (parent, name)
-        if self._children.get(key) is inode:
+        if inode.names[:1] == (key,):
             return
         self.unname(parent, name)
-        inode.names += (key,)
+        inode.names = (key, *inode.names)  # the newest first: others may have taken those before away
         self._children[key] = inode
 
     def unname(self, parent: int, name: str) -> None:

@@ -17,6 +17,7 @@ import stat
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
+from itertools import pairwise
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pyfuse3
@@ -50,6 +51,8 @@ _OF_INODES: Final = frozenset(
     }
 )  # fmt: skip
 """Requests about an entry that was there: when it is gone the kernel is to look its name up anew (ESTALE)."""
+_OF_NAMES: Final = frozenset({"create", "mknod", "mkdir", "symlink", "link", "rename", "unlink", "rmdir"})
+"""And requests about names in directories that were there."""
 _LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -71,9 +74,10 @@ def _answering(
             line = line_of(error, op, self.path(args[0] if args else 0))
             if line:
                 _LOG.warning("%s", line)
-            gone = error.kind is Kind.NOT_FOUND and op in _OF_INODES
-            if gone and (inode := self._at(args[0])) is not None:
-                self._system.inodes.doubt(inode)  # no listing that told of it serves for the lookup that follows
+            names = args if op in _OF_NAMES else ()
+            gone = error.kind in (Kind.NOT_FOUND, Kind.NO_PARENT) and (op in _OF_INODES or op in _OF_NAMES)
+            if gone:
+                self._doubt(args[0], *names)
             raise pyfuse3.FUSEError(errno.ESTALE if gone else errno_of(error)) from None
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
@@ -121,6 +125,14 @@ class Binding(pyfuse3.Operations):
             return opened.inode if opened is not None else self._inode(number)
         except (KeyError, TypeError, ValueError):
             return None
+
+    def _doubt(self, *told: object) -> None:
+        """Of no entry here, told by numbers or by numbers and names, serves a listing for the lookups that follow."""
+        inodes = self._system.inodes
+        named = (inodes.named(at, name.decode()) for at, name in pairwise(told) if isinstance(name, bytes))  # type: ignore[arg-type]
+        for inode in (*map(self._at, told), *named):
+            if inode is not None:
+                inodes.doubt(inode)
 
     def _inode(self, number: int) -> Inode:
         return self._system.inodes.get(number)

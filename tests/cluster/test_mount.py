@@ -187,6 +187,24 @@ def test_only_one_mount_makes_a_lock_file_and_appends_of_both_are_kept(two: tupl
     assert sorted((a / "log").read_bytes().splitlines()) == [b"from one", b"from the other"]
 
 
+def test_who_is_in_a_directory_stays_in_it_though_others_move_it_or_make_it_anew(two: tuple[Mount, Mount]) -> None:
+    a, b = (each.path / "moving" for each in two)
+    (a / "run").mkdir(parents=True)
+    (a / "run/log").write_bytes(b"1")
+    inside = os.open(a / "run", os.O_RDONLY)
+    (b / "run").rename(b / "old")
+    (b / "run").mkdir()
+    os.close(os.open("made", os.O_CREAT | os.O_WRONLY, dir_fd=inside))
+    os.unlink("log", dir_fd=inside)
+    os.close(inside)
+    assert (os.listdir(b / "run"), os.listdir(b / "old")) == ([], ["made"])
+    (a / "gone").mkdir()
+    (b / "gone").rmdir()
+    (b / "gone").mkdir()
+    (a / "gone/made").mkdir()  # the kernel knows the directory that was there a moment ago
+    assert os.listdir(b / "gone") == ["made"]
+
+
 def test_lines_that_programs_on_two_mounts_append_at_a_time_are_all_kept(two: tuple[Mount, Mount]) -> None:
     a, b = (each.path / "lines" for each in two)
     a.mkdir()

@@ -125,33 +125,6 @@ async def test_appends_of_two_follow_each_other(mount: Trial, other: Trial) -> N
     assert await other.read("log") == await mount.read("log") == b"0\ntwo, longer\none\n"
 
 
-async def test_who_appends_on_writes_behind_what_others_have_appended_meanwhile(mount: Trial, other: Trial) -> None:
-    await mount.write("log", b"0\n")
-    one = await mount.open("log", os.O_WRONLY | os.O_APPEND)
-    await mount.system.write(one, 2, b"one\n")
-    await other.write("log", b"two\n", at=2, flags=os.O_WRONLY | os.O_APPEND)
-    await mount.system.flush(one)
-    await mount.system.write(one, 6, b"three\n")  # the kernel has not heard that it is longer
-    await mount.close(one)
-    assert await other.read("log") == await mount.read("log") == b"0\ntwo\none\nthree\n"
-
-
-@pytest.mark.parametrize("opened", [False, True])
-async def test_who_cuts_a_file_by_its_name_cuts_what_others_have_made_of_it(
-    mount: Trial, other: Trial, opened: bool
-) -> None:
-    await mount.write("f", b"older")
-    assert await other.read("f") == b"older"
-    reading = await other.open("f", os.O_RDONLY) if opened else None
-    await mount.write("f", b"newer, and longer")
-    await other.system.resize(await other.find("f"), 3, by_name=True)
-    assert await other.read("f") == await mount.read("f") == b"new"
-    assert await names(other) == ["f"]
-    if reading is not None:
-        assert await other.system.read(reading, 0, 99) == b"new"
-        await other.close(reading)
-
-
 @pytest.mark.expect_log("is kept as")
 async def test_what_others_removed_while_it_was_written_is_kept_beside_it(mount: Trial, other: Trial) -> None:
     handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
