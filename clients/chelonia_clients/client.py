@@ -293,15 +293,16 @@ class Client:
             self.remark(answer.cause)
         return _done("modify", ln, answer)
 
-    async def share(self, ln: str, lifetime_ms: int, *, upload: bool = False) -> Shared:
-        """Make a link that works without a certificate: to read an entry and all below it, `upload`: to add to it too.
+    async def share(self, ln: str, lifetime_ms: int, *, upload: bool = False, write: bool = False) -> Shared:
+        """Make a link that works without a certificate: to read an entry and all below it; `upload`: to add to it too;
+        `write`: to add, replace and remove.
 
         Raises: DENIED, NOT_FOUND; BAD_REQUEST for a lifetime that the cluster does not give; NOT_SUPPORTED.
         """
-        from chelonia.core.rights.scopes import ADDING, READING, Share
+        from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Share
 
         assert self.files is not None, "this client was made without the port Files"
-        actions = (*READING, *ADDING) if upload else READING
+        actions = (*READING, *(CHANGING if write else ADDING if upload else ()))
         return await self.files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
 
     async def space(self, ln: str = "/") -> Space:

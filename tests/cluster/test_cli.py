@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -253,7 +254,7 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     ok(run("policy", "/shared/file", "clear", "ALL"))
     link = ok(run("share", "/shared/file")).strip()
     assert urlsplit(link)._replace(query="").geturl() == f"{cluster.files_url}/shared/file"
-    assert cluster.request("GET", link.partition("?")[0], "anonymous").status == 403
+    assert cluster.request("GET", link.partition("?")[0], "anonymous").status == 401
     assert cluster.request("GET", link, "anonymous").body == b"local bytes"
     assert cluster.request("GET", link.replace("/shared/file", "/shared/"), "anonymous").status == 403
     assert cluster.request("DELETE", link, "user").status == 403
@@ -263,6 +264,18 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     assert cluster.request("PUT", box, "anonymous", body=b"theirs").status == 201
     assert cluster.request("PUT", box, "anonymous", body=b"again").status == 403
     assert "Jane Doe" in ok(run("stat", "/shared/in/new"))
+    told = json.loads(ok(run("share", "--json", "--write", "/shared/in")))["results"][0]
+    signed_in = {"Authorization": "Basic " + b64encode(f"jane:{told['token']}".encode()).decode()}
+    for body in (b"mine", b"again"):
+        assert cluster.request("PUT", f"{told['url']}/kept", "anonymous", body=body, headers=signed_in).status in (
+            201,
+            204,
+        )
+    assert cluster.request("DELETE", f"{told['url']}/kept", "anonymous", headers=signed_in).status == 204
+    assert (
+        cluster.request("PUT", f"{cluster.files_url}/shared/file", "anonymous", body=b"x", headers=signed_in).status
+        == 403
+    )
     fails(run("share", "/shared/file", "--for", "999d"), 2, "good for 1 s to")
     fails(run("share", "/shared/file", who="user2"), 4, "lacks read")
     fails(run("share", "/nowhere"), 3)
@@ -277,7 +290,11 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     # one link is taken back, by its giver alone, and no other
     another = ok(run("share", "/shared/file")).strip()
     given = json.loads(ok(run("share", "--json", "--list")))["results"]
-    assert sorted(each["scope"] for each in given) == ["read addEntry on /shared/in", *["read on /shared/file"] * 2]
+    assert sorted(each["scope"] for each in given) == [
+        "read addEntry on /shared/in",
+        "read addEntry removeEntry delete modifyMetadata on /shared/in",
+        *["read on /shared/file"] * 2,
+    ]
     assert not ok(run("s3", "key", "list")).count("link-")
     fails(run("share", "--revoke", link, who="user2"), 3, "no such link")
     ok(run("share", "--revoke", link))

@@ -24,19 +24,23 @@ async def share(session: Session, arguments: Arguments) -> None:
     if arguments.has("--revoke"):
         return await _revoke(session, arguments)
     lifetime_ms = parse_duration(arguments.value("--for") or DAY)
-    upload = arguments.has("--upload")
+    upload, write = arguments.has("--upload"), arguments.has("--write")
     for operand in arguments.operands:
         ln = session.ln(operand)
         try:
-            shared = await session.client().share(ln, lifetime_ms, upload=upload)
+            shared = await session.client().share(ln, lifetime_ms, upload=upload, write=write)
         except CheloniaError as error:
             session.out.failure(error, ln=ln)
             continue
         session.out.say(shared.link)
-        what = "read, and add to," if upload else "read"
+        what = "read and change" if write else "read, and add to," if upload else "read"
         session.out.tell(f"Whoever has this link may {what} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
         session.out.tell(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
-        session.out.result(ln=ln, link=shared.link, token=shared.token, until_ms=shared.expires_ms)
+        if write:
+            session.out.tell(
+                f"Programs that ask to sign in: {shared.url}, any name, and as the password {shared.token}"
+            )
+        session.out.result(ln=ln, link=shared.link, url=shared.url, token=shared.token, until_ms=shared.expires_ms)
 
 
 async def _list(session: Session) -> None:

@@ -196,12 +196,14 @@ POLICY = Verb(
      "policy /data clear VOMS:atlas", "policy /data"), names=1,
 )  # fmt: skip
 SHARE = Verb(
-    "share", "[--for TIME] [--upload] <LN> [<LN> ...] | [--list] | [--revoke] <link or id> [...]",
+    "share", "[--for TIME] [--upload] [--write] <LN> [<LN> ...] | [--list] | [--revoke] <link or id> [...]",
     "print a link that works without a certificate; list what you gave, and take it back", "verbs.share:share", (0, -1),
     (Flag("--for", "how long it is good: 90s, 30m, 2h, 3d (default 1d)", "", "TIME"),
      Flag("--upload", "let whoever has it add files, too; what is there stays"),
+     Flag("--write", "let whoever has it add, replace and remove files: for programs that sign in by a password"),
      Flag("--list", "show the links that are good now"), Flag("--revoke", "take links back, within seconds")), False,
-    ("share /data/run1.root", "share /data/inbox --for 7d --upload", "share --list", "share --revoke 3fb2c3d4e5f6"),
+    ("share /data/run1.root", "share /data/inbox --for 7d --upload", "share /home/jane --for 30d --write",
+     "share --list", "share --revoke 3fb2c3d4e5f6"),
 )  # fmt: skip
 MOUNT = Verb(
     "mount", "[-o <options>] [--background] [--log FILE] <LN> <directory> | [--status] [<directory> ...]",

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import changes, content, delegation, frame, locks, macaroons, pages, properties, trash
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, requested
+from chelonia.hosting.doors.tokens.bearer import signs_in, token_of
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 
@@ -79,8 +81,7 @@ class PlainDoor:
                 "refused %s path=%r request=%s who=%r error=%s",
                 request.method, request.path, request.request_id, request.peer.dn, error,
             )  # fmt: skip
-            plain = error_answer(error) if error.op != BY_TOKEN else _unauthorized(error)
-            return frame.refused(request, plain, request.peer.dn)
+            return frame.refused(request, _refusal(request, error), request.peer.dn)
         finally:
             method = request.method if request.method in METHODS else "other"
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)
@@ -97,7 +98,14 @@ class PlainDoor:
         return await handler(self._parts, Exchange(request, call, place, tokens))
 
 
-def _unauthorized(error: CheloniaError) -> HttpResponse:
-    """RFC 6750 section 3.1: the token is refused, not what it was for."""
-    answer, told = error_answer(error), 'Bearer realm="Chelonia", error="invalid_token"'
-    return replace(answer, status=401, headers=(*answer.headers, ("WWW-Authenticate", told)))
+def _refusal(request: HttpRequest, error: CheloniaError) -> HttpResponse:
+    """What a refused request is answered. Programs that showed nothing are asked to sign in (RFC 7617); a browser is
+    told by a page what it may do, and would show a dialogue in its place."""
+    answer, told = error_answer(error), list[str]()
+    if error.op == BY_TOKEN:  # RFC 6750 section 3.1: the token is refused, not what it was for
+        told.append('Bearer realm="Chelonia", error="invalid_token"')
+    nobody = error.kind is Kind.DENIED and request.peer.dn == ANONYMOUS and not token_of(request)
+    if signs_in(request) if told else nobody and not frame.is_browser(request):
+        told.append('Basic realm="Chelonia: a token is the password", charset="UTF-8"')
+    challenges = tuple(("WWW-Authenticate", each) for each in told)
+    return replace(answer, status=401, headers=(*answer.headers, *challenges)) if told else answer

@@ -92,9 +92,14 @@ def require_own(exchange: Exchange) -> None:
         raise CheloniaError(Kind.DENIED, "form", str(exchange.place), cause)
 
 
+def is_browser(request: HttpRequest) -> bool:
+    """Whether somebody looks at a page."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
 def refused(request: HttpRequest, plain: HttpResponse, dn: Dn) -> HttpResponse:
     """An error as a page, where a browser asks: what it says, and what the reader can do."""
-    if "text/html" not in request.headers.get("Accept", "") or request.method == "HEAD":
+    if not is_browser(request) or request.method == "HEAD":
         return plain
     assert isinstance(plain.body, bytes), "an error is a line"
     told, phrase = html.escape(plain.body.decode().strip()), responses.get(plain.status, "Cancelled")

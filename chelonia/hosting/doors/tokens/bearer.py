@@ -1,11 +1,13 @@
 """Who a request of the plain door is: a token that it carries, else the certificate of its connection, else ANONYMOUS.
 
-A token comes as `Authorization: Bearer`, or as `authz` in the query, as links have it. One that does not hold refuses
-the request, whatever certificate there is. Tokens narrow: they never carry a role to another door.
+A token comes as `Authorization: Bearer`, as the password of `Authorization: Basic`, whatever the name (RFC 7617: file
+managers ask for both), or as `authz` in the query, as links have it. One that does not hold refuses the request,
+whatever certificate there is. Tokens narrow: they never carry a role to another door.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +28,7 @@ from chelonia.wire import shares
 AUTHZ: Final = "authz"
 """The name of a token in a query; clients of dCache and XRootD know it too."""
 _BEARER: Final = "bearer "
+_BASIC: Final = "basic "
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,24 @@ class Bearers:
 def token_of(request: HttpRequest) -> str:
     """The token that a request carries, "" for none."""
     text = request.headers.get("Authorization", "")
+    if signs_in(request):
+        return _password(text[len(_BASIC) :])
     if not text.lower().startswith(_BEARER):
         text = request.query.get(AUTHZ, "")
     return text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else text.strip()
+
+
+def signs_in(request: HttpRequest) -> bool:
+    """Whether a request carries a name and a password."""
+    return request.headers.get("Authorization", "").lower().startswith(_BASIC)
+
+
+def _password(encoded: str) -> str:
+    """The password of a name and one; what is none stays what it is, which is no token."""
+    try:
+        return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2].strip()
+    except ValueError:
+        return encoded
 
 
 def query_of(request: HttpRequest) -> str:

@@ -162,7 +162,7 @@ def test_what_is_no_proxy_of_the_caller_is_refused(asker: Asker) -> None:
 def test_who_shows_no_certificate_delegates_nothing(asker: Asker) -> None:
     for operation in ("getProxyReq", "getNewProxyReq", "putProxy", "getTerminationTime", "destroy"):
         assert "show a certificate" in asker.call(operation, ANONYMOUS)["faultstring"]
-    assert asker.copy("/f", Source=OTHER, dn=ANONYMOUS).status == 403
+    assert asker.copy("/f", Source=OTHER, dn=ANONYMOUS).status == 401
     assert asker.bench.ask("COPY", "/f", Source=OTHER, Credential="oidc").status == 400
     assert "no operation" in asker.call("getServiceMetadata", key="x")["faultstring"]
     assert "wrong namespace" in asker.call("getProxyReq", space="urn:x")["faultstring"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -122,7 +123,7 @@ def test_what_a_caveat_cannot_hold_is_refused(bench: Bench, body: bytes) -> None
 
 
 def test_tokens_are_given_to_certificates_alone(bench: Bench) -> None:
-    assert bench.ask("POST", "/lab/run1", dn=ANONYMOUS, Content_Type=REQUEST).status == 403
+    assert bench.ask("POST", "/lab/run1", dn=ANONYMOUS, Content_Type=REQUEST).status == 401
     token = asked(bench, "/lab/run1", "activity:LIST")
     assert bench.ask("POST", "/lab/run1", dn=ANONYMOUS, Content_Type=REQUEST, **by(token)).status == 403
     assert bench.ask("POST", "/lab/run1", Content_Type="application/x-www-form-urlencoded").status == 415
@@ -144,6 +145,37 @@ def test_a_token_that_does_not_hold_is_refused_by_name(bench: Bench) -> None:
         answer = bench.ask("GET", "/lab/run1/f", dn=JOE, **by(token))
         assert (answer.status, why in answer.text) == (401, True), (token, answer)
         assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
+
+
+def signing_in(password: str, name: str = "jane") -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+
+
+def test_a_token_is_the_password_of_programs_that_ask_for_one(bench: Bench) -> None:
+    token = asked(bench, "/lab/run1", "activity:LIST,DOWNLOAD")
+    for shown in (signing_in(token), signing_in(token, ""), signing_in(f" {token}\n")):
+        assert bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **shown).body == b"bytes"
+        narrowed = bench.ask("PUT", "/lab/run1/new", b"x", ANONYMOUS, **shown)
+        assert (narrowed.status, "WWW-Authenticate" in narrowed.headers) == (403, False), (
+            "who has signed in is not asked"
+        )
+    for wrong in (signing_in("secret"), {"Authorization": "Basic %%%"}, signing_in(token[:-4] + "AAAA")):
+        refused = bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **wrong)
+        told = refused.headers.getall("WWW-Authenticate")
+        assert (refused.status, [each.split()[0] for each in told]) == (401, ["Bearer", "Basic"])
+
+
+@pytest.mark.parametrize("shown", [{}, signing_in(""), signing_in("", "")], ids=["nothing", "a name", "blanks"])
+def test_programs_that_show_nothing_are_asked_to_sign_in_and_browsers_get_a_page(
+    bench: Bench, shown: dict[str, str]
+) -> None:
+    for method in ("PROPFIND", "GET", "PUT"):
+        asked_for = bench.ask(method, "/lab/run1/f", dn=ANONYMOUS, **shown)
+        assert asked_for.status == 401
+        assert asked_for.headers["WWW-Authenticate"].startswith("Basic ")
+    page = bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, Accept="text/html", **shown)
+    assert (page.status, "WWW-Authenticate" in page.headers) == (403, False)
+    assert bench.ask("GET", "/lab/run1/f", dn=EVE).status == 403, "who has a certificate has signed in"
 
 
 def test_a_givers_lost_right_is_lost_to_the_link(bench: Bench) -> None:
