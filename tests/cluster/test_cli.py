@@ -301,4 +301,4 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     poll(lambda: cluster.request("GET", link, "anonymous").status == 401, 20, what="the link is refused")
     assert b"was taken back" in cluster.request("GET", link, "anonymous").body
     assert cluster.request("GET", another, "anonymous").status == 200
-    assert len(json.loads(ok(run("share", "--json", "--list")))["results"]) == 2
+    assert len(json.loads(ok(run("share", "--json", "--list")))["results"]) == 3
