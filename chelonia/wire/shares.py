@@ -2,6 +2,7 @@
 
 A token is base64url of: version byte (1) | msgpack array of the fields of `ShareToken`, in order | HMAC-SHA256 of
 `chelonia share 1` NUL and all before it. Any altered character is refused; comparison is in constant time.
+The password of one that is kept is its id, a hyphen and base64url of the first 16 bytes of that: what it says is kept.
 It grants nothing by itself: its giver's rights are judged at every use. Golden text: `docs/formats/share-token.md`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from typing import Final
 
 import msgspec
@@ -22,6 +24,8 @@ from chelonia.wire.records import Format
 MAC_BYTES: Final = 32
 TOKEN_BYTES_MAX: Final = 8 * 1024
 """A URL with one still fits into a request line; the name of a shared entry has some 4 KiB at most."""
+PASSWORD_MAC_BYTES: Final = 16
+_PASSWORD: Final = re.compile(r"([0-9a-f]{12})-([A-Za-z0-9_-]{22})")
 _CONTEXT: Final = b"chelonia share 1\0"
 
 
@@ -60,8 +64,43 @@ def verify(key: bytes, text: str, now_ms: int) -> ShareToken:
     raw = armour.from_text(text) if len(text) <= TOKEN_BYTES_MAX else None
     if raw is None or len(raw) <= MAC_BYTES:
         raise _refused("it is no token of this cluster: copy the link whole")
-    body, mac = raw[:-MAC_BYTES], raw[-MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(key, body)):
+    return _verified(key, raw[:-MAC_BYTES], raw[-MAC_BYTES:], now_ms)
+
+
+def password_of(text: str) -> str:
+    """The password that stands for a token of a link that is kept: programs take none that is as long as a token."""
+    raw = armour.from_text(text)
+    assert raw is not None, "a token that was given"
+    mac = raw[-MAC_BYTES:][:PASSWORD_MAC_BYTES]
+    return f"{_FORMAT.decode(raw[:-MAC_BYTES]).id[-12:]}-{armour.to_text(mac)}"
+
+
+def kept_of(text: str) -> str:
+    """What is kept of a token: all but its signature, so that nobody can use what is kept."""
+    raw = armour.from_text(text)
+    assert raw is not None, "a token that was given"
+    return armour.to_text(raw[:-MAC_BYTES])
+
+
+def id_of_password(text: str) -> str:
+    """The id of the link whose password this may be, "" for what is none."""
+    match = _PASSWORD.fullmatch(text)
+    return match[1] if match else ""
+
+
+def verify_password(key: bytes, text: str, kept: str, now_ms: int) -> ShareToken:
+    """As `verify`, of a password; `kept`: what is kept of the token. Raises: BAD_TICKET, EXPIRED."""
+    match, body = _PASSWORD.fullmatch(text), armour.from_text(kept)
+    mac = armour.from_text(match[2]) if match else None
+    if not body or not mac:
+        raise _refused("it is no password of a link: sign in with the whole token")
+    return _verified(key, body, mac, now_ms)
+
+
+def _verified(key: bytes, body: bytes, mac: bytes, now_ms: int) -> ShareToken:
+    """`mac`: as many of the first bytes of the signature as are told."""
+    assert len(mac) in (PASSWORD_MAC_BYTES, MAC_BYTES), "a signature is long enough"
+    if not hmac.compare_digest(mac, _mac(key, body)[: len(mac)]):
         raise _refused("its signature is wrong: altered, or not from this cluster")
     try:
         token = _FORMAT.decode(body)

@@ -265,7 +265,7 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     assert cluster.request("PUT", box, "anonymous", body=b"again").status == 403
     assert "Jane Doe" in ok(run("stat", "/shared/in/new"))
     told = json.loads(ok(run("share", "--json", "--write", "/shared/in")))["results"][0]
-    signed_in = {"Authorization": "Basic " + b64encode(f"jane:{told['token']}".encode()).decode()}
+    signed_in = {"Authorization": "Basic " + b64encode(f"jane:{told['password']}".encode()).decode()}
     for body in (b"mine", b"again"):
         assert cluster.request("PUT", f"{told['url']}/kept", "anonymous", body=body, headers=signed_in).status in (
             201,

@@ -20,7 +20,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.access_keys import LINK_PREFIX, AccessKey, SealedKey
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import CHANGING, READING, Scope, Share, Shared
-from chelonia.wire.shares import ShareToken, issue
+from chelonia.wire.shares import ShareToken, issue, kept_of
 
 ID_BYTES = 6
 UNKEPT_MS = 3_600 * 1000
@@ -47,7 +47,7 @@ async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
         ports.settings.token_key, ShareToken(link_id, user.dn, user.credential, scope, Ms(now_ms), expires_ms)
     )
     if is_kept:  # without a request key: asked again, it is another link
-        kept = SealedKey(AccessKey(link_id, user.dn, Ms(now_ms), expires_ms, str(scope)), "none")
+        kept = SealedKey(AccessKey(link_id, user.dn, Ms(now_ms), expires_ms, str(scope)), kept_of(token))
         await ports.librarian.keep_access_key(turn.service.keyed(RequestKey("")), kept)
     path = "/".join(quote(part, safe="") for part in ask.place.parts)
     url = ports.settings.files_url.rstrip("/") + "/" + path

@@ -6,7 +6,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.access_keys import LINK_PREFIX
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.wire.shares import id_of
+from chelonia.wire.shares import id_of, password_of
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.client import new_call
 from chelonia_clients.output import table
@@ -36,11 +36,11 @@ async def share(session: Session, arguments: Arguments) -> None:
         what = "read and change" if write else "read, and add to," if upload else "read"
         session.out.tell(f"Whoever has this link may {what} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
         session.out.tell(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
-        if write:
-            session.out.tell(
-                f"Programs that ask to sign in: {shared.url}, any name, and as the password {shared.token}"
-            )
-        session.out.result(ln=ln, link=shared.link, url=shared.url, token=shared.token, until_ms=shared.expires_ms)
+        password = password_of(shared.token)
+        session.out.tell(f"Programs that ask to sign in: {shared.url}, any name, and the password {password}")
+        session.out.result(
+            ln=ln, link=shared.link, url=shared.url, token=shared.token, password=password, until_ms=shared.expires_ms
+        )
 
 
 async def _list(session: Session) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import Scope
-from chelonia.wire.shares import ShareToken, issue, verify
+from chelonia.wire.shares import ShareToken, issue, kept_of, password_of, verify, verify_password
 from tests.support.failing import fails
 
 KEY = bytes(range(32))
@@ -28,6 +29,21 @@ def test_what_was_signed_is_read_until_its_end() -> None:
 
 def test_the_layout_is_the_documents(document: str) -> None:
     assert f"`{issue(KEY, TOKEN)}`" in document
+
+
+def test_a_password_stands_for_what_is_kept_of_a_token(document: str) -> None:
+    text = issue(KEY, TOKEN)
+    password, kept = password_of(text), kept_of(text)
+    assert f"`{password}`" in document
+    assert verify_password(KEY, password, kept, 1_999) == TOKEN
+    with fails(Kind.EXPIRED):
+        verify_password(KEY, password, kept, 2_000)
+    other = issue(KEY, structs.replace(TOKEN, dn=Dn("/CN=eve")))
+    for shown, of in ((password, kept_of(other)), (password_of(other), kept), (password, ""), (kept, kept), ("", kept)):
+        with fails(Kind.BAD_TICKET):
+            verify_password(KEY, shown, of, 1_000)
+    with fails(Kind.BAD_TICKET):
+        verify(KEY, kept, 1_000)
 
 
 @pytest.fixture

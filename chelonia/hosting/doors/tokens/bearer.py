@@ -17,8 +17,8 @@ import msgspec
 
 from chelonia.core.caller import BY_LINK, Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn
-from chelonia.core.ports.access_keys import LINK_PREFIX
+from chelonia.core.ids import Dn, Ms
+from chelonia.core.ports.access_keys import LINK_PREFIX, SealedKey
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import RoleRegistry
@@ -39,7 +39,7 @@ class Bearers:
         key: the Bartenders' token key; clock: this host's.
         lifetime_ms_max: a share link is good for so long after it was given, whatever it says.
         revoked: whether a certificate (`Call.credential`) is revoked by now.
-        kept: a share link of this id, None when it was taken back.
+        kept: a share link of this id with what is kept of it, None when it was taken back.
         other: what a token of another issuer makes of a call. Raises: UNTRUSTED, EXPIRED.
     """
 
@@ -48,7 +48,7 @@ class Bearers:
     clock: Clock
     lifetime_ms_max: int
     revoked: Callable[[str], bool]
-    kept: Callable[[str], Awaitable[object | None]] | None = None
+    kept: Callable[[str], Awaitable[SealedKey | None]] | None = None
     other: Callable[[str, Call], Awaitable[Call]] | None = None
 
     async def call_of(self, request: HttpRequest) -> Call:
@@ -67,7 +67,7 @@ class Bearers:
     async def _shared(self, text: str, call: Call) -> Call:
         """A call by a share link: its giver's, narrowed."""
         now_ms = self.clock.now_ms()
-        token = shares.verify(self.key, text, now_ms)
+        token = await self._verified(text, now_ms)
         if now_ms >= token.issued_ms + self.lifetime_ms_max:
             cause = f"share links are good for {self.lifetime_ms_max // 1000} s here by now: ask for a new one"
             raise CheloniaError(Kind.EXPIRED, "token", cause=cause)
@@ -82,6 +82,13 @@ class Bearers:
         return msgspec.structs.replace(
             call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"{BY_LINK}{link}"
         )  # fmt: skip
+
+    async def _verified(self, text: str, now_ms: Ms) -> shares.ShareToken:
+        link = shares.id_of_password(text)
+        if not link or self.kept is None:
+            return shares.verify(self.key, text, now_ms)
+        kept = await self.kept(LINK_PREFIX + link)
+        return shares.verify_password(self.key, text, kept.secret if kept is not None else "", now_ms)
 
 
 def token_of(request: HttpRequest) -> str:

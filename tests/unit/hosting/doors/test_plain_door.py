@@ -102,8 +102,8 @@ class Bench:
         self.clock = SystemClock()
         registry = RoleRegistry((), None, self.clock)
         self.revoked: set[str] = set()
-        bearers = Bearers(registry, SHARE_KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
-        self.door = PlainDoor(self.parts, bearers.call_of, Metrics())
+        self.bearers = Bearers(registry, SHARE_KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
+        self.door = PlainDoor(self.parts, self.bearers.call_of, Metrics())
 
     def ask(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
         return asyncio.run(self.look(method, path, body, dn, **headers))

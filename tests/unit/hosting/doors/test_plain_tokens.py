@@ -10,9 +10,13 @@ from lxml import html
 from msgspec import structs
 
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.core.ports.access_keys import AccessKey, SealedKey
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
-from chelonia.wire.shares import ShareToken, issue
+from chelonia.core.values import replace
+from chelonia.hosting.doors.plain.door import PlainDoor
+from chelonia.hosting.metrics import Metrics
+from chelonia.wire.shares import ShareToken, issue, kept_of, password_of
 from tests.support.files import SHARE_KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 
@@ -163,6 +167,28 @@ def test_a_token_is_the_password_of_programs_that_ask_for_one(bench: Bench) -> N
         refused = bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **wrong)
         told = refused.headers.getall("WWW-Authenticate")
         assert (refused.status, [each.split()[0] for each in told]) == (401, ["Bearer", "Basic"])
+
+
+def test_a_link_that_is_kept_has_a_short_password(bench: Bench) -> None:
+    now_ms, link = bench.clock.now_ms(), "link-a1b2c3d4e5f6"
+    scope = Scope(READING, ("lab", "run1"))
+    token = issue(SHARE_KEY, ShareToken(link, JOE, "", scope, Ms(now_ms), Ms(now_ms + 10**6)))
+    key = AccessKey(link, JOE, Ms(now_ms), Ms(now_ms + 10**6))
+    links = {key.id: SealedKey(key, kept_of(token))}
+
+    async def kept(link: str) -> SealedKey | None:
+        return links.get(link)
+
+    bench.door = PlainDoor(bench.parts, replace(bench.bearers, kept=kept).call_of, Metrics())
+    password = password_of(token)
+    assert len(password) == 35
+    assert token not in str(links), "what is kept is of no use by itself"
+    assert bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **signing_in(password)).body == b"bytes"
+    assert bench.ask("GET", "/lab/run10/f", dn=ANONYMOUS, **signing_in(password)).status == 403
+    for wrong in (password[:-2] + "AA", "b" + password[1:], f"{password[:13]}{'A' * 22}"):
+        assert bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **signing_in(wrong)).status == 401
+    links.clear()
+    assert bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **signing_in(password)).status == 401
 
 
 @pytest.mark.parametrize("shown", [{}, signing_in(""), signing_in("", "")], ids=["nothing", "a name", "blanks"])
