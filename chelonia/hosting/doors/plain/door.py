@@ -106,6 +106,6 @@ def _refusal(request: HttpRequest, error: CheloniaError) -> HttpResponse:
         told.append('Bearer realm="Chelonia", error="invalid_token"')
     nobody = error.kind is Kind.DENIED and request.peer.dn == ANONYMOUS and not token_of(request)
     if signs_in(request) if told else nobody and not frame.is_browser(request):
-        told.append('Basic realm="Chelonia: a token is the password", charset="UTF-8"')
+        told.append('Basic realm="Chelonia: the password of a share link", charset="UTF-8"')
     challenges = tuple(("WWW-Authenticate", each) for each in told)
     return replace(answer, status=401, headers=(*answer.headers, *challenges)) if told else answer
