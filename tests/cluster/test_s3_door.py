@@ -366,7 +366,7 @@ def test_rights_are_those_of_the_keys_owner(
 def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"x", ACL="private")
     url = f"{cluster.files_url}/{bucket}/k"
-    assert cluster.request("GET", url, "anonymous").status == 403
+    assert cluster.request("GET", url, "anonymous").status == 401
     s3.put_object_acl(Bucket=bucket, Key="k", ACL="public-read")
     assert cluster.request("GET", url, "anonymous").body == b"x"
     grants = s3.get_object_acl(Bucket=bucket, Key="k")["Grants"]
