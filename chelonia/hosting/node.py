@@ -1,8 +1,7 @@
 """One process that hosts any subset of the four services, bound together and to the world.
 
 `chelonia/hosting/services` binds one service each: services in this process call each other directly, others through
-stubs. What serves the A-Hash listens as soon as that is there: the others wait until its group has a master. `run`
-keeps the node up until SIGTERM, a panic of the store or the end of a background task; SIGHUP reads
+stubs. `run` keeps the node up until SIGTERM, a panic of the store or the end of a background task; SIGHUP reads
 certificates again. Stopping: listeners first (what has begun is finished), then background work, then stores.
 """
 
@@ -21,11 +20,10 @@ from chelonia.core.operations.files import FILES
 from chelonia.core.timing.jobs import Job, NodeJobs, Wait, every
 from chelonia.core.values import replace
 from chelonia.hosting.config import DOORS, ListenSection, NodeConfig
-from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, Offered
+from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings, ServerParts
 from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.doors.routes import Routes, observer
-from chelonia.hosting.net.http_messages import Door
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.hosting.services.hosting_node import HostingNode
 
@@ -50,8 +48,6 @@ class Node:
         """Read certificates and keys. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
         self._node = HostingNode(config)
         self._servers: list[HttpServer] = []
-        self._open: list[tuple[ListenSection, dict[str, Door], dict[str, Offered]]] = []
-        self._jobs = self._jobs_door()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""
@@ -85,71 +81,43 @@ class Node:
         node.keep("jobs", node.jobs.run())
         text = "Steps of background jobs that ended with an unexpected error."
         node.metrics.keep("job_failures", text, ("service", "job"), node.bugs)
-        node.metrics.read_with(self._certificate_days)
         await self._host()
         if node.stop.is_set():
             return
+        node.metrics.read_with(self._certificate_days)
         node.jobs.add(Job("registry", node.registry.step, Wait(node.config.registry.refresh_ms)))
         pause = node.config.tls.reload_check_ms
         node.jobs.add(Job("certificates", every(pause, self._watch_certificates), Wait(pause)))
-        for section in node.config.listen:
-            await self._listen(section)
-
-    def _jobs_door(self) -> Door:
-        node = self._node
         process, name = node.ids.uuid(), node.config.node.name
-        return JobsDoor(node.registry, lambda: NodeJobs(name, process, node.job_views())).serve
-
-    async def _listen(self, section: ListenSection) -> None:
-        """Open a listener for what is there of what it serves; `_came` adds the rest."""
-        node = self._node
-        if any(each is section for each, _, _ in self._open):
-            return
-        context = node.tls.server_context(ClientCertificate[section.client_certificate.upper()])
-        required = section.client_certificate == "required"
-        listener = ListenSettings(section.host, section.port, context, required, section.shared)
-        doors: dict[str, Door] = {"jobs": self._jobs}
-        offered: dict[str, Offered] = {}
-        self._open.append((section, doors, offered))
-        self._came()
-        routes = Routes(doors, node.readiness, node.metrics if "metrics" in section.serves else None)
-        serve = next((node.doors[name] for name in section.serves if name in DOORS), routes.serve)
-        compact = CompactParts(node.registry, node.horizon, node.served, node.notes)
-        door = CompactDoor(offered, compact, node.readiness.starting)
-        guarded = node.guarded if GUARDED & {*section.serves} else None
-        parts = ServerParts(
-            node.clock, node.ids, node.tls.identify, observer(node.metrics), door, guarded,
-            node.registry.has_role, node.notes,
-        )  # fmt: skip
-        server = HttpServer(serve, listener, parts, self._limits(section))
-        await server.start()
-        self._servers.append(server)
+        jobs_door = JobsDoor(node.registry, lambda: NodeJobs(name, process, node.job_views())).serve
+        for section in node.config.listen:
+            context = node.tls.server_context(ClientCertificate[section.client_certificate.upper()])
+            required = section.client_certificate == "required"
+            listener = ListenSettings(section.host, section.port, context, required, section.shared)
+            doors = {name: node.doors[name] for name in section.serves if name in node.doors}
+            doors["jobs"] = jobs_door
+            routes = Routes(doors, node.readiness, node.metrics if "metrics" in section.serves else None)
+            serve = next((node.doors[name] for name in section.serves if name in DOORS), routes.serve)
+            served = {*section.serves, *((FILES.name, ACCESS_KEYS.name) if "bartender" in section.serves else ())}
+            offered = {name: port for name, port in node.offered.items() if name in served}
+            door = CompactDoor(offered, CompactParts(node.registry, node.horizon, node.served, node.notes))
+            guarded = node.guarded if GUARDED & {*section.serves} else None
+            parts = ServerParts(
+                node.clock, node.ids, node.tls.identify, observer(node.metrics), door, guarded,
+                node.registry.has_role, node.notes,
+            )  # fmt: skip
+            server = HttpServer(serve, listener, parts, self._limits(section))
+            await server.start()
+            self._servers.append(server)
 
     async def _host(self) -> None:
         """Start the services. What is not hosted is not imported: a Shepherd's process does not hold the others."""
         sections = {name: section for name in SERVICES if (section := getattr(self._node.config, name)) is not None}
         # All before any begins: an import holds the event loop up, and who follows a master must not be late.
         services = {name: import_module(f"chelonia.hosting.services.{name}") for name in sections}
-        starting = self._node.readiness.starting
-        starting |= dict.fromkeys(sections)
         for name, section in sections.items():
-            if self._node.stop.is_set():
-                return
-            await services[name].host(self._node, section)
-            del starting[name]
-            self._came()
-            if name == "ahash":  # the others wait for its group; an administrator asks it how that stands
-                for each in self._node.config.listen:
-                    if name in each.serves and not GUARDED & {*each.serves}:
-                        await self._listen(each)
-
-    def _came(self) -> None:
-        """Hand what is there by now to the listeners that are open."""
-        node = self._node
-        for section, doors, offered in self._open:
-            served = {*section.serves, *((FILES.name, ACCESS_KEYS.name) if "bartender" in section.serves else ())}
-            doors |= {name: node.doors[name] for name in section.serves if name in node.doors}
-            offered |= {name: port for name, port in node.offered.items() if name in served}
+            if not self._node.stop.is_set():
+                await services[name].host(self._node, section)
 
     def _limits(self, section: ListenSection) -> HttpLimits:
         """S3 clients show no certificate; one of them holds as many connections as a user elsewhere."""

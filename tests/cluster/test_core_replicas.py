@@ -1,15 +1,12 @@
 """A cluster whose A-Hash has three replicas, with two Librarians and two Bartenders: any one of their nodes may die."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.net.rpc_client import RetryLimits, remote_ahash, remote_librarian
 from tests.cluster.conftest import started
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import Load, put
@@ -87,31 +84,4 @@ async def test_a_writer_waits_a_second_or_two_when_the_master_dies(group: Cluste
         assert time.monotonic() - began < 20 * patience()
         await put(client, "/outage/file", b"x" * 1000)
     await asyncio.to_thread(group.wait_restarted, name, old)
-    await until_whole(group)
-
-
-async def test_a_replica_that_starts_alone_tells_what_it_sees_and_why_the_node_is_not_ready(group: Cluster) -> None:
-    """One host is back after a power cut of all: nobody leads, and its administrator asks it what its disk holds."""
-    await until_whole(group)
-    for name in ("core1", "core3"):
-        group.signal(name, signal.SIGSTOP)
-    try:
-        old = await asyncio.to_thread(group.kill, "core2")
-        await asyncio.to_thread(group.wait_restarted, "core2", old)
-        async with group.ports("admin") as ports:
-            alone = remote_ahash(ports.link, (group.urls("ahash")[1],), RetryLimits(0))
-            librarian = remote_librarian(ports.link, (group.urls("librarian")[1],), RetryLimits(0))
-
-            async def told() -> bool:
-                status = await alone.status(Call())
-                return (status.role, status.replica) == ("alone", 2) and status.position.cluster != ""
-
-            await poll_async(told, 60.0, tolerate=Away, what="the replica that is left tells what it sees")
-            with pytest.raises(CheloniaError) as caught:
-                await librarian.services(Call())
-            assert caught.value.kind is Kind.UNAVAILABLE, "not: nothing of that kind is here"
-            assert "starting" in caught.value.cause
-    finally:
-        for name in ("core1", "core3"):
-            group.signal(name, signal.SIGCONT)
     await until_whole(group)

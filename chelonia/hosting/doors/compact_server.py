@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -99,16 +99,13 @@ class CompactParts:
 
 
 class CompactDoor:
-    """What connections speak to: the services offered, and who may call. `starting`: names of those of this node that
-    are not there yet; both may change as they come."""
+    """What connections speak to: the services offered, and who may call."""
 
-    def __init__(
-        self, offered: Mapping[str, Offered], parts: CompactParts, starting: Collection[str] = frozenset()
-    ) -> None:
+    def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
         self._offered = offered
         self._parts = parts
-        self._starting = starting
         self.notes = parts.notes
+        self._for_users = any(m.row.roles is EVERYONE for each in offered.values() for m in each.methods.values())
 
     def answer_at_once(self, who: Peer, asked: compact.IncomingCall) -> bytes | None:
         """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
@@ -161,17 +158,14 @@ class CompactDoor:
         """What a peer may send."""
         if (await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles:
             return SERVICES
-        for_users = any(m.row.roles is EVERYONE for each in self._offered.values() for m in each.methods.values())
-        return USERS if for_users and who.dn != ANONYMOUS else STRANGERS
+        return USERS if self._for_users and who.dn != ANONYMOUS else STRANGERS
 
     def _offers(self, asked: compact.IncomingCall) -> bool:
         return asked.service in self._offered and asked.method in self._offered[asked.service].methods
 
     def _find(self, asked: compact.IncomingCall) -> tuple[object, compact.Method]:
-        """The port and the method that are asked. Raises: NOT_SUPPORTED; UNAVAILABLE while it may be to come."""
+        """The port and the method that are asked. Raises: NOT_SUPPORTED."""
         offered = self._offered.get(asked.service)
-        if offered is None and self._starting:
-            raise CheloniaError(Kind.UNAVAILABLE, asked.method, cause=f"starting: {', '.join(self._starting)}")
         method = offered.methods.get(asked.method) if offered is not None else None
         if offered is None or method is None:
             cause = (

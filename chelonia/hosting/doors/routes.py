@@ -26,8 +26,6 @@ class Readiness:
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._asking: asyncio.Task[dict[str, str]] | None = None
-        self.starting: dict[str, None] = {}
-        """The services of this node that are not there yet."""
         self.stopping = False
 
     def add(self, part: str, check: Check) -> None:
@@ -37,7 +35,7 @@ class Readiness:
         """Why the node is not ready, by part; empty when it is. However many ask, the parts are asked one at a time."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
-        found = {**await asyncio.shield(self._asking), **dict.fromkeys(self.starting, "it is starting")}
+        found = await asyncio.shield(self._asking)
         return {"node": "it is stopping", **found} if self.stopping else found
 
     async def _ask(self) -> dict[str, str]:
@@ -63,8 +61,6 @@ class Routes:
         door = self._doors.get(first)
         if door is not None:
             return await door(request)
-        if first in self._readiness.starting:
-            return text_answer(503, f"{first} is starting\n")
         if request.method not in ("GET", "HEAD"):
             return self._nothing()
         match first:

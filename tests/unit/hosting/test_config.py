@@ -278,9 +278,7 @@ async def host(hosting, section):
 async def start():
     names = ("ahash", "librarian", "bartender", "shepherd")
     started, config = node.Node.__new__(node.Node), dict.fromkeys(names, True)
-    started._open, readiness = [], SimpleNamespace(starting={})
-    config["listen"] = ()
-    started._node = SimpleNamespace(config=SimpleNamespace(**config), stop=asyncio.Event(), readiness=readiness)
+    started._node = SimpleNamespace(config=SimpleNamespace(**config), stop=asyncio.Event())
     await started._host()
 
 ahash.host = host
