@@ -1,4 +1,4 @@
-"""What programs on another mount have done to names and bytes meanwhile, while this one holds on to what it knew."""
+"""What is done here goes where it was meant, whatever other machines do to names and bytes meanwhile."""
 
 from __future__ import annotations
 
@@ -6,9 +6,134 @@ import os
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ports.files import Over
-from tests.unit.fuse.mounts import OWNER, Trial, names
+from chelonia.core.ports.files import Clone, Done, Move, Over
+from chelonia_fuse.filesystem import Handle
+from tests.support.files import MemoryFiles
+from tests.unit.fuse.mounts import OWNER, WHO, Trial, names
+
+
+async def test_what_was_written_to_a_renamed_file_does_not_go_to_its_copy(
+    mount: Trial, other: Trial, twin: MemoryFiles
+) -> None:
+    """A copy by reference has the same bytes, and their etag."""
+    await mount.write("f", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    place = mount.system.inodes.place(handle.inode)
+    moved = place.parent.child("g")
+    for change in (Move(place, moved), Clone(place, moved)):
+        (done,) = await twin.apply(Call(dn=WHO), (change,))
+        assert isinstance(done, Done)
+    await mount.close(handle)
+    assert (await other.read("g"), await other.read("f")) == (b"2", b"1")
+
+
+async def test_what_is_done_in_a_directory_that_others_renamed_is_done_there(mount: Trial, other: Trial) -> None:
+    """It was done in the one that had its name by then."""
+    inside = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    new = await other.system.make_directory(other.root, "new", 0o755, OWNER)
+    for trial, directory in ((mount, inside), (other, new)):
+        for name in ("gone", "linked", "moved"):
+            await trial.close(await trial.system.create(directory, name, os.O_WRONLY, 0o644, OWNER))
+    old = await other.find("d")
+    await other.system.rename((other.root, "d"), (other.root, "old"), Over.REFUSE)
+    await other.system.rename((other.root, "new"), (other.root, "d"), Over.REFUSE)
+    await mount.system.remove(inside, "gone", directory=False)
+    await mount.system.rename((inside, "moved"), (inside, "renamed"), Over.REFUSE)
+    await mount.system.make_directory(inside, "made", 0o755, OWNER)
+    linked = await mount.system.lookup(inside, "linked")
+    await mount.system.link(linked, inside, "twice")
+    assert await names(other, directory=old) == ["linked", "made", "renamed", "twice"]
+    assert await names(other, directory=new) == ["gone", "linked", "moved"]
+    assert (await other.system.lookup(old, "twice")).guid == linked.guid
+
+
+async def test_what_is_written_after_a_name_is_removed_is_read_by_one_that_others_gave(
+    mount: Trial, other: Trial
+) -> None:
+    await mount.write("f", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    await other.system.link(await other.find("f"), other.root, "g")
+    await mount.system.remove(mount.root, "f", directory=False)
+    await mount.close(handle)
+    assert await other.read("g") == b"2"
+
+
+async def _swapped(mount: Trial, other: Trial) -> Handle:
+    """A file `f`, open and written to here, that another machine has made `g` of; `f` is another one there."""
+    await mount.write("f", b"1")
+    await other.write("g", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    await other.system.rename((other.root, "f"), (other.root, "g"), Over.EXCHANGE)
+    return handle
+
+
+@pytest.mark.parametrize("over", [Over.REFUSE, Over.REPLACE])
+async def test_what_was_written_to_a_file_goes_there_when_its_name_that_is_anothers_is_changed(
+    mount: Trial, other: Trial, over: Over
+) -> None:
+    handle = await _swapped(mount, other)
+    await mount.system.rename((mount.root, "f"), (mount.root, "h"), over)
+    await mount.close(handle)
+    assert (await other.read("g"), await other.read("h")) == (b"2", b"1")
+    assert await mount.read("h") == b"1"
+
+
+async def test_what_was_written_to_a_file_stays_when_its_name_that_is_anothers_is_removed(
+    mount: Trial, other: Trial
+) -> None:
+    handle = await _swapped(mount, other)
+    await mount.system.remove(mount.root, "f", directory=False)
+    await mount.close(handle)
+    assert (await names(other), await other.read("g")) == (["g"], b"2")
+
+
+async def test_what_was_written_to_a_file_stays_when_its_name_that_is_anothers_is_replaced(
+    mount: Trial, other: Trial
+) -> None:
+    handle = await _swapped(mount, other)
+    await mount.write("new", b"3")
+    await mount.system.rename((mount.root, "new"), (mount.root, "f"), Over.REPLACE)
+    await mount.close(handle)
+    assert (await other.read("f"), await other.read("g")) == (b"3", b"2")
+
+
+@pytest.mark.parametrize("by", [Over.REFUSE, Over.REPLACE])
+async def test_a_file_is_written_to_after_its_name_that_is_anothers_was_taken_away(
+    mount: Trial, other: Trial, by: Over
+) -> None:
+    """It was taken for removed, and what was written to it went nowhere."""
+    await mount.close(await _swapped(mount, other))
+    known = await mount.find("g")
+    if by is Over.REPLACE:
+        await mount.write("new", b"3")
+        await mount.system.rename((mount.root, "new"), (mount.root, "f"), by)
+    else:
+        await mount.system.remove(mount.root, "f", directory=False)
+    handle = await mount.system.open(known, os.O_RDWR)
+    await mount.system.write(handle, 0, b"4")
+    await mount.close(handle)
+    assert await other.read("g") == b"4"
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_what_was_written_to_a_file_whose_names_all_went_is_kept_where_the_mount_begins(
+    mount: Trial, other: Trial
+) -> None:
+    """No name is left to keep it beside."""
+    await mount.write("f", b"1")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"2")
+    await other.system.remove(other.root, "f", directory=False)
+    with pytest.raises(CheloniaError):
+        await mount.find("f")
+    await mount.close(handle)
+    (kept,) = await names(other)
+    assert (kept.startswith(f"{handle.inode.guid}.conflict-"), await other.read(kept)) == (True, b"2")
 
 
 async def test_who_appends_on_writes_behind_what_others_have_appended_meanwhile(mount: Trial, other: Trial) -> None:
@@ -20,17 +145,6 @@ async def test_who_appends_on_writes_behind_what_others_have_appended_meanwhile(
     await mount.system.write(one, 6, b"three\n")  # the kernel has not heard that it is longer
     await mount.close(one)
     assert await other.read("log") == await mount.read("log") == b"0\ntwo\none\nthree\n"
-
-
-async def test_a_directory_is_what_it_was_though_others_have_moved_it(mount: Trial, other: Trial) -> None:
-    moved = await mount.system.make_directory(mount.root, "run", 0o755, OWNER)
-    await other.system.rename((other.root, "run"), (other.root, "old"), Over.REPLACE)
-    await other.system.make_directory(other.root, "run", 0o755, OWNER)
-    await mount.close(await mount.system.create(moved, "f", os.O_CREAT | os.O_WRONLY, 0o644, OWNER))
-    with pytest.raises(CheloniaError):
-        await other.system.lookup(await other.find("run"), "f")
-    assert (await other.system.lookup(await other.find("old"), "f")).attributes.size == 0
-    await mount.system.remove(moved, "f", directory=False)
 
 
 async def test_a_link_is_to_the_file_that_has_the_name_now(mount: Trial, other: Trial) -> None:
