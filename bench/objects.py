@@ -133,6 +133,7 @@ async def _listed(running: Running, client: Client, count: int, blocks: int, cos
     owner = (await client.stat("/objects"))["entry"]["owner"]
     async with Doors(running) as doors:
         await listing.fill(doors.at(urls(running)[0]), "listed", count, owner=Dn(owner))
+    await asyncio.sleep(count / 4_000)  # what has just been made is copied for the snapshot of the metadata
     for _ in range(blocks):
         stop = meter(running.pids)
         listed = [entry.size async for entry in client.names("/listed")]

@@ -9,12 +9,13 @@ Failures are `CheloniaError`; `error.meaning.exit_code` is what the command line
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -41,6 +42,7 @@ from chelonia.core.ports.bartender import (
 )
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.pacing import Backoff
+from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.call_batches import PASSING, PAUSE_MS, PAUSE_MS_MAX, CallBatches
@@ -187,16 +189,11 @@ class Client:
     ) -> AsyncGenerator[DirectoryEntry, None]:
         """Yield the entries of a collection in order, page by page. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED."""
         ask = partial(self.bartender.list, needed=needed, recursive=recursive)
-        after = ""
-        while True:
-            answer = await self.settled(ask, ListRequest("0", ln, after, page))
+        async for answer in _pages(lambda after: self.settled(ask, ListRequest("0", ln, after, page))):
             if answer.status != "found":
                 raise _error("list", ln, answer)
             for entry in answer.entries:
                 yield _listed(entry)
-            after = answer.after
-            if not after:
-                return
 
     async def names(self, ln: str, *, recursive: bool = False) -> AsyncGenerator[DirectoryEntry, None]:
         """As `list`, but of names, types and sizes (bytes) alone, which are told without reading each file.
@@ -209,14 +206,10 @@ class Client:
             return
         from chelonia.core.ports.files import Listing  # not above: who lists in another way loads none of it
 
-        ask = Listing(parse_ln(ln), below=recursive)
-        while True:
-            page = await self.files.list(self.new_call(), ask)
+        first, ask = Listing(parse_ln(ln), below=recursive), self.files.list
+        async for page in _pages(lambda after: ask(self.new_call(), replace(first, after=after))):
             for each in page.entries:
                 yield _named(each)
-            if not page.after:
-                return
-            ask = Listing(ask.place, page.after, below=recursive)
 
     async def make_collection(self, ln: str, metadata: Sequence[Triple] = ()) -> str:
         """Make a collection; return the server's word. Raises: EXISTS, NO_PARENT, DENIED."""
@@ -362,6 +355,31 @@ SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
 
 
 _NAMES: Filter = (Needed("entry", "type"), Needed("entry", "GUID"), Needed("states", "size"))
+
+
+class _Page(Protocol):
+    @property
+    def after(self) -> str: ...
+
+
+_AnyPage = TypeVar("_AnyPage", bound=_Page)
+
+
+async def _pages(ask: Callable[[str], Awaitable[_AnyPage]]) -> AsyncGenerator[_AnyPage, None]:
+    """The pages of a listing, by what each is asked to come after; the next is on its way while one is in use.
+
+    Raises: as `ask`, once the pages before it have been used.
+    """
+    page = await ask("")
+    while page.after:
+        coming = asyncio.ensure_future(ask(page.after))
+        try:
+            await asyncio.sleep(0)  # it is sent, also where entries are used without waiting for anything
+            yield page
+            page = await coming
+        finally:
+            coming.cancel()
+    yield page
 
 
 def _named(entry: Named) -> DirectoryEntry:

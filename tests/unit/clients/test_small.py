@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -245,6 +247,38 @@ async def test_names_come_page_by_page_with_types_and_sizes(client: Client, monk
     with pytest.raises(CheloniaError) as caught:
         _ = [each async for each in client.names("/missing")]
     assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_the_next_page_is_asked_for_while_one_is_in_use(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error in it comes once the names before it have been told; who stops early hears of neither."""
+    for name in ("a", "b", "c"):
+        await client.files.apply(client.new_call(), (Make(parse_ln(f"/{name}"), TYPE_COLLECTION),))
+    listed, asked = client.files.list, list[str]()
+
+    async def paged(call: Call, ask: Listing) -> Listed:
+        asked.append(ask.after)
+        if ask.after == "b/":
+            raise CheloniaError(Kind.DENIED, "list", "/")
+        return await listed(call, msgspec.structs.replace(ask, limit=1))
+
+    monkeypatch.setattr(client.files, "list", paged, raising=False)
+    seen = dict[str, tuple[str, ...]]()
+
+    async def use() -> None:
+        async for each in client.names("/"):
+            seen[each.name] = tuple(asked)
+
+    with pytest.raises(CheloniaError) as caught:
+        await use()
+    assert caught.value.kind is Kind.DENIED
+    assert seen == {"a": ("", "a/"), "b": ("", "a/", "b/")}
+    async with aclosing(client.names("/")) as names:
+        assert [(await anext(names)).name, (await anext(names)).name] == ["a", "b"]
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not caplog.messages, "nobody is told of the error that he did not wait for"
 
 
 async def test_a_limit_holds_for_small_files_too(client: Client) -> None:
