@@ -196,7 +196,8 @@ class Client:
                 yield _listed(entry)
 
     async def names(self, ln: str, *, recursive: bool = False) -> AsyncGenerator[DirectoryEntry, None]:
-        """As `list`, but of names, types and sizes (bytes) alone, which are told without reading each file.
+        """As `list`, but of names, types, sizes (bytes) and times of change alone, which are told without reading each
+        file.
 
         Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED.
         """
@@ -354,7 +355,9 @@ SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
 """What a long listing shows."""
 
 
-_NAMES: Filter = (Needed("entry", "type"), Needed("entry", "GUID"), Needed("states", "size"))
+_NAMES: Filter = (
+    Needed("entry", "type"), Needed("entry", "GUID"), Needed("states", "size"), Needed("timestamps", "modified")
+)  # fmt: skip
 
 
 class _Page(Protocol):
@@ -386,7 +389,9 @@ def _named(entry: Named) -> DirectoryEntry:
     known = entry.attributes
     states = {"size": str(known.size)} if known.type == "file" else {}
     own = {"type": known.type} | ({"GUID": known.guid} if known.etag else {})
-    return DirectoryEntry(entry.name, known.guid, {"entry": own, "states": states})
+    seconds, rest = divmod(known.modified_ns, 1_000_000_000)
+    times = {"modified": f"{seconds}.{rest:09d}"} if known.modified_ns else {}
+    return DirectoryEntry(entry.name, known.guid, {"entry": own, "states": states, "timestamps": times})
 
 
 def _listed(entry: ListedEntry) -> DirectoryEntry:

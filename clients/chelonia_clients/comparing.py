@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.transfer.download import new_hash
-from chelonia_clients.client import DirectoryEntry
+from chelonia_clients.client import Client, DirectoryEntry
 
 TIME_S: Final = 0.002
 """Times this near are the same: they are kept to the millisecond."""
@@ -26,11 +27,11 @@ class Verdict(enum.Enum):
     OTHER = "other"
 
 
-async def compare(path: Path, entry: DirectoryEntry, *, checksum: bool) -> Verdict:
-    """Compare a local file with an entry of the cluster that was listed with its states and times.
+async def compare(client: Client, path: Path, ln: str, entry: DirectoryEntry, *, checksum: bool) -> Verdict:
+    """Compare a local file with the entry of the cluster that was listed as `entry` and is called `ln`.
 
-    Size and modification time decide, or the checksum where the times differ; `checksum`: always the checksum.
-    Raises: OSError from the local file.
+    Size and modification time decide, or the checksum where the times differ; `checksum`: always the checksum. One that
+    nobody tells is another. Raises: OSError from the local file, CheloniaError.
     """
     found = await asyncio.to_thread(os.stat, path)
     if entry.type != "file" or not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
@@ -38,7 +39,12 @@ async def compare(path: Path, entry: DirectoryEntry, *, checksum: bool) -> Verdi
     timed = entry.modified_s is not None and abs(entry.modified_s - kept_time(found)) < TIME_S
     if timed and not checksum:
         return Verdict.SAME
-    states = entry.metadata.get("states", {})
+    try:
+        states = (await client.stat(ln)).get("states", {})
+    except CheloniaError as error:
+        if error.kind not in (Kind.NOT_FOUND, Kind.DENIED):
+            raise
+        return Verdict.OTHER
     measured = await asyncio.to_thread(measure, path, states.get("checksumType", ""))
     if not measured or measured != states.get("checksum"):
         return Verdict.OTHER

@@ -51,7 +51,8 @@ async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
         return doomed
     doomed.collections.append(ln)
     shared: list[str] = []
-    async for entry in client.list(ln, recursive=True, needed=WITH_PARENTS):
+    named = client.list(ln, recursive=True, needed=WITH_PARENTS) if all_names else client.names(ln, recursive=True)
+    async for entry in named:
         name = to_ln(ln, entry.name.split("/"))
         if entry.type == "collection":
             doomed.collections.append(name)

@@ -31,7 +31,7 @@ from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import Source, UploadOptions, UploadResult, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
-from chelonia_clients.client import SHORT, Client, DirectoryEntry
+from chelonia_clients.client import Client, DirectoryEntry
 from chelonia_clients.comparing import Verdict, compare, kept_time
 from chelonia_clients.local_files import Sort, local_error, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import Stream, file_source
@@ -253,7 +253,7 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
 async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, DirectoryEntry]:
     """What is in a collection, which is made when it is not there. Raises: as `Client.make_collection`."""
     try:
-        return {entry.name: entry async for entry in client.list(ln, needed=SHORT)}
+        return {entry.name: entry async for entry in client.names(ln)}
     except CheloniaError as error:
         if error.kind is Kind.NOT_A_COLLECTION:
             raise CheloniaError(error.kind, "put", ln, f"{error.cause}; {_CURE}") from error
@@ -284,7 +284,7 @@ async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry
     """Upload a file unless it is there already."""
     source, client, options = printable(str(path)), tree.client, tree.options
     try:
-        verdict = await compare(path, there, checksum=options.checksum) if there is not None else Verdict.OTHER
+        verdict = Verdict.OTHER if there is None else await compare(client, path, ln, there, checksum=options.checksum)
         if verdict is Verdict.OTHER and there is not None and there.type == "file" and not options.replace:
             return TransferResult("file", source, ln, error=_differs("put", ln, source))
         if verdict is Verdict.OTHER and not options.dry_run:
@@ -302,7 +302,7 @@ async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry
 
 async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[Job, None]:
     top, tree = True, _Tree(client, options, asyncio.Semaphore(options.parallel))
-    async for entry in client.list(ln, recursive=True, needed=SHORT):
+    async for entry in client.names(ln, recursive=True):
         if top:
             made = await _directory(ln, target, tree)
             yield known(made)
@@ -340,9 +340,13 @@ async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path
     target, options = printable(str(path)), tree.options
     verdict, there = Verdict.OTHER, False
     if path.parent not in tree.made:
-        with contextlib.suppress(OSError):  # it is not there, or the download says what is wrong
-            verdict = await compare(path, entry, checksum=options.checksum)
+        try:
+            verdict = await compare(tree.client, path, source, entry, checksum=options.checksum)
             there = True
+        except CheloniaError as error:
+            return TransferResult("file", source, target, error=error)
+        except OSError:
+            pass  # it is not there, or the download says what is wrong
     if verdict is Verdict.OTHER and there and not options.replace:
         return TransferResult("file", source, target, error=_differs("get", target, source))
     if verdict is Verdict.OTHER and options.dry_run:
@@ -376,7 +380,7 @@ def _counted(size: int, options: TreeOptions) -> None:
 
 async def _copies(client: Client, source: str, target: str, options: TreeOptions) -> AsyncGenerator[Job, None]:
     yield known(await _copied_collection(client, source, target))
-    async for entry in client.list(source, recursive=True, needed=SHORT):
+    async for entry in client.names(source, recursive=True):
         old, new = to_ln(source, entry.name.split("/")), to_ln(target, entry.name.split("/"))
         if entry.type == "collection" and entry.hidden:
             yield known(TransferResult("collection", old, new, error=unlisted("cp", old)))

@@ -67,7 +67,7 @@ async def find(session: Session, arguments: Arguments) -> None:
                 session.out.say(path_of(text, entry.name))
             session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
 
-    await _each_tree(session, arguments, look, (*SHORT, Needed("locations")) if arguments.has("--format") else SHORT)
+    await _each_tree(session, arguments, look, (*SHORT, Needed("locations")) if arguments.has("--format") else ())
 
 
 def _conditions(arguments: Arguments) -> Fits:
@@ -142,7 +142,7 @@ async def _seen(session: Session, arguments: Arguments) -> dict[str, tuple[str, 
     return {
         path_of(ln, entry.name): (entry.type, entry.guid, entry.size, entry.modified_s)
         for ln in map(session.ln, arguments.operands or ("/",))
-        async for entry in session.client().list(ln, recursive=True, needed=SHORT)
+        async for entry in session.client().names(ln, recursive=True)
     }
 
 
@@ -156,13 +156,19 @@ def _tell_changes(session: Session, before: Mapping[str, object], now: Mapping[s
 
 
 async def _each_tree(
-    session: Session, arguments: Arguments, act: Callable[[str, Entries], Awaitable[None]], needed: Filter = SHORT
+    session: Session, arguments: Arguments, act: Callable[[str, Entries], Awaitable[None]], needed: Filter = ()
 ) -> None:
-    """Do the same with each operand and all that is below it; a file, or what cannot be listed, is a failure."""
+    """Do the same with each operand and all that is below it; a file, or what cannot be listed, is a failure.
+
+    `needed`: what to read of each entry beside what a listing tells by itself; programs are told all that is known.
+    """
+    needed = needed or (SHORT if session.out.as_json else ())
     for text in arguments.operands or ("/",):
         try:
             ln = session.ln(text)
-            async with aclosing(session.client().list(ln, recursive=True, needed=needed)) as entries:
+            client = session.client()
+            listing = client.list(ln, recursive=True, needed=needed) if needed else client.names(ln, recursive=True)
+            async with aclosing(listing) as entries:
                 await act(ln, entries)
         except CheloniaError as error:
             session.out.failure(error, ln=text)

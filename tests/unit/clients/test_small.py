@@ -228,12 +228,14 @@ async def test_what_nobody_waits_for_any_more_is_not_sent(client: Client) -> Non
     assert sum(count for _, count in files.applied) == 60
 
 
-async def test_names_come_page_by_page_with_types_and_sizes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_come_page_by_page_with_types_sizes_and_times(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for ln in ("/a", "/c", "/c/b", "/d"):
         if ln == "/c":
             await client.files.apply(client.new_call(), (Make(parse_ln(ln), TYPE_COLLECTION),))
         else:
-            await upload(client, bytes_source(DATA), ln)
+            await upload(client, bytes_source(DATA), ln, UploadOptions(mtime_s=1_700_000_000.125))
     listed, asked = client.files.list, list[str]()
 
     async def paged(call: Call, ask: Listing) -> Listed:
@@ -243,7 +245,8 @@ async def test_names_come_page_by_page_with_types_and_sizes(client: Client, monk
     monkeypatch.setattr(client.files, "list", paged, raising=False)
     seen = [(each.name, each.type, each.size) async for each in client.names("/", recursive=True)]
     assert seen == [("a", "file", 11), ("c", "collection", -1), ("c/b", "file", 11), ("d", "file", 11)]
-    assert asked == ["", "c/"]
+    assert {each.modified_s async for each in client.names("/") if each.type == "file"} == {1_700_000_000.125}
+    assert asked[:2] == ["", "c/"]
     with pytest.raises(CheloniaError) as caught:
         _ = [each async for each in client.names("/missing")]
     assert caught.value.kind is Kind.NOT_FOUND
