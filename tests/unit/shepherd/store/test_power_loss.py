@@ -357,6 +357,42 @@ def test_a_move_that_was_killed_before_its_sync_loses_nothing_in_a_power_cut_aft
         assert BlobSegments(image / "store").read(REF, ByteRange(0, len(BYTES))) == BYTES
 
 
+def test_wherever_a_segment_is_cut_short_while_it_is_given_up_what_lives_in_it_is_there_once_and_whole(
+    disk: PowerDisk, after: After, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: list[Path] = []
+
+    def before(call: Callable[..., object]) -> Callable[..., object]:
+        def called(*arguments: object) -> object:
+            images.extend(after.images(Loss.ALL, Loss.BYTES))
+            return call(*arguments)
+
+        return called
+
+    (disk.point / "store").mkdir()
+    blobs_segment_file.sync_directory(disk.point)
+    segments = BlobSegments(disk.point / "store", segment_bytes=36 * 4096)
+    dead = [ReferenceId(f"cccccccc-0000-4000-8000-{number:012d}") for number in range(28)]
+    segments.store([SmallReplica(REF, facts(), BYTES), *[SmallReplica(each, facts(3), b"abc") for each in dead]])
+    segments.store([SmallReplica(OTHER, facts(3), b"abc")])
+    for each in dead:
+        segments.erase(each)
+    first = disk.point / "store" / "segments" / "00000001.segment"
+    with monkeypatch.context() as patched:
+        for name in ("fdatasync", "fsync", "pwrite", "unlink"):
+            patched.setattr(blobs_segment_file.os, name, before(getattr(os, name)))
+        patched.setattr(blobs_segment_file, "_punch_hole", before(blobs_segment_file._punch_hole))
+        while segments.compact():
+            pass
+    images.extend(after.images(Loss.ALL))
+    assert not first.exists(), "it was given up"
+    assert len(images) > 10, "a write, its sync, a hole, its sync, a file that goes"
+    for image in images:
+        found = BlobSegments(image / "store")
+        assert found.read(REF, ByteRange(0, len(BYTES))) == BYTES
+        assert {each for part in found.places.values() for each in part} == {REF, OTHER}
+
+
 # --- state and identity -----------------------------------------------------------------------------------------------
 
 STATES = [ShepherdState(boot, b"secret", "c", boot, 0, {}) for boot in (1, 2)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError
@@ -18,7 +19,8 @@ from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.shepherd import SmallReplica, StoreIdentity
 from chelonia.core.timing.jobs import Wait
 from chelonia.shepherd.store import blobs_files, blobs_segment_file, small_files
-from chelonia.shepherd.store.blobs_local import LOOK_MS, LocalBlobs
+from chelonia.shepherd.store.blobs_local import LOOK_MS, MOVE_MS, LocalBlobs
+from chelonia.shepherd.store.segment_format import Place, unpack
 from tests.support.forgetful import Loss
 from tests.support.power import PowerDisk, powered
 
@@ -296,3 +298,28 @@ async def test_wherever_the_power_goes_each_is_there_once_and_whole(
         entries = {named(each) for each in (1, 2) if named(each) in found._segments}
         assert entries ^ {named(1), named(2)} == files(image / "store") & {named(1), named(2)}, "a file or an entry"
         found.close()
+
+
+async def test_a_segment_is_given_up_a_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pause after each step, so that users' reads and writes have the disk meanwhile."""
+    monkeypatch.setattr(bounds, "SEGMENT_MOVED_BYTES", 8_000)
+    store = LocalBlobs(tmp_path)
+    await store.identify(StoreIdentity("store", ServiceId("https://h:1/Shepherd")))
+    store._segments._segment_bytes = 100 * 4096
+    await store.store_whole([replica(number) for number in range(1, 101)])
+    await store.store_whole([replica(101)])
+    assert [await store.erase(named(number)) for number in range(11, 101)] == [True] * 90
+    job, steps = store.job(), 0
+    first = tmp_path / "segments" / "00000001.segment"
+    while first.exists():
+        before = sum(place.segment == 1 for place in places(store))
+        assert await job.step() == Wait(MOVE_MS)
+        steps += 1
+        assert before - sum(place.segment == 1 for place in places(store)) <= 2, "two make 8 000 bytes"
+    assert steps == 6, "five for ten replicas, and one for what is left of the segment"
+    assert set(await there(store)) == {named(number) for number in (*range(1, 11), 101)}
+    store.close()
+
+
+def places(store: LocalBlobs) -> list[Place]:
+    return [unpack(each) for part in store._segments.places.values() for each in part.values()]
