@@ -13,6 +13,7 @@ from chelonia.core.ids import ROOT, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     UNSET,
+    Clone,
     Done,
     Failure,
     Listing,
@@ -20,6 +21,7 @@ from chelonia.core.ports.files import (
     Looked,
     Make,
     Move,
+    Open,
     Over,
     Placed,
     Placing,
@@ -46,6 +48,9 @@ from tests.support.files_worlds import (
 from tests.unit.bartender.stage import EVE, JOE, NOBODY
 
 S = 1_000_000_000
+
+LARGE = {"x": "y" * 200_000}
+"""More than one entry may hold of what users write."""
 
 # --- making and looking ---------------------------------------------------------------------------------------------
 
@@ -327,6 +332,21 @@ async def test_several_properties_change_together_and_can_be_taken_away(world: W
 
 
 # --- moving ---------------------------------------------------------------------------------------------------------
+
+
+@played
+async def test_users_write_no_more_about_an_entry_than_it_may_hold(world: World) -> None:
+    await write(world, "/f", b"12345", user={"a": "1"})
+    for change in (
+        Set(at("/f"), user=LARGE),
+        Make(at("/d"), "collection", user=LARGE),
+        Clone(at("/c"), at("/f"), user=LARGE),
+        Open(at("/o"), at("/"), user=LARGE),
+    ):
+        assert await applied(world, change) is Kind.TOO_LARGE, change
+    assert await write(world, "/g", b"new", user=LARGE) is Kind.TOO_LARGE
+    assert await names(world, "/") == ["f"]
+    assert (await there(world, "/f", Want.USER)).user == {"a": "1"}
 
 
 @played

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from chelonia.bartender.client_metadata import check_volume
 from chelonia.bartender.files.attributes import setting_triples
 from chelonia.bartender.rights import check_within
 from chelonia.core import bounds
@@ -170,8 +171,7 @@ class MemoryFiles:
         now_ms, scope = Ms(int(time.time() * 1000)), Scope(ask.actions, ask.place.parts)
         expires_ms = Ms(now_ms + ask.lifetime_ms)
         token = issue(SHARE_KEY, ShareToken("link", call.dn, call.credential, scope, now_ms, expires_ms))
-        url = f"https://se:1{ask.place}"
-        return Shared(token, url, f"{url}?authz={token}", expires_ms)
+        return Shared(token, url := f"https://se:1{ask.place}", f"{url}?authz={token}", expires_ms)
 
     async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
         node = self._existing(ask.place)
@@ -317,6 +317,7 @@ class MemoryFiles:
 
     def _apply(self, call: Call, change: Change) -> Done:
         when = ANY if isinstance(change, Open | Part | Drop) else change.when
+        check_volume({"metadata": {n: text for n, text in (getattr(change, "user", None) or {}).items() if text}})
         if when.tokens is not None:
             self._check_locks(call, change, when.tokens)
         before = {guid: dict(node.inside) for guid, node in self.nodes.items()}
@@ -564,14 +565,13 @@ class MemoryFiles:
             _require(call, Action.MODIFY_POLICY, node, change.place)
         if change.user or change.setting != Setting():
             _require(call, Action.MODIFY_METADATA, node, change.place)
+        wanted = {**node.user, **change.user}, {**node.policy, **change.policy}
+        user, policy = ({name: text for name, text in each.items() if text is not None} for each in wanted)
+        check_volume({"metadata": user, "policy": policy})
         for lock in change.locks:
             self._lock(call, change, node, lock)
         _settle(node, change.setting)
-        node.attributes = structs.replace(node.attributes, implied=False)
-        for values, kept in ((change.user, node.user), (change.policy, node.policy)):
-            for name, value in values.items():
-                kept.pop(name, None)
-                kept.update({name: value} if value is not None else {})
+        node.attributes, node.user, node.policy = structs.replace(node.attributes, implied=False), user, policy
         return Done(self._bumped(node))
 
     def _move(self, call: Call, change: Move) -> Done:

@@ -68,6 +68,16 @@ async def test_who_has_a_file_open_reads_what_others_append(mount: Trial, other:
     await other.close(tail)
 
 
+async def test_an_attribute_that_is_too_large_is_refused_as_such(mount: Trial) -> None:
+    await mount.write("f", b"x")
+    xattrs, found = Xattrs(mount.system._cluster, dict), await mount.find("f")
+    await xattrs.set(found, "user.a", b"7" * 64_000)
+    with pytest.raises(OSError) as caught:
+        await xattrs.set(found, "user.b", b"7" * 64_000 + b"\xff")
+    assert caught.value.errno == errno.E2BIG
+    assert await xattrs.names(found) == ["user.a"]
+
+
 async def test_attributes_that_programs_copy_are_those_that_can_be_set(mount: Trial) -> None:
     await mount.write("f", b"x")
     xattrs, found = Xattrs(mount.system._cluster, dict), await mount.find("f")
