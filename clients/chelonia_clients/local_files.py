@@ -76,9 +76,9 @@ def scan(directory: Path) -> list[LocalEntry]:
     return sorted(found, key=lambda each: os.fsencode(each.name))
 
 
-def sizes_in(directory: Path) -> tuple[int, list[Path]]:
-    """Bytes of the files in a directory, and the directories in it; what cannot be read counts as nothing."""
-    size, below = 0, list[Path]()
+def sizes_in(directory: Path) -> tuple[tuple[int, int], list[Path]]:
+    """The files in a directory and their bytes, and the directories in it; what cannot be read counts as nothing."""
+    files, size, below = 0, 0, list[Path]()
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -86,10 +86,10 @@ def sizes_in(directory: Path) -> tuple[int, list[Path]]:
                 if sort is Sort.DIRECTORY:
                     below.append(directory / entry.name)
                 elif sort is Sort.FILE:
-                    size += entry.stat(follow_symlinks=False).st_size
+                    files, size = files + 1, size + entry.stat(follow_symlinks=False).st_size
     except OSError:
         pass  # the upload itself says what is wrong
-    return size, below
+    return (files, size), below
 
 
 def to_ln(base: str, names: Sequence[str]) -> str:

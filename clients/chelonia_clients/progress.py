@@ -13,16 +13,20 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from chelonia.core.errors import CheloniaError
+from chelonia_clients.output import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from chelonia_clients.output import Output
+    from chelonia_clients.steps import TransferResult
 
 AFTER_S: Final = 0.5
 """Work that is over sooner shows no bar."""
 AGAIN_S: Final = 0.1
 """A bar is drawn again no sooner."""
+Sizes = AsyncGenerator[tuple[int, int], None]
+"""Of some of a tree: how many files, and their bytes."""
 ERASE: Final = "\r\x1b[2K"
 """What takes a bar off its line."""
 
@@ -41,6 +45,7 @@ class Bar:
         self._beside = beside
         self.enabled = beside is not None and sys.stderr.isatty()
         """Whether anybody may see it."""
+        self._ended = self._files = 0
         self._started = self._drawn = time.monotonic()
         self._moved = 0
         self._bar: Progress | None = None
@@ -55,14 +60,22 @@ class Bar:
         if self._bar is None and now - self._started >= AFTER_S:
             self._draw()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._moved, refresh=now - self._drawn >= AGAIN_S)
-            self._drawn = now if now - self._drawn >= AGAIN_S else self._drawn
+            title = f"{self._title}: {self._ended} of {counted(self._files, 'file')}" if self._files else self._title
+            again = now - self._drawn >= AGAIN_S
+            self._bar.update(self._task, description=title, completed=self._moved, refresh=again)
+            self._drawn = now if again else self._drawn
 
-    def expect(self, total: int) -> None:
-        """The whole, when it becomes known."""
-        self._total = total
+    def expect(self, total: int, files: int = 0) -> None:
+        """The whole, when it becomes known; `files`: of a tree."""
+        self._total, self._files = total, files
         if self._bar is not None and self._task is not None and total >= 0:
             self._bar.update(self._task, total=total)
+
+    async def tally(self, results: AsyncGenerator[TransferResult, None]) -> AsyncGenerator[TransferResult, None]:
+        """The same; counts the files of a tree that are done, for who knows how many there are."""
+        async for done in results:
+            self._ended += done.type == "file" and done.target != ""  # what is removed has none
+            yield done
 
     def _draw(self) -> None:
         from rich.console import Console
@@ -72,12 +85,12 @@ class Bar:
         from rich.table import Column
 
         line = Column(no_wrap=True)  # a bar is one line, however narrow the terminal is
-        counted: tuple[ProgressColumn, ...] = (DownloadColumn(table_column=line), Speed(line))
+        shown: tuple[ProgressColumn, ...] = (DownloadColumn(table_column=line), Speed(line))
         if self._unit != "bytes":
-            counted = (MofNCompleteColumn(table_column=line), TextColumn(self._unit, table_column=line))
+            shown = (MofNCompleteColumn(table_column=line), TextColumn(self._unit, table_column=line))
         titled = TextColumn("{task.description}", markup=False, table_column=line)  # a name may look like rich's markup
         self._bar = Progress(
-            titled, BarColumn(table_column=line), *counted, Remaining(table_column=line), console=Console(stderr=True),
+            titled, BarColumn(table_column=line), *shown, Remaining(table_column=line), console=Console(stderr=True),
             transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._task = self._bar.add_task(self._title, total=self._total if self._total >= 0 else None)
@@ -101,7 +114,7 @@ class Bar:
 
 
 @asynccontextmanager
-async def counting(bar: Bar, sizes: AsyncGenerator[int, None]) -> AsyncIterator[None]:
+async def counting(bar: Bar, sizes: Sizes) -> AsyncIterator[None]:
     """Add `sizes` up while the body works, and tell the bar; not at all when nobody sees it."""
     adding = asyncio.create_task(add_up(bar, sizes)) if bar.enabled else None
     try:
@@ -112,13 +125,13 @@ async def counting(bar: Bar, sizes: AsyncGenerator[int, None]) -> AsyncIterator[
             await asyncio.gather(adding, return_exceptions=True)
 
 
-async def add_up(bar: Bar, sizes: AsyncGenerator[int, None]) -> None:
+async def add_up(bar: Bar, sizes: Sizes) -> None:
     """Tell the bar the sum of `sizes`; nothing when it cannot be known, which the work itself will report."""
-    total = 0
+    total = files = 0
     try:
         async with aclosing(sizes):
-            async for size in sizes:
-                total += max(0, size)
+            async for some, size in sizes:
+                total, files = total + max(0, size), files + some
     except (CheloniaError, OSError):
         return
-    bar.expect(total)
+    bar.expect(total, files)

@@ -196,21 +196,21 @@ def copy_tree(client: Client, source: str, target: str, options: TreeOptions) ->
     return in_order(_copies(client, source, target, options), options.parallel)
 
 
-async def local_sizes(source: Path) -> AsyncGenerator[int, None]:
-    """The sizes of the files that `put_tree` will send, a sum for each directory; those it cannot read are left out."""
+async def local_sizes(source: Path) -> AsyncGenerator[tuple[int, int], None]:
+    """Number and bytes of the files that `put_tree` will send, by directory; those it cannot read are left out."""
     waiting = [source]
     while waiting:
-        size, below = await asyncio.to_thread(sizes_in, waiting.pop())
+        sizes, below = await asyncio.to_thread(sizes_in, waiting.pop())
         waiting.extend(below)
-        yield size
+        yield sizes
 
 
-async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[int, None]:
-    """The sizes of the files that `get_tree` and `copy_tree` will move. Raises: as `get_tree`."""
+async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[tuple[int, int], None]:
+    """Number (1) and bytes of each file that `get_tree` and `copy_tree` will move. Raises: as `get_tree`."""
     async with aclosing(client.names(ln, recursive=True)) as entries:
         async for entry in entries:
             if entry.type == "file":
-                yield entry.size
+                yield 1, entry.size
 
 
 # --- the walks ---

@@ -38,7 +38,7 @@ async def sync(session: Session, arguments: Arguments) -> None:
         sizes = local_sizes(local) if up else listed_sizes(client, ln)
         work = partial(sync_up, client, local, ln) if up else partial(sync_down, client, ln, local)
         async with counting(bar, sizes):
-            async for done in work(options, delete=delete):
+            async for done in bar.tally(work(options, delete=delete)):
                 _report(session, done, tally, "uploaded" if up else "downloaded")
     session.out.say(tally.line("uploaded" if up else "downloaded"))
 

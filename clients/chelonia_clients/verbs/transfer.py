@@ -143,7 +143,7 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
         options = wishes.options(bar)
         if is_directory:
             async with _going_on(session, str(source), f"chelonia:{ln}"), counting(bar, local_sizes(source)):
-                async for done in put_tree(session.client(), source, ln, options):
+                async for done in bar.tally(put_tree(session.client(), source, ln, options)):
                     _uploaded(session, done, wishes.would)
             return
         if options.dry_run:
@@ -209,7 +209,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
     if wishes.recursive and await client.exists(ln) == "collection":
         with Bar(name or "/", beside=session.bars) as bar:
             async with _going_on(session, f"chelonia:{ln}", str(path)), counting(bar, listed_sizes(client, ln)):
-                async for done in get_tree(client, ln, path, wishes.options(bar)):
+                async for done in bar.tally(get_tree(client, ln, path, wishes.options(bar))):
                     _downloaded(session, done, wishes.would)
         return
     if not name:
@@ -279,7 +279,7 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
                     continue
                 _check_recursive(ln, new, wishes)
                 async with counting(bar, listed_sizes(client, ln)):
-                    async for done in copy_tree(client, ln, new, wishes.options(bar)):
+                    async for done in bar.tally(copy_tree(client, ln, new, wishes.options(bar))):
                         _copied(session, done)
         except CheloniaError as error:
             session.out.failure(error, source=source, target=target)

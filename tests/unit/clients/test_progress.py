@@ -14,7 +14,8 @@ import pytest
 
 from chelonia_clients import progress
 from chelonia_clients.output import Output
-from chelonia_clients.progress import ERASE, Bar, add_up, counting
+from chelonia_clients.progress import ERASE, Bar, Sizes, add_up, counting
+from chelonia_clients.steps import TransferResult
 from chelonia_clients.transfers import listed_sizes, local_sizes
 from chelonia_clients.verbs import transfer as verbs_transfer
 from tests.support.bartender import FakeBartender
@@ -27,11 +28,11 @@ class Noted(Bar):
     def __init__(self) -> None:
         super().__init__("x")
         self._enabled = True
-        self.totals: list[int] = []
+        self.totals: list[tuple[int, int]] = []
 
-    def expect(self, total: int) -> None:
-        self.totals.append(total)
-        super().expect(total)
+    def expect(self, total: int, files: int = 0) -> None:
+        self.totals.append((files, total))
+        super().expect(total, files)
 
 
 async def test_the_whole_of_an_upload_is_that_of_the_local_files(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ async def test_the_whole_of_an_upload_is_that_of_the_local_files(tmp_path: Path)
     (tmp_path / "link").symlink_to("f")
     bar = Noted()
     await add_up(bar, local_sizes(tmp_path))
-    assert bar.totals == [300]
+    assert bar.totals == [(3, 300)]
 
 
 async def test_the_whole_of_a_download_is_that_of_the_listing(fake: FakeBartender) -> None:
@@ -51,7 +52,7 @@ async def test_the_whole_of_a_download_is_that_of_the_listing(fake: FakeBartende
         fake.add_file(ln, b"x" * 100)
     bar = Noted()
     await add_up(bar, listed_sizes(client_on(fake), "/c"))
-    assert bar.totals == [200]
+    assert bar.totals == [(2, 200)]
 
 
 async def test_a_whole_that_cannot_be_known_is_not_told(fake: FakeBartender) -> None:
@@ -63,10 +64,10 @@ async def test_a_whole_that_cannot_be_known_is_not_told(fake: FakeBartender) -> 
 async def test_nothing_is_counted_when_nobody_sees_it_and_the_count_ends_with_the_work() -> None:
     bar, ended = Noted(), []
 
-    async def sizes() -> AsyncGenerator[int, None]:
+    async def sizes() -> Sizes:
         try:
             while True:
-                yield 1
+                yield 1, 1
                 await bar_moves()
         finally:
             ended.append(True)
@@ -109,7 +110,7 @@ def test_a_bar_of_what_does_not_tell_its_size_waits_for_the_end(
 def test_every_verb_of_trees_counts(chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
 
-    def counting_too(bar: Bar, sizes: AsyncGenerator[int, None]) -> object:
+    def counting_too(bar: Bar, sizes: Sizes) -> object:
         assert isinstance(sizes, AsyncGeneratorType)
         counted.append(sizes.__name__)
         return counting(bar, sizes)
@@ -122,22 +123,45 @@ def test_every_verb_of_trees_counts(chelonia: Command, fake: FakeBartender, monk
     assert counted == ["local_sizes", "listed_sizes", "listed_sizes"]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch, columns: str = "80") -> Terminal:
+    """What shows each bar at once, and each step of it."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "AGAIN_S", 0.0)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")
+    return made
+
+
+async def test_a_bar_of_a_tree_tells_files_beside_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def done() -> AsyncGenerator[TransferResult, None]:
+        yield TransferResult("collection", "t", "/t")
+        yield TransferResult("file", "t/a", "/t/a", 20)
+        yield TransferResult("file", "/t/b", "")  # removed
+
+    terminal = terminal_of(monkeypatch)
+    with Bar("t", beside=Output(terminal, terminal)) as bar:
+        bar.advance(10)
+        assert "file" not in terminal.getvalue(), "nobody knows yet how many"
+        bar.expect(3_000, 1_234)
+        _ = [each async for each in bar.tally(done())]
+        bar.advance(2_000)
+    assert "t: 1 of 1234 files" in terminal.getvalue()
+    assert "3.0 kB" in terminal.getvalue()
+
+
 @pytest.mark.parametrize("columns", ["80", "10"])
 def test_lines_that_come_while_a_bar_is_drawn_have_their_own_place(
     monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     """They were written behind the bar, which stayed there."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "AFTER_S", 0.0)
-    monkeypatch.setattr(progress, "AGAIN_S", 0.0)
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setenv("TERM", "xterm")
+    terminal = terminal_of(monkeypatch, columns)
     out = Output(terminal, terminal)
     with Bar("a title[/b]", 100, beside=out) as bar:
         for number in range(3):

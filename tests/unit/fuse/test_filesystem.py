@@ -72,7 +72,7 @@ async def test_an_attribute_that_is_too_large_is_refused_as_such(mount: Trial) -
     await mount.write("f", b"x")
     xattrs, found = Xattrs(mount.system._cluster, dict), await mount.find("f")
     await xattrs.set(found, "user.a", b"7" * 64_000)
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="at most") as caught:
         await xattrs.set(found, "user.b", b"7" * 64_000 + b"\xff")
     assert caught.value.errno == errno.E2BIG
     assert await xattrs.names(found) == ["user.a"]
