@@ -360,12 +360,12 @@ _NAMES: Filter = (
 )  # fmt: skip
 
 
-class _Page(Protocol):
+class _ListedPage(Protocol):
     @property
     def after(self) -> str: ...
 
 
-_AnyPage = TypeVar("_AnyPage", bound=_Page)
+_AnyPage = TypeVar("_AnyPage", bound=_ListedPage)
 
 
 async def _pages(ask: Callable[[str], Awaitable[_AnyPage]]) -> AsyncGenerator[_AnyPage, None]:
