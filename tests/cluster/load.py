@@ -8,24 +8,32 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import PutFileRequest
+from chelonia.core.ports.files import INLINED, Content, Failure, Inline, Splice
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads
 from chelonia_clients.client import Client, new_call
+from chelonia_clients.parted import PartedUpload
 from tests.cluster.harness import Away, Cluster
 from tests.support.polling import poll_async
 
 SMALL, LARGE = 3_000, 5_000_000
 WANTED = 2
 LOCATIONS_DEADLINE_S = 90.0
+TURNS = 100_000
+IN_PARTS, APPENDING = PIECED = (2, 3)
+"""Writers whose files are of several blobs."""
 
 
 @dataclass
 class Load:
-    """Eight writers, two of them the original's way; `acknowledged` and `refused`: Logical Name to content's seed."""
+    """Eight writers, two of them the original's way, one in parts, one that appends; `acknowledged` and `refused`:
+    Logical Name to content's seed."""
 
     cluster: Cluster
     collection: str
@@ -58,13 +66,13 @@ class Load:
 
     async def _write(self, writer: int) -> None:
         async with self.cluster.client("user", retry_ms=self.retry_ms) as client:
-            for turn in range(100_000):
+            for turn in range(TURNS):
                 if self.stopping:
                     return
-                seed = writer * 100_000 + turn
+                seed = writer * TURNS + turn
                 ln = f"{self.collection}/w{writer}-{turn}"
                 try:
-                    await (put_as_original(client, ln, content(seed)) if writer < 2 else put(client, ln, content(seed)))
+                    await WAYS.get(writer, put)(client, ln, content(seed))
                     self.acknowledged[ln] = seed
                 except CheloniaError as error:
                     self.refused[ln] = seed
@@ -85,7 +93,9 @@ class Load:
             faults = [fault for fault in await asyncio.gather(*checks) if fault]
             assert not faults, f"{len(faults)} of {len(checks)}: {faults[:10]}; refusals: {self.reasons}"
             end = asyncio.get_running_loop().time() + LOCATIONS_DEADLINE_S
-            for ln in self.acknowledged:
+            for ln, seed in self.acknowledged.items():
+                if seed // TURNS in PIECED:
+                    continue  # `stat` tells the copies of one blob
                 left = max(end - asyncio.get_running_loop().time(), 0.5)
                 await until_live(client, ln, live, deadline=left)
 
@@ -96,7 +106,8 @@ class Load:
             if error.kind is Kind.NOT_FOUND and not acknowledged:
                 return ""
             return f"{ln} acknowledged={acknowledged}: {error}"
-        return "" if got == content(seed) else f"{ln} acknowledged={acknowledged}: other bytes"
+        begun = not acknowledged and seed // TURNS == APPENDING and got == content(seed)[: len(got)]
+        return "" if got == content(seed) or begun else f"{ln} acknowledged={acknowledged}: other bytes"
 
 
 def content(seed: int) -> bytes:
@@ -108,6 +119,29 @@ async def put(client: Client, ln: str, data: bytes, replicas: int = WANTED, *, r
     """Store bytes, bytes first."""
     options = uploads.UploadOptions(replicas=replicas, replace=replace)
     await uploads.upload(client, uploads.bytes_source(data), ln, options)
+
+
+async def put_in_parts(client: Client, ln: str, data: bytes) -> None:
+    """Store bytes as two parts, sealed in one step."""
+    parted, half = PartedUpload(client, ln, uploads.UploadOptions(replicas=WANTED)), len(data) // 2
+    upload, order = await parted.open(), list[tuple[int, str]]()
+    for number, part in enumerate((data[:half], data[half:]), 1):
+        order.append((number, await parted.send(upload, number, uploads.bytes_source(part), None)))
+    await parted.seal(upload, order)
+
+
+async def put_and_append(client: Client, ln: str, data: bytes) -> None:
+    """Store the first half of some bytes and, in pieces that come in their message, what is behind it."""
+    assert client.files is not None
+    at = len(data) // 2
+    await put(client, ln, data[:at])
+    while at < len(data):
+        piece = data[at : at + 60_000]
+        laid = Content((Extent(at, len(piece), INLINED),), inline=Inline(piece))
+        answer = await client.settled(client.files.apply, Splice(parse_ln(ln), laid))
+        if isinstance(answer, Failure):
+            raise CheloniaError(answer.kind, "append", ln, answer.cause)
+        at += len(piece)
 
 
 NO_SHEPHERD_TRIES = 16
@@ -139,6 +173,10 @@ async def turl_for_put(client: Client, ln: str, data: bytes, replicas: int = WAN
     if answer.kind:
         raise CheloniaError(kind_from_wire(answer.kind), "putFile", ln, answer.cause or answer.status)
     return answer.turl
+
+
+WAYS = {0: put_as_original, 1: put_as_original, IN_PARTS: put_in_parts, APPENDING: put_and_append}
+"""How writers store a file; the others: `put`."""
 
 
 async def fetch(client: Client, ln: str) -> bytes:
