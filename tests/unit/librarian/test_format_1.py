@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from chelonia.ahash.store import layout, meta
-from chelonia.core.ids import ObjectId
+from chelonia.core.contents.below import Below
+from chelonia.core.contents.summaries import SUMMARISED, summary_of
+from chelonia.core.ids import ROOT, ObjectId
+from chelonia.hosting.net.clock import SystemClock
 from tests.support import librarian
 from tests.support.ahash import LIBRARIAN, open_store
-from tests.support.librarian import Bench, SequentialIds, bench, spliced
+from tests.support.librarian import BARTENDER, Bench, SequentialIds, bench, spliced
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken
+from tests.support.paper import Paper, PaperShepherd
+from tests.support.polling import poll_async
 
 MADE = Path(__file__).parents[2] / "support/stores/format_1.tar.xz"
 """`data/f` with two copies, a deleted file, an upload that is not complete; by the last program of format 1."""
@@ -23,16 +29,22 @@ async def everything(b: Bench) -> NamespaceSnapshot:
     return NamespaceSnapshot(await b.ahash.get(LIBRARIAN, ids))
 
 
-async def test_a_store_of_format_1_is_opened_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store, for the Librarians that a test makes."""
     with tarfile.open(MADE) as packed:
         packed.extractall(tmp_path)  # ours
-    store = open_store("bdb", tmp_path)
-    assert meta.read_number(store, layout.META_FORMAT) == 1
-    store.close()
     monkeypatch.setattr(librarian, "MemoryStore", lambda: open_store("bdb", tmp_path))
     later = SequentialIds(7)
     later._count = 1000  # ids that the store does not have yet
     monkeypatch.setattr(librarian, "SequentialIds", lambda: later)
+    return tmp_path
+
+
+async def test_a_store_of_format_1_is_opened_in_place(kept: Path) -> None:
+    store = open_store("bdb", kept)
+    assert meta.read_number(store, layout.META_FORMAT) == 1
+    store.close()
     async with bench() as b:
         assert broken(await everything(b)) == ()
         (data,) = (await b.names()).values()
@@ -41,6 +53,29 @@ async def test_a_store_of_format_1_is_opened_in_place(tmp_path: Path, monkeypatc
         await spliced(b, "f", before.id, 7)  # type: ignore[arg-type]
         assert broken(await everything(b)) == ()
         assert (await b.stored(before.id)).value("states", "size") == "14"
-    store = open_store("bdb", tmp_path)
+    store = open_store("bdb", kept)
     assert meta.read_number(store, layout.META_FORMAT) == layout.FORMAT == 2
     store.close()
+
+
+async def test_files_of_format_1_are_listed_by_reading_them_until_the_leader_has_written_their_summaries(
+    kept: Path,
+) -> None:
+    ask = Below(ROOT, needed=SUMMARISED, summaries=True)
+    async with bench() as b:
+        before = {leaf.path: leaf for leaf in (await b.service.below(BARTENDER, ask)).leaves}
+        assert list(before) == ["data/", "data/f"]
+        assert before["data/f"].object is not None
+    shepherds = Paper()
+    async with bench(clock=SystemClock(), directory=shepherds) as b:
+        shepherds.shepherds = {each: PaperShepherd(shepherds, each) for each in b.shepherds}
+        running = asyncio.create_task(b.service.run())
+
+        async def told() -> str:
+            return {leaf.path: leaf.summary for leaf in (await b.service.below(BARTENDER, ask)).leaves}["data/f"]
+
+        await poll_async(told, 30, what="a summary")
+        assert await told() == summary_of(before["data/f"].object)
+        assert broken(await everything(b)) == ()
+        await b.service.stop()
+        await running
