@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,11 +21,12 @@ from chelonia.core.metadata import TYPE_COLLECTION, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import NameRequest, Outcome
 from chelonia.core.ports.files import Change, Done, Failure, Files, Listed, Listing, Make
-from chelonia.hosting.transfer.call_batches import CallBatches
+from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX, CallBatches
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
 from chelonia_clients.client import Client
 from chelonia_clients.throttle import limit
+from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
 from tests.support.bartender import FakeBartender
 from tests.support.files import MemoryFiles
 from tests.unit.bartender.stage import JOE
@@ -124,6 +126,24 @@ async def test_files_that_come_together_share_their_calls(client: Client) -> Non
     assert list(failed) == [7]
     assert len(files.applied) <= 4
     assert await got(client, "/f39") == b"39"
+
+
+async def test_a_thousand_small_files_are_one_call_of_the_sdk_and_few_of_the_wire(
+    client: Client, tmp_path: Path
+) -> None:
+    files, source = cast(AsJoe, client.files), tmp_path / "s"
+    source.mkdir()
+    for number in range(1_000):
+        (source / f"f{number}").write_bytes(f"bytes of {number}".encode())
+    await client.files.apply(client.new_call(), (Make(parse_ln("/t"), TYPE_COLLECTION),))
+    files.applied.clear()
+    done = [each async for each in put_tree(client, source, "/t", TreeOptions())]
+    assert [each.error for each in done] == [None] * 1_001
+    assert sum(count for _, count in files.applied) == 1_000
+    assert len(files.applied) <= 1_000 // CALL_FILES_MAX + 10
+    assert [each.error async for each in get_tree(client, "/t", tmp_path / "t", TreeOptions())] == [None] * 1_001
+    read = {each.name: each.read_bytes() for each in (tmp_path / "t").iterdir()}
+    assert read == {each.name: each.read_bytes() for each in source.iterdir()}
 
 
 async def test_stats_that_come_together_share_their_calls(client: Client, fake: FakeBartender) -> None:

@@ -9,6 +9,8 @@ from chelonia.core import bounds
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus, looked, looks_at
 from chelonia.core.cluster.healing import HealAction, HealControl, HealOrder
 from chelonia.core.cluster.replicas import ReplicaState
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.uploads import SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
@@ -21,7 +23,7 @@ from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
-from tests.support.librarian import ADMIN, BARTENDER, keyed
+from tests.support.librarian import ADMIN, BARTENDER, keyed, pieced
 from tests.support.paper import Paper, paper
 from tests.unit.librarian.repair.test_progress import leads, successor
 
@@ -250,13 +252,14 @@ async def over(p: Paper) -> bool:
 async def test_a_silent_shepherd_is_healed_away_and_comes_back() -> None:
     async with paper(shepherds=5) as p:
         await asyncio.sleep(1)
-        blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(20)]
+        blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(19)]
+        blobs += await of_two_blobs(p, "f19")
         one = p.shepherds[p.b.shepherds[0]]
         order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
         may = await p.b.service.drill(ADMIN, replace(order, check_only=True))
-        assert (may.drill.stage, may.drill.files, one.drilled) == (DrillStage.NONE, 20, [])
+        assert (may.drill.stage, may.drill.files, one.drilled) == (DrillStage.NONE, len(blobs), [])
         begun = (await p.b.service.drill(ADMIN, order)).drill
-        assert (begun.running, begun.by, begun.files, one.silent) == (True, "/CN=admin", 20, True)
+        assert (begun.running, begun.by, begun.files, one.silent) == (True, "/CN=admin", len(blobs), True)
         with pytest.raises(CheloniaError, match="is running"):
             await p.b.service.drill(ADMIN, order)
         await p.until(lambda: exposed(p))
@@ -267,6 +270,18 @@ async def test_a_silent_shepherd_is_healed_away_and_comes_back() -> None:
         assert ended.touched > 0
         assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
         await p.until(lambda: p.settled(*blobs, copies=3))
+
+
+async def of_two_blobs(p: Paper, name: str) -> list[BlobId]:
+    """A file with a piece laid behind its first bytes, each with three copies."""
+    guid, first = await p.upload(name, copies=3)
+    begin, piece = await pieced(p.b, name, guid, wanted=3)
+    laid = SpliceFile(begin, (piece,), (Extent(7, 7, piece.begun.blob),), -1)
+    await p.b.service.splice(BARTENDER, laid)
+    for shepherd in p.b.shepherds[:2]:
+        p.shepherds[shepherd].replicas[ReferenceId(f"{piece.begun.blob}@{shepherd}")] = piece.begun.blob
+    await p.until(lambda: p.settled(first, piece.begun.blob, copies=3))
+    return [first, piece.begun.blob]
 
 
 async def exposed(p: Paper) -> bool:
