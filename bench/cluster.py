@@ -96,7 +96,7 @@ async def dev(scratch: Path, shepherds: int, *, replicas: int = 1, steady: bool 
                 raise SystemExit(f"the cluster did not start:\n{(directory / 'dev.log').read_text()}")
             yield Running(directory)
         finally:
-            _stop([process])
+            stop([process])
 
 
 @asynccontextmanager
@@ -106,14 +106,14 @@ async def split(scratch: Path) -> AsyncIterator[Running]:
         directory = Path(name)
         DevCluster(DevOptions(directory, 0)).prepare()
         ahash, front = _in_two(load_config(directory / "conf" / "core.toml"))
-        processes = [_start(directory, config) for config in (ahash, front)]
+        processes = [start(directory, config) for config in (ahash, front)]
         try:
             _describe(directory, front, ahash, processes)
             running = Running(directory)
             await _until_serving(running, directory)
             yield running
         finally:
-            _stop(processes[::-1])
+            stop(processes[::-1])
 
 
 def _in_two(core: NodeConfig) -> tuple[NodeConfig, NodeConfig]:
@@ -148,7 +148,8 @@ def _moved(entry: TrustedService, url: str) -> TrustedService:
     return replace(entry, id=url) if entry.role == "ahash" else entry
 
 
-def _start(directory: Path, config: NodeConfig) -> subprocess.Popen[str]:
+def start(directory: Path, config: NodeConfig) -> subprocess.Popen[str]:
+    """Start one node below the directory of a cluster that was prepared."""
     path = directory / "conf" / f"{config.node.name}.toml"
     path.write_text(render_config(config))
     with (directory / "log" / f"{config.node.name}.log").open("wb") as log:
@@ -187,7 +188,8 @@ async def _until_serving(running: Running, directory: Path) -> None:
         await asyncio.sleep(0.1)
 
 
-def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
+def stop(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End them, the last one begun first in the list; kill what does not end."""
     for process in processes:
         process.terminate()
     for process in processes:

@@ -27,6 +27,7 @@ import https
 import idle
 import listing
 import many
+import memory
 import mount
 import multiuser
 import objects
@@ -67,6 +68,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "trees": trees.run,
     "s3": s3.run,
     "many": many.run,
+    "memory": memory.run,
     "cumulus": cumulus.run,
     "root": root_reads.run,
     "publish": publish.run,

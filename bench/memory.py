@@ -1,0 +1,100 @@
+"""How much memory does a cluster have at rest? Proportional set size, 12 s after the start, with whatever processes the
+node starts beside itself.
+
+`whole`: one process with all four services. `forks`: three A-Hash, two front ends, three Shepherds, as `cheloniad dev`
+has them, with their supervisor. `apart`: the same nodes, each started by itself, as on hosts of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import cluster
+from experiment import Outcome, Setup
+from intervals import check, median_interval
+
+from chelonia.core.values import replace
+from chelonia.hosting.config import NodeConfig, load_config
+from chelonia.hosting.setup.dev import DevCluster, DevOptions
+
+REST_S = 12.0
+BARS = {"whole": 120.0, "forks": 320.0, "apart": 320.0}
+
+
+async def run(setup: Setup) -> Outcome:
+    """Start each kind of cluster once a block, and look."""
+    kinds = {"whole": whole, "forks": forks, "apart": apart}
+    seen: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(1 if setup.quick else setup.blocks):
+        for name, kind in kinds.items():
+            seen[name].append(await _at_rest(kind, setup.scratch))
+            setup.say(f"  {name:6}: {seen[name][-1]:.1f} MiB")
+    checks = [check(f"memory at rest, MiB: {name}", "at most", BARS[name], each) for name, each in seen.items()]
+    return Outcome({name: median_interval(each).median for name, each in seen.items()}, checks)
+
+
+Kind = Callable[[Path], AbstractAsyncContextManager[Iterable[int]]]
+"""A cluster below a directory; tells the processes that were started."""
+
+
+async def _at_rest(kind: Kind, scratch: Path) -> float:
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        async with kind(Path(name)) as pids:
+            await asyncio.sleep(REST_S)
+            return sum(_pss_mib(pid) for pid in _with_children(pids))
+
+
+@asynccontextmanager
+async def forks(directory: Path) -> AsyncIterator[Iterable[int]]:
+    """As `cheloniad dev` starts them, and the supervisor."""
+    async with cluster.dev(directory, 3, replicas=3, steady=True) as running:
+        one = Path(f"/proc/{running.pids()[0]}/stat").read_text().rpartition(")")[2].split()
+        yield [int(one[1])]
+
+
+@asynccontextmanager
+async def apart(directory: Path) -> AsyncIterator[Iterable[int]]:
+    """The same nodes, each started by itself."""
+    async with _started(directory, _nodes(directory, DevOptions(directory, 3, replicas=3))) as pids:
+        yield pids
+
+
+@asynccontextmanager
+async def whole(directory: Path) -> AsyncIterator[Iterable[int]]:
+    """A node with all services."""
+    core, shepherd = _nodes(directory, DevOptions(directory, 1))
+    own = tuple(replace(each, serves=tuple(s for s in each.serves if s != "metrics")) for each in shepherd.listen)
+    node = replace(core, listen=(*core.listen, *own), shepherd=shepherd.shepherd)
+    async with _started(directory, [node]) as pids:
+        yield pids
+
+
+def _nodes(directory: Path, options: DevOptions) -> list[NodeConfig]:
+    DevCluster(options).prepare()
+    return [load_config(path) for path in sorted((directory / "conf").glob("*.toml"))]
+
+
+@asynccontextmanager
+async def _started(directory: Path, nodes: Iterable[NodeConfig]) -> AsyncIterator[list[int]]:
+    processes = [cluster.start(directory, node) for node in nodes]
+    try:
+        yield [process.pid for process in processes]
+        assert all(process.poll() is None for process in processes), f"a node has ended: see {directory}/log"
+    finally:
+        cluster.stop(processes[::-1])
+
+
+def _with_children(pids: Iterable[int]) -> list[int]:
+    found = [*pids]
+    for pid in found:
+        found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found
+
+
+def _pss_mib(pid: int) -> float:
+    """A process's share of the memory in RAM: what n have in common counts 1/n for each (proc(5), smaps_rollup)."""
+    return int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("\nPss:")[2].split()[0]) / 1024
