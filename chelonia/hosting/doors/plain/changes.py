@@ -44,6 +44,7 @@ from chelonia.hosting.doors.plain.parts import (
     look,
     reader,
     seen,
+    seen_or_hidden,
 )
 from chelonia.hosting.net.http_messages import HttpResponse, nothing, text_answer
 
@@ -69,11 +70,12 @@ async def delete(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     place, when = exchange.place, exchange.when
     if not place.parts:
         raise CheloniaError(Kind.DENIED, "DELETE", str(place), "the root stays")
-    there = await look(parts, exchange.call, place)
-    when.require(place, there.attributes)
-    if there.attributes.type == TYPE_COLLECTION:
-        await remove_below(parts, exchange, place)
-        when = exchange.free  # its etag has changed with what was in it
+    there, _ = await seen_or_hidden(parts, exchange.call, place)
+    if there is not None:  # else the transact alone knows
+        when.require(place, there.attributes)
+        if there.attributes.type == TYPE_COLLECTION:
+            await remove_below(parts, exchange, place)
+            when = exchange.free  # its etag has changed with what was in it
     await apply(parts, exchange.call, Remove(place, Removing.NAME, when))
     return HttpResponse(204)
 

@@ -101,6 +101,19 @@ def test_who_may_change_and_not_read_replaces(bench: Bench) -> None:
     assert bench.ask("GET", "/lab/run1/f").body == b"again"
 
 
+def test_who_may_remove_and_not_read_removes(bench: Bench) -> None:
+    token = asked(bench, "/lab/run1", "activity:DELETE")
+    etag = bench.ask("HEAD", "/lab/run1/f").headers["ETag"]
+    assert bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **by(token)).status == 403
+    assert bench.ask("DELETE", "/lab/run1/f", dn=ANONYMOUS, If_Match='"other"', **by(token)).status == 412
+    assert bench.ask("DELETE", "/lab/run1/none", dn=ANONYMOUS, **by(token)).status == 404
+    assert bench.ask("DELETE", "/lab/run10/f", dn=ANONYMOUS, **by(token)).status == 403
+    assert bench.ask("DELETE", "/lab/run1/f", dn=ANONYMOUS, If_Match=etag, **by(token)).status == 204
+    assert bench.ask("PUT", "/lab/run1/g", b"bytes").status == 201
+    assert bench.ask("DELETE", "/lab/run1", dn=ANONYMOUS, **by(token)).status == 409, "what is in it is not told"
+    assert bench.ask("GET", "/lab/run1/g").status == 200
+
+
 def test_caveats_narrow(bench: Bench) -> None:
     token = asked(bench, "/", "path:/lab/run1", "activity:DOWNLOAD", "activity:DOWNLOAD,UPLOAD", "before:2100-01-01")
     assert bench.ask("GET", "/lab/run1/f", dn=ANONYMOUS, **by(token)).status == 200
