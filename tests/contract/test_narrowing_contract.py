@@ -209,8 +209,16 @@ def test_a_token_is_given_for_what_its_giver_may_by_his_own_name() -> None:
         assert told.expires_ms == shared.expires_ms == told.issued_ms + 60_000
         capped = await world.files.share(JOE, Share(at("/a/new"), ADDING, 10**12, capped=True))
         assert verify(KEY, capped.token, 0).expires_ms < 10**12 + told.issued_ms
+        await done(world, Set(at("/a"), policy={EVE.dn: "+addEntry"}))
+        all_that_he_may = Share(at("/a"), (*READING, *CHANGING), 60_000, capped=True)
+        assert (
+            verify(KEY, (await world.files.share(EVE, all_that_he_may)).token, 0).scope.actions
+            == all_that_he_may.actions
+        )
         member = msgspec.structs.replace(EVE, attributes=("/atlas",))
         refusals = (
+            (EVE, msgspec.structs.replace(all_that_he_may, capped=False), Kind.DENIED),
+            (EVE, Share(at("/a"), capped=True), Kind.DENIED),
             (EVE, Share(at("/a")), Kind.DENIED),
             (NOBODY, Share(at("/a")), Kind.DENIED),
             (narrowed(JOE, (READING, "/a")), Share(at("/a")), Kind.DENIED),

@@ -35,9 +35,13 @@ async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
     judge = Judge(msgspec.structs.replace(turn.user, attributes=()), "share")
     is_new = Action.ADD_ENTRY in ask.actions and not walked.complete
     found = parent_of_new(ask.place, walked) if is_new else existing(ask.place, walked)
-    for action in (Action.ADD_ENTRY,) if is_new else ask.actions:
-        if is_new or found.type == TYPE_COLLECTION or action in (Action.READ, Action.MODIFY_METADATA):
-            judge.require(action, found)
+    wanted = tuple(
+        (action, found)
+        for action in ((Action.ADD_ENTRY,) if is_new else ask.actions)
+        if is_new or found.type == TYPE_COLLECTION or action in (Action.READ, Action.MODIFY_METADATA)
+    )
+    for choices in (wanted,) if ask.capped and wanted else ((each,) for each in wanted):
+        judge.require_one(choices)
     now_ms, user = ports.clock.now_ms(), turn.user
     scope = Scope(tuple(dict.fromkeys(ask.actions)), ask.place.parts)
     expires_ms = Ms(now_ms + lifetime_ms)

@@ -46,7 +46,8 @@ Scopes = tuple[Scope, ...]
 
 class Share(msgspec.Struct, frozen=True):
     """A token is asked for: `actions` on `place` and all below it, of those in `READING` and `CHANGING`, for
-    `lifetime_ms`. `capped`: a lifetime that is too long becomes the longest, and is not refused."""
+    `lifetime_ms`. `capped`: more may be asked for than can be had: a lifetime that is too long becomes the longest, and
+    it is enough that the giver may do one of the actions there."""
 
     place: LogicalName
     actions: tuple[Action, ...] = READING
