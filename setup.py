@@ -23,6 +23,7 @@ SIDE_FOLDERS = {"chelonia_clients": "clients", "chelonia_fuse": "fuse"}
 
 CLIENT = [
     "aiohttp>=3.12",
+    "awscrt>=0.38",
     "cryptography>=43",
     "lxml>=5.3",
     "msgspec>=0.19",
@@ -33,7 +34,6 @@ CLIENT = [
 ]
 SERVER = [
     "asn1crypto>=1.5",
-    "awscrt>=0.38",
     "berkeleydb>=18.1.17",
     "prometheus-client>=0.21",
     "PyJWT>=2.10",

@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from chelonia.hosting.manual import page as daemons_page
 from chelonia_clients.manual import page
@@ -36,6 +39,20 @@ def reads_well(text: str) -> None:
     if shutil.which("groff"):
         ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=text, text=True, capture_output=True, check=True)
         assert ran.stderr == ""
+
+
+def test_the_command_needs_nothing_that_only_a_node_installs() -> None:
+    needed = [Requirement(text) for text in metadata.requires("chelonia") or ()]
+    nodes = {
+        canonicalize_name(each.name) for each in needed if each.marker and each.marker.evaluate({"extra": "server"})
+    }
+    assert "berkeleydb" in nodes
+    hidden = [name for name, of in metadata.packages_distributions().items() if {*map(canonicalize_name, of)} & nodes]
+    load = f"import importlib, pkgutil, sys; sys.modules.update(dict.fromkeys({hidden!r})); import {{0}}"
+    load += "; [importlib.import_module(each.name) for each in pkgutil.walk_packages({0}.__path__, '{0}.')]"
+    for package in ("chelonia_clients", "chelonia_fuse"):
+        ran = subprocess.run([sys.executable, "-c", load.format(package)], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.long
