@@ -110,7 +110,7 @@ def _amount(text: str) -> int:
 
 def parse_duration(text: str, flag: str = "--for") -> int:
     """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
-    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    match = re.fullmatch(r"(0*[1-9][0-9]{0,8})([smhd])", text)  # some take 0 for "no end"
     if match is None:
         raise UsageError(f"{flag} takes a time like 90s, 30m, 2h or 3d, not {text!r}")
     return int(match[1]) * _UNIT_MS[match[2]]

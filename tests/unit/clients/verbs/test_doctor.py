@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia_clients.arguments import parse_duration
+from chelonia_clients.arguments import UsageError, parse_duration
 from chelonia_clients.cli import main, run
 from chelonia_clients.output import Output, table
 from chelonia_clients.verbs.doctor import cure_of
@@ -101,6 +101,13 @@ def test_whoami_without_a_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "ms"), [("90s", 90_000), ("30m", 1_800_000), ("2h", 7_200_000), ("3d", 259_200_000)])
 def test_durations(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["0s", "00d", "-1d", "90", "1w", ""])
+def test_what_is_no_duration(text: str) -> None:
+    """A key that was asked for no time at all was good for ever."""
+    with pytest.raises(UsageError, match="--for takes a time like"):
+        parse_duration(text)
 
 
 def test_interrupts_and_broken_pipes_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
