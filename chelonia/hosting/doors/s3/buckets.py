@@ -52,7 +52,6 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket. One's own that is there already is made again without a change."""
-    keys.check_bucket(ask.target.bucket)
     where, tags = await said(ask, requests.new_bucket)
     call = ask.exchange.call
     if call.dn == ANONYMOUS:

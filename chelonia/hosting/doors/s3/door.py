@@ -23,7 +23,7 @@ from chelonia.wire.s3 import errors
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import is_id, is_text
-from chelonia.wire.s3.keys import Target, check_key, target_of
+from chelonia.wire.s3.keys import Target, check_bucket, check_key, target_of
 from chelonia.wire.s3.operations import OTHER, PREFLIGHT, check_promises, operation_of
 from chelonia.wire.s3.sigv4 import Signable
 
@@ -123,7 +123,7 @@ class S3Door:
         self, request: HttpRequest, signable: Signable, target: Target, query: dict[str, str], named: tuple[str, str]
     ) -> Ask:
         found = unsigned(request) if named[0] == PREFLIGHT else await verified(self._parts, request, signable)
-        bucket = self._parts.root.child(target.bucket) if target.bucket else self._parts.root
+        bucket = self._parts.root.child(check_bucket(target.bucket)) if target.bucket else self._parts.root
         exchange = Exchange(found.request, found.call, bucket)
         return Ask(exchange, target, query, found.measured, bucket, *named)
 

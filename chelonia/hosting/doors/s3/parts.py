@@ -385,7 +385,6 @@ async def note_facts(parts: S3Parts, ask: Ask, **changed: object) -> None:
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
     """The bucket of a request, None when the caller may not read it. Raises: NoSuchBucket."""
-    keys.check_bucket(ask.target.bucket)
     (answer,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket, Want.USER | Want.POLICY),))
     if isinstance(answer, Failure):
         if answer.kind is Kind.DENIED:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chelonia.core.ids import ANONYMOUS
+from chelonia.core.caller import Call
+from chelonia.core.ids import ANONYMOUS, ROOT
+from chelonia.core.metadata import TYPE_COLLECTION
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Make
 from chelonia.hosting.doors.s3 import objects
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, Door, door
 
@@ -21,6 +27,22 @@ def told(answer: object) -> tuple[int, str]:
     """Status and code of a refusal."""
     status, body = answer.status, answer.body.decode()  # type: ignore[attr-defined]
     return status, (re.findall("<Code>([^<]*)</Code>", body) or [""])[0]
+
+
+@pytest.mark.parametrize("bucket", ["tc", "Data", "a_b", "10.0.0.1", "※keys"])
+def test_a_collection_whose_name_no_bucket_has_is_none(door: Door, bucket: str) -> None:
+    asyncio.run(door.files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, (bucket,)), TYPE_COLLECTION),)))
+    place = quote(f"/{bucket}")
+    for method, path in (
+        ("PUT", "/k"),
+        ("GET", "/k"),
+        ("HEAD", ""),
+        ("GET", ""),
+        ("POST", "/k?uploads"),
+        ("DELETE", "/k"),
+    ):
+        assert door.ask(method, f"{place}{path}", b"").status == 400, (method, path)
+    assert told(door.ask("PUT", f"{place}/k", b"x")) == (400, "InvalidBucketName")
 
 
 def completed(door: Door, key: str, upload: str, parts: str) -> tuple[int, str]:
