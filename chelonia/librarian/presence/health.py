@@ -182,7 +182,8 @@ class HealthTable:
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot != node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
-        if (returned or new_boot) and not (node.beat is not None and node.beat.leaving):
+        was_there = node.stored.state and not (node.beat is not None and node.beat.leaving)
+        if was_there and (returned or new_boot):
             node.returns.append(now)
         if beat.leaving:
             self.evidence.left(beat.shepherd, now)
@@ -325,7 +326,8 @@ class HealthTable:
         shaky = self.unsteady(now)
         views = (self._view(shepherd, now, wall, told(shepherd)) for shepherd in self._nodes)
         trouble = (
-            f"it comes and goes: nothing new is given to it until it has been steady for {self._rule.window_ms} ms"
+            "it comes and goes: nothing new is given to it until it has been steady for "
+            f"{self._rule.window_ms // 1000} s"
         )
         return tuple(
             replace(view, accepting=False, trouble=view.trouble or trouble) if view.shepherd in shaky else view

@@ -272,6 +272,18 @@ def test_when_most_come_and_go_it_is_not_they(shaky: int, steady: int, judged: i
     assert len(unsteady(returns, RULE, Ms(4))) == judged
 
 
+def test_who_was_never_there_before_has_not_come_back() -> None:
+    made = table("")
+    made.beat(beat(), Ms(10))
+    made.beat(beat(B), Ms(10))
+    made.load({A: StoredNode(Dn("/CN=a"), "alive"), B: StoredNode(Dn("/CN=a"), "alive")})
+    for boot in (2, 3):
+        made.beat(beat(boot=boot), Ms(10 * boot))
+    assert made.unsteady(Ms(50)) == frozenset(), "two returns"
+    made.beat(beat(boot=4), Ms(40))
+    assert made.unsteady(Ms(50)) == {A}
+
+
 def test_a_shepherd_that_comes_and_goes_takes_nothing_new_until_it_is_steady() -> None:
     made = table()
     for boot in (1, 2, 3, 4):
