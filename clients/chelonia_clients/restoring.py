@@ -72,7 +72,8 @@ async def _restored(client: Client, entry: DeletedEntry, target: str) -> Transfe
         await client.undelete(entry.guid, target)
         return TransferResult(entry.type, entry.guid, target, max(0, entry.size))
     except CheloniaError as error:
-        return TransferResult(entry.type, entry.guid, target, error=error)
+        named = CheloniaError(error.kind, error.op, target, error.cause)  # it was asked for by its GUID
+        return TransferResult(entry.type, entry.guid, target, error=named)
 
 
 async def _last(client: Client, name: LogicalName) -> DeletedEntry:

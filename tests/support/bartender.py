@@ -259,6 +259,8 @@ class FakeBartender:
             if not kept:
                 raise CheloniaError(Kind.NOT_FOUND, cause="nothing of that name is kept")
             path, entry = kept[-1]
+            if request.target_ln in self.deny:
+                raise CheloniaError(Kind.DENIED, cause="no rule allows it")
             self.entries[self._free(request.target_ln or "/" + "/".join(path), replace=False)] = entry
             self.trash.remove(kept[-1])
 

@@ -74,6 +74,8 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
             await administrator.recount_quotas()
             session.out.say("all is counted anew; what is found wrong is set right, and stands in a Librarian's log")
             session.out.result(status="counting")
+        case ("set" | "remove" as word, *_):
+            raise UsageError(f"admin quota {word} takes whose: one DN, one collection, or default")
         case words:
             raise UsageError(f"admin quota does not know {' '.join(words)!r}; it has set, list, remove and recount")
 

@@ -208,7 +208,7 @@ def _repair_lines(seen: Seen) -> list[str]:
     """Copies and repair: as the Librarian asked counts them where it leads, else as the leader told it."""
     health, healing = seen.health, seen.healing
     if health.is_leader:
-        replicas, exposed = _counts(health.replicas), str(health.exposed)
+        replicas, exposed = f"{_counts(health.replicas)} at the last survey", str(health.exposed)
         work = f"{health.queued} queued, {health.copying} copying, {health.erasing} erasing"
     else:
         replicas = f"{sum(node.replicas for node in seen.nodes)} on the Shepherds"

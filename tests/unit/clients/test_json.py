@@ -130,7 +130,7 @@ def test_admin_status_tells_the_position(
         "space              not known",
         "certificates       not told: no node that serves metrics was reached",
         "jobs               none",
-        "replicas           4 alive",
+        "replicas           4 alive at the last survey",
         "too few copies     0",
         "repair             1 queued, 2 copying, 3 erasing",
     ]

@@ -68,6 +68,7 @@ async def test_a_default_quota_is_set_told_and_given_back(monkeypatch: pytest.Mo
         (("set", "atlas"), {"bytes": "1"}, 2, "a Logical Name starts with /"),
         (("set", "CN=Jane Doe,DC=org"), {"bytes": "1"}, 2, "a DN begins with /"),
         (("remove", JANE), {}, 3, "it has no quota"),
+        (("set",), {"bytes": "1"}, 2, "admin quota set takes whose"),
         (("what",), {}, 2, "does not know 'what'"),
     ],
 )

@@ -150,6 +150,13 @@ def test_into_a_collection_that_was_made_in_its_place(chelonia: Command, linked:
     assert {"/t/f", "/t/c/g"} <= set(linked.names())
 
 
+def test_what_does_not_come_back_with_a_tree_is_told_by_its_name(chelonia: Command, linked: FakeBartender) -> None:
+    chelonia("rm", "-r", "/t")
+    linked.deny.add("/t/f")
+    left = chelonia("undelete", "-r", "/t")
+    assert "undelete '/t/f': " in left.err
+
+
 def test_a_part_of_a_tree_brings_what_is_above_it_along(chelonia: Command, linked: FakeBartender) -> None:
     chelonia("rm", "-r", "/t")
     assert chelonia("undelete", "-r", "/t/c").lines == [
