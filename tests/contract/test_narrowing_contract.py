@@ -13,6 +13,7 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.access_keys import LINK_PREFIX
 from chelonia.core.ports.files import (
     Done,
     Failure,
@@ -215,6 +216,9 @@ def test_a_token_is_given_for_what_its_giver_may_by_his_own_name() -> None:
             verify(KEY, (await world.files.share(EVE, all_that_he_may)).token, 0).scope.actions
             == all_that_he_may.actions
         )
+        for hours, kept in (3, False), (4, True):  # gfal2 asks for 3 hours, for each file
+            asked = await world.files.share(JOE, Share(at("/a"), READING, hours * 3_600_000, capped=True))
+            assert verify(KEY, asked.token, 0).id.startswith(LINK_PREFIX) is kept
         member = msgspec.structs.replace(EVE, attributes=("/atlas",))
         refusals = (
             (EVE, msgspec.structs.replace(all_that_he_may, capped=False), Kind.DENIED),

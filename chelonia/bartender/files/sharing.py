@@ -2,7 +2,7 @@
 
 A token is given only for what its giver may do now, by his own name: groups that his certificate shows do not travel
 with it. What it is good for is decided at each use, on his rights of that moment. It is kept as an access key that
-signs nothing, so that its giver can take it back; those that programs ask for, for an hour or less, are not.
+signs nothing, so that its giver can take it back; those that programs ask for, for 3 hours or less, are not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from chelonia.core.rights.scopes import CHANGING, READING, Scope, Share, Shared
 from chelonia.wire.shares import ShareToken, issue, kept_of
 
 ID_BYTES = 6
-UNKEPT_MS = 3_600 * 1000
-"""What a program asks for by a macaroon request for so long is not kept: there may be one for each transfer."""
+UNKEPT_MS = 3 * 3_600 * 1000
+"""What a program asks for by a macaroon request for so long is not kept: gfal2 asks for some for each transfer, by
+itself for 3 hours to read and for a little over 2 to write, and 1 000 are kept for one DN."""
 
 
 async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
