@@ -112,7 +112,7 @@ class RepairTally:
     def note(self, plan: BlobPlan) -> None:
         """Take over what was counted for a plan."""
         self._unseen.pop(plan.blob, None)
-        self._whole(plan.blob)
+        self.left_out(plan.blob)
         if plan.live < plan.wanted:
             if plan.blob in self._watched:
                 self._touched[plan.blob] = None
@@ -124,9 +124,10 @@ class RepairTally:
     def gone(self, blob: BlobId) -> None:
         """This blob is no more."""
         self.found(blob)
-        self._whole(blob)
+        self.left_out(blob)
 
-    def _whole(self, blob: BlobId) -> None:
+    def left_out(self, blob: BlobId) -> None:
+        """Nothing is to be copied of this blob, whether it is whole, lost or no more."""
         packed = self._exposed.pop(blob, None)
         if packed is not None:
             self._add(packed, -1)

@@ -104,9 +104,11 @@ class Repairing:
         stored = await self._on.records.get(call, [blob_object(blob) for blob in batch])
         found = {blob_of(blob): blob for blob in stored if blob.exists}
         plans = await self._plans(list(found.values()))
-        for blob in set(batch).difference(plan.blob for plan in plans):  # gone, or not to be read
-            self._tally.gone(blob)
+        for blob in set(batch).difference(
+            plan.blob for plan in plans
+        ):  # gone, lost to the last copy, or not to be read
             self._notifier.gone(blob)
+            (self._tally.left_out if blob in found else self._tally.gone)(blob)
             self._work.planned(blob)
             self._work.settle(blob)
         for plan in plans:

@@ -134,6 +134,9 @@ async def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> No
         assert (losses(done), done[-1].forgotten) == ([lost], True)
         assert await p.b.locations(only) == {}
         assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists, "its name stays, for a person to see"
+        await asyncio.sleep(5)
+        told = await p.b.service.heal_status(ADMIN)
+        assert (told.lost, [each.name for each in told.lost_named], told.exposed) == (1, ["/only"], ())
 
 
 async def with_an_only_copy(p: Paper) -> ServiceId:
