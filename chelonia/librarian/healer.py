@@ -150,7 +150,7 @@ class Healer:
         _LOG.info("healing: %s by %s", order, call.dn)
         await self.heed()
         self._next(self._on.settings.copies_max)
-        return await self.status()
+        return replace(await self.status(), control=self.control)  # a leader elsewhere reads it a tick later
 
     # --- what it is told --------------------------------------------------------------------------------------------
 

@@ -123,6 +123,21 @@ async def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> N
 
 
 @virtual
+async def test_who_orders_at_another_than_the_leader_is_told_what_holds_now() -> None:
+    async with paper(shepherds=2) as p:
+        await p.until(lambda: leads(p.b.service))
+        other = successor(p, p.b.settings, lambda ahash: ahash, p.b.service)
+        await other.start()
+        running = asyncio.create_task(other.run())
+        await asyncio.sleep(1)
+        told = await other.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
+        assert told.is_leader
+        assert (told.control.bytes_per_s, told.control.copies_per_node) == (7, 1)
+        await other.stop()
+        await running
+
+
+@virtual
 async def test_only_administrators_steer_and_nonsense_is_refused() -> None:
     async with paper(shepherds=1) as p:
         for call, order, kind in (
