@@ -125,9 +125,8 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
     if healing.control.paused_by:
         yield HealthPoint(Level.WARN, "healing is paused", "`chelonia admin heal resume`")
     elif healing.waits_for or seen.health.waits_for:
-        yield HealthPoint(
-            Level.WARN, f"healing waits: {healing.waits_for or seen.health.waits_for}", "`chelonia admin jobs`"
-        )
+        cure = "`chelonia admin rebuild` shows how far it is, or goes on with one that has stopped"
+        yield HealthPoint(Level.WARN, f"healing waits: {healing.waits_for or seen.health.waits_for}", cure)
     elif (why := doubt(healing)) and not (healing.is_leader and exposed):
         yield HealthPoint(
             Level.WARN, f"not known whether all files are whole: {why}", "`chelonia admin heal status` in a moment"

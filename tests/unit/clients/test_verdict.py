@@ -46,6 +46,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, healing=replace(WHOLE, unreachable=1)), "BAD", "cannot be read now", "admin node list"),
         (replace(WELL, healing=HURT), "WARN", "too few copies of 42 files", "heal status --watch"),
         (replace(WELL, healing=replace(WHOLE, control=PAUSED)), "WARN", "healing is paused", "heal resume"),
+        (replace(WELL, healing=replace(WHOLE, waits_for="a rebuild is not through")), "WARN",
+         "healing waits: a rebuild", "chelonia admin rebuild"),
         (replace(WELL, healing=replace(WHOLE, exposed=(Exposed(4, 1),), stuck=1)), "WARN",
          "more copies of 1 file are wanted than can be made now", "start or approve"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
