@@ -233,7 +233,10 @@ class Mastership:
         record = stored or members
         if found and self.own not in record.voters:
             first = ", ".join(map(str, record.voters))
-            cause = f"its store belongs to no group, and only replica {first} begins one: empty the directory"
+            cause = (
+                f"its store belongs to no group, and only replica {first} begins one: to go on with this store, name "
+                "nobody but this replica in `replicas`; to join the others, move its directory away and keep it"
+            )
             raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {self.own}", cause)
         now = self._clock.monotonic_ms()
         trusted = found or self._engine.trusted()

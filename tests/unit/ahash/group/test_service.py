@@ -27,6 +27,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.ports.ahash import GroupChange, GroupStep, TransactOutcome
 from chelonia.core.values import replace
+from chelonia.hosting.net.clock import SystemClock
 from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, SMALL, add, is_value, no_panic, put
 from tests.support.failing import fails
 from tests.support.group import Group, group_of
@@ -48,6 +49,17 @@ async def write(group: Group, replica: int, key: str, value: str) -> TransactOut
 async def value_at(group: Group, replica: int, *, strong: bool = False, after: Position | None = None) -> str:
     call = structs.replace(LIBRARIAN, strong=strong, read_after=after)
     return (await group.services[replica].get(call, (OBJECT,)))[0].value("s", "p")
+
+
+async def test_a_store_that_may_be_the_last_is_kept_by_whom_others_should_begin(tmp_path: Path) -> None:
+    """As after `restored` in the directory of the one that is left, before its configuration names it alone."""
+    store = BdbStore(tmp_path / "2", SMALL, no_panic)
+    meta.prepare(store, "test")
+    store.close()
+    group = Group(tmp_path, 3, SystemClock())
+    with pytest.raises(CheloniaError, match=r"name nobody but this replica .* keep it") as refused:
+        await group.open(2)
+    assert refused.value.kind is Kind.BAD_CONFIG
 
 
 async def test_every_replica_takes_every_request(group: Group) -> None:
