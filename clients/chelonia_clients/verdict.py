@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +12,7 @@ from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.cluster.healing_words import doubt
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.ahash import AHashStatus
+from chelonia.core.ports.ahash import AHashStatus, ReplicaView
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import FAILING, NodeJobs
@@ -132,7 +132,10 @@ def _files(seen: Seen) -> Iterator[HealthPoint]:
             Level.WARN, f"not known whether all files are whole: {why}", "`chelonia admin heal status` in a moment"
         )
     elif healing.at_rest and healing.stuck:
-        cure = "start or approve Shepherds, or ask for fewer copies: `chelonia admin fsck -v` names the files"
+        cure = (
+            "start or approve Shepherds, have each report to every Librarian (`librarians` in its configuration), or "
+            "ask for fewer copies: `chelonia admin fsck -v` names the files"
+        )
         stuck = f"more copies of {counted(healing.stuck, 'file')} are wanted than can be made now"
         yield HealthPoint(Level.WARN, stuck, cure)
     elif exposed:
@@ -152,9 +155,12 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
         return
     master = next((found for found in told if found.role == "master"), None)
     if told[0].replica and master is None:
-        yield HealthPoint(
-            Level.BAD, "the A-Hash has no master: nothing can be written", "docs/operate/ahash-replicas.md"
-        )
+        if (elsewhere := master_elsewhere(told)) is None:
+            cure = "docs/operate/ahash-replicas.md"
+            yield HealthPoint(Level.BAD, "the A-Hash has no master: nothing can be written", cure)
+        else:
+            silent = f"replica {elsewhere.replica} at {elsewhere.address}, is not among those that answer here"
+            yield HealthPoint(Level.WARN, f"the A-Hash's master, {silent}", "name each in `ahash` of client.toml")
     best = master or told[0]
     roles = [view.role for found in told for view in found.replicas]
     if "parted" in roles:
@@ -180,6 +186,12 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
         if found.lease_stretch > 1:
             cure = "less load on its host, or a faster one"
             yield HealthPoint(Level.WARN, f"{url} waits for its processor: leases are stretched", cure)
+
+
+def master_elsewhere(told: Iterable[AHashStatus]) -> ReplicaView | None:
+    """The master, as one that follows it sees it; None where nobody does."""
+    views = (view for found in told if found.role == "client" for view in found.replicas)
+    return next((view for view in views if view.role == "master"), None)
 
 
 def _shepherds(seen: Seen) -> Iterator[HealthPoint]:

@@ -20,7 +20,7 @@ from chelonia_clients.output import human_size, record_facts
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import ask_all, parted
 from chelonia_clients.verbs.heal import dangers
-from chelonia_clients.verdict import Level, Seen, arrived, days_left, full_in_ms, judge, space
+from chelonia_clients.verdict import Level, Seen, arrived, days_left, full_in_ms, judge, master_elsewhere, space
 
 EVERY_MS: Final = 2_000
 """How often `admin top` looks."""
@@ -164,7 +164,8 @@ def _ahash_lines(seen: Seen) -> list[str]:
     voting = sum(view.role in ("master", "follower") for view in best.replicas)
     lag = max((view.lag for view in best.replicas), default=0)
     behind = f", the slowest {lag} commits behind" if lag > 0 else ""
-    master = f"master is replica {best.replica}" if best.role == "master" else "NO MASTER"
+    leads = best if best.role == "master" else master_elsewhere(seen.ahashes.values())
+    master = f"master is replica {leads.replica}" if leads else "NO MASTER"
     return [f"A-Hash             {voting} of {len(best.replicas)} replicas, {master}{behind}, {free}"]
 
 

@@ -49,7 +49,7 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, healing=replace(WHOLE, waits_for="a rebuild is not through")), "WARN",
          "healing waits: a rebuild", "chelonia admin rebuild"),
         (replace(WELL, healing=replace(WHOLE, exposed=(Exposed(4, 1),), stuck=1)), "WARN",
-         "more copies of 1 file are wanted than can be made now", "start or approve"),
+         "more copies of 1 file are wanted than can be made now", "report to every Librarian"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "s1/Shepherd is offline", "shepherd-dies.md"),
         (replace(WELL, nodes=(replace(NODE, state="offline", trouble="its disk fails"),)), "WARN",
          "s1/Shepherd is offline: its disk fails", "disk-dies.md"),
@@ -75,6 +75,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, ahashes={"u": ahash("master", "follower", "away")}), "WARN", "2 of 3 replicas", "ahash status"),
         (replace(WELL, ahashes={"u": ahash("away", "away", "away", role="alone")}), "BAD", "no master",
          "ahash-replicas.md"),
+        (replace(WELL, ahashes={"u": ahash("follower", "master", "follower", role="client")}), "WARN",
+         "the A-Hash's master, replica 2 at h2:1, is not among those that answer here", "`ahash` of client.toml"),
         (replace(WELL, ahashes={"u": replace(ahash("follower", role="follower"), free_bytes=27 << 20)}), "WARN",
          "27.0 MiB are left on the disk of u", "ahash-replicas.md"),
         (replace(WELL, ahashes={"u": ahash("master")}), "WARN", "one replica: its loss stops all", "cheloniad join"),
@@ -95,6 +97,13 @@ def test_each_trouble_has_its_cure(seen: Seen, level: str, said: str, cure: str)
     [point] = [point for point in judge(seen) if said in point.what]
     assert (point.level.name, cure in point.cure) == (level, True)
     assert any(said in line and cure in line for line in verdict_lines(seen)[1:])
+
+
+def test_a_master_that_is_not_asked_is_one_all_the_same() -> None:
+    elsewhere = replace(WELL, ahashes={"u": ahash("follower", "master", "follower", role="client")})
+    assert [point.level.name for point in judge(elsewhere)] == ["WARN"]
+    seen = Seen(HEALTH, WHOLE, (NODE, OTHER), ahashes={"u": ahash("follower", "away", "follower", role="alone")})
+    assert "has no master" in judge(seen)[0].what
 
 
 def test_a_host_that_does_not_answer_is_named_once() -> None:
