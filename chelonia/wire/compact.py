@@ -17,7 +17,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.operations.rows import PortMethod, PortTable
 
+A = TypeVar("A")
 T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
 """The name under which both ends agree on this encoding (RFC 7301)."""
@@ -37,8 +38,9 @@ EVERY_CALL: Final = 0
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
-class IncomingCall(msgspec.Struct, array_like=True, frozen=True):
-    """One call; `args` is decoded when it is known whose method it names and that the caller may."""
+class FramedCall(msgspec.Struct, Generic[A], array_like=True):
+    """One call. Its `args` go out with it in one pass; of one that came in they are decoded when it is known whose
+    method it names and that the caller may. It is given its number by the connection it leaves on."""
 
     number: int
     service: str
@@ -48,21 +50,11 @@ class IncomingCall(msgspec.Struct, array_like=True, frozen=True):
     service_id: str
     read_after: Position | None
     strong: bool
-    args: msgspec.Raw
+    args: A
 
 
-class OutgoingCall(msgspec.Struct, array_like=True):
-    """The same on its way out, encoded in one pass; it is given its number by the connection it leaves on."""
-
-    number: int
-    service: str
-    method: str
-    request_id: str
-    request_key: str
-    service_id: str
-    read_after: Position | None
-    strong: bool
-    args: tuple[Any, ...]
+IncomingCall = FramedCall[msgspec.Raw]
+OutgoingCall = FramedCall[tuple[Any, ...]]
 
 
 class WireError(msgspec.Struct, array_like=True, frozen=True):
@@ -82,22 +74,16 @@ class WireError(msgspec.Struct, array_like=True, frozen=True):
         return CheloniaError(kind_from_wire(self.kind), self.op, self.subject, self.cause)
 
 
-class IncomingAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """What came of a call; `result` is decoded when it is known whose it is."""
+class FramedAnswer(msgspec.Struct, Generic[A], array_like=True, frozen=True):
+    """What came of a call; the `result` of one that came in is decoded when it is known whose it is."""
 
     number: int
-    result: msgspec.Raw
+    result: A
     failure: WireError | None
     position: Position | None
 
 
-class OutgoingAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """The same on its way out, encoded in one pass."""
-
-    number: int
-    result: Any
-    failure: WireError | None
-    position: Position | None
+IncomingAnswer = FramedAnswer[msgspec.Raw]
 
 
 CALL_BYTES_MAX: Final = bounds.SOAP_BODY_BYTES_MAX
@@ -208,7 +194,7 @@ def method_of(row: PortMethod) -> Method:
     return Method(row.method, row, *decoders, choices, chosen)
 
 
-def encode_asked(asked: IncomingCall | OutgoingCall) -> bytes:
+def encode_asked(asked: FramedCall[Any]) -> bytes:
     """The frame of a call. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
     return _frame(asked, CALL_BYTES_MAX)
 
@@ -220,12 +206,12 @@ def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
 
 def encode_result(number: int, result: Any, position: Position | None) -> bytes:
     """The frame of an answer; `position`: where it stands, if that is known. Raises: TOO_LARGE."""
-    return _frame(OutgoingAnswer(number, result, None, position), ANSWER_BYTES_MAX)
+    return _frame(FramedAnswer(number, result, None, position), ANSWER_BYTES_MAX)
 
 
 def encode_failure(number: int, error: CheloniaError, position: Position | None) -> bytes:
     """The frame of a failure."""
-    return _frame(OutgoingAnswer(number, None, WireError.of(error), position), ANSWER_BYTES_MAX)
+    return _frame(FramedAnswer(number, None, WireError.of(error), position), ANSWER_BYTES_MAX)
 
 
 def decode_asked(frame: bytes) -> IncomingCall:
@@ -293,7 +279,7 @@ def _is_list(hint: Any) -> bool:
     return typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is Ellipsis
 
 
-def _frame(value: IncomingCall | OutgoingCall | OutgoingAnswer, bytes_max: int) -> bytes:
+def _frame(value: FramedCall[Any] | FramedAnswer[Any], bytes_max: int) -> bytes:
     body = encode(value)
     size = len(body)
     if size > bytes_max:

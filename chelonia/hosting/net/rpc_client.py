@@ -270,7 +270,7 @@ class Channel:
     def _asking(self, call: Call, method: ChannelMethod, args: tuple[Any, ...], silent_ms: int = 0) -> PendingCall:
         assert method.form is not None, "`_packs` has seen it"
         after = later(call.read_after, self._link.horizon.newest)
-        words = compact.OutgoingCall(
+        words = compact.FramedCall(
             0, self._name, method.name, call.request_id, call.request_key, self._link.service_id, after,
             call.strong, method.form.packed(args),
         )  # fmt: skip
