@@ -6,7 +6,6 @@ A last line of defence stands here: whatever a message says, the value of a `tic
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import logging.handlers
@@ -17,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from chelonia.core.timing.clock import iso_second
 
 log = logging.getLogger("chelonia.log")
 
@@ -177,9 +178,4 @@ def one_line(text: str) -> str:
 
 
 def _instant(record: logging.LogRecord) -> str:
-    return f"{_second(int(record.created))}.{int(record.msecs):03d}Z"
-
-
-@functools.lru_cache(maxsize=2)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{iso_second(int(record.created))}.{int(record.msecs):03d}Z"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -17,6 +18,12 @@ T = TypeVar("T")
 def stamp(ms: int) -> str:
     """An instant (wall-clock milliseconds) in UTC, `-` for none."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
+
+
+@lru_cache(maxsize=1024)  # what is told together is mostly of the same minutes
+def iso_second(seconds: int) -> str:
+    """An instant (Unix seconds) as ISO 8601 has it, in UTC, without the `Z` at its end."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class Timer(Protocol):

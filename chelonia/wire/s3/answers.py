@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -13,6 +11,7 @@ import msgspec
 
 from chelonia.core.contents.parts import PartPage, PartsUpload
 from chelonia.core.errors import CheloniaError
+from chelonia.core.timing.clock import iso_second
 from chelonia.wire.s3.acls import GROUPS, Grant
 from chelonia.wire.s3.checksums import InParts, kind_of, to_base64
 from chelonia.wire.s3.cors import CorsRule
@@ -124,7 +123,7 @@ def _told(item: Item, *, owner: bool) -> str:
     ns, etag = item.modified_ns, item.etag
     etag = etag if etag.replace("-", "").isalnum() else escape(etag) or ""
     return (
-        f"<LastModified>{_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z</LastModified>"
+        f"<LastModified>{iso_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z</LastModified>"
         f'<ETag>"{etag}"</ETag><Size>{item.size}</Size><StorageClass>STANDARD</StorageClass>'
         f"{_owner(item.owner) if owner else ''}"
     )
@@ -354,12 +353,7 @@ def payer() -> bytes:
 
 def instant(ns: int) -> str:
     """An instant as S3 writes it, to the millisecond below."""
-    return f"{_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z"
-
-
-@lru_cache(maxsize=1024)  # what is listed together has come in the same minutes, mostly
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{iso_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z"
 
 
 def _document(name: str, content: str) -> bytes:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
 from operator import itemgetter
 from typing import Final
 from urllib.parse import quote
@@ -17,6 +15,7 @@ from urllib.parse import quote
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Attributes
+from chelonia.core.timing.clock import iso_second
 from chelonia.wire import xml
 from chelonia.wire.web.conditions import NS_PER_S, http_date
 
@@ -117,7 +116,7 @@ class EntryWriter:
         kind, etag = (there.type == TYPE_COLLECTION, there.etag != ""), there.etag
         told = (
             href, there.size, etag if etag.replace("-", "").isalnum() else xml.attribute(etag),
-            _iso_time(there.created_ns // NS_PER_S), http_date(there.modified_ns),
+            f"{iso_second(there.created_ns // NS_PER_S)}Z", http_date(there.modified_ns),
             self._type_of(href.rpartition("/")[2]),
         )  # fmt: skip
         if user or more is not None:
@@ -194,11 +193,6 @@ def _live(is_collection: bool, has_etag: bool, values: Mapping[str, str]) -> dic
         live[DAV, "getcontentlength"] = values["size"]
         live[DAV, "getcontenttype"] = values["type"]  # RFC 4918 section 15.5: as GET says it
     return live
-
-
-@lru_cache(maxsize=1024)  # most of a collection came in the same minutes
-def _iso_time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _dead(user: Mapping[str, str]) -> dict[Property, str]:

@@ -7,11 +7,11 @@ Source: the delegation service of GridSite (`delegation-1.1.0.wsdl`, `delegation
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
+from chelonia.core.timing.clock import iso_second
 from chelonia.wire.soap import enveloped, first_of_body
 from chelonia.wire.xml import leaf, local_name, namespace, parse, text_of
 
@@ -55,4 +55,4 @@ def requested(asked: DelegationCall, request: str, delegation: str) -> bytes:
 
 def instant(at_ms: Ms) -> str:
     """An `xsd:dateTime`."""
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{iso_second(at_ms // 1000)}Z"
