@@ -158,7 +158,7 @@ class FileCommitter:
         copy = inode.copy
         assert copy is not None, "what is kept was changed here"
         async with copy.lock:
-            self._cache.with_room(copy.spill)
+            self._cache.with_room(copy.file)
             await copy.sync()
             place = str(self._place(inode, copy))
             record = record_of(inode.guid, place, copy.staged, copy.settled(), copy.commit)

@@ -119,10 +119,6 @@ class CachedCopy:
             self.held = None
         return self.fd
 
-    def spill(self) -> None:
-        """Have the bytes in its file."""
-        self.file()
-
     def _bytes(self, offset: int, size: int) -> bytes:
         if self.held is not None:
             return bytes(self.held[offset : offset + size])
@@ -224,7 +220,7 @@ class CachedCopy:
     def close(self) -> None:
         """Close its file; what is held in memory goes into it first. Raises: OSError when it cannot."""
         if self.held:
-            self.spill()
+            self.file()
         self._close()
 
     def _close(self) -> None:
@@ -303,7 +299,7 @@ class Cache:
         if self.bytes > self._bytes_max:
             self.trim(self._bytes_max)
 
-    def with_room(self, act: Callable[[], None]) -> None:
+    def with_room(self, act: Callable[[], object]) -> None:
         """Put bytes on the disk; when it is full, once more without what can be read again."""
         try:
             act()

@@ -92,10 +92,6 @@ class FileSystem:
 
     # --- names ------------------------------------------------------------------------------------------------------
 
-    async def lookup(self, parent: Inode, name: str) -> Inode:
-        """What a name leads to. Raises: NOT_FOUND, DENIED."""
-        return await self.lookups.lookup(parent, name)
-
     async def refresh(self, inode: Inode) -> float:
         """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change, also of what
         is in a directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND,
@@ -180,7 +176,7 @@ class FileSystem:
         if known is None or error.kind is not Kind.PRECONDITION:
             raise error
         parent.children.change(name, time.monotonic_ns())
-        if await self.lookup(parent, name) is known:
+        if await self.lookups.lookup(parent, name) is known:
             raise error
 
     async def _before_removal(self, inode: Inode | None) -> None:
@@ -349,7 +345,7 @@ class FileSystem:
             parent.children.change(name, time.monotonic_ns())
             if flags & os.O_EXCL:
                 raise OSError(errno.EEXIST, "it is there") from error
-            inode = await self.lookup(parent, name)
+            inode = await self.lookups.lookup(parent, name)
             return await self.open(inode, flags)
         return self._opened(inode, flags)
 

@@ -163,7 +163,7 @@ class Binding(pyfuse3.Operations):
     async def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         above, text = self._inode(parent), _text(name)
         try:
-            entry = self._counted(await self._system.lookup(above, text))
+            entry = self._counted(await self._system.lookups.lookup(above, text))
         except CheloniaError as error:
             if error.kind is not Kind.NOT_FOUND:
                 raise

@@ -124,7 +124,7 @@ class Trial:
         return self.system.inodes.root
 
     async def find(self, name: str) -> Inode:
-        inode = await self.system.lookup(self.root, name)
+        inode = await self.system.lookups.lookup(self.root, name)
         inode.lookups += 1  # as the kernel does
         return inode
 

@@ -268,13 +268,13 @@ async def test_a_directory_that_was_made_here_is_known_to_be_empty(mount: Trial,
     made = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
     mount.network.asked.clear()
     with pytest.raises(CheloniaError):
-        await mount.system.lookup(made, "f")
+        await mount.system.lookups.lookup(made, "f")
     assert mount.network.asked == []
     there = await other.find("d")
     await other.system.create(there, "f", NEW, 0o644, OWNER)
     with pytest.raises(OSError, match="it is there"):  # whatever is known: this is decided in the cluster
         await mount.system.create(made, "f", NEW, 0o644, OWNER)
-    assert (await mount.system.lookup(made, "f")).attributes.size == 0
+    assert (await mount.system.lookups.lookup(made, "f")).attributes.size == 0
 
 
 async def test_who_looks_at_name_after_name_asks_a_few_times(mount: Trial, other: Trial) -> None:
@@ -284,15 +284,15 @@ async def test_who_looks_at_name_after_name_asks_a_few_times(mount: Trial, other
     await mount.committer.behind.drained()
     other.network.asked.clear()
     for name in names[:50]:
-        assert (await other.system.lookup(other.root, name)).attributes.size == 5
+        assert (await other.system.lookups.lookup(other.root, name)).attributes.size == 5
     with pytest.raises(CheloniaError):
-        await other.system.lookup(other.root, "n049x")
+        await other.system.lookups.lookup(other.root, "n049x")
     assert len(other.network.asked) < 5
     await other.system.remove(other.root, "n060", directory=False)
     with pytest.raises(CheloniaError):  # one's own changes are seen at once
-        await other.system.lookup(other.root, "n060")
+        await other.system.lookups.lookup(other.root, "n060")
     await other.write("n060", b"new")
-    assert (await other.system.lookup(other.root, "n060")).attributes.size == 3
+    assert (await other.system.lookups.lookup(other.root, "n060")).attributes.size == 3
 
 
 async def test_who_looks_at_many_names_at_a_time_has_them_listed_once(mount: Trial, other: Trial) -> None:
@@ -301,7 +301,7 @@ async def test_who_looks_at_many_names_at_a_time_has_them_listed_once(mount: Tri
         await mount.write(name, b"12345")
     await mount.committer.behind.drained()
     other.network.asked.clear()
-    await asyncio.gather(*(other.system.lookup(other.root, name) for name in names))
+    await asyncio.gather(*(other.system.lookups.lookup(other.root, name) for name in names))
     assert sorted(other.network.asked) == ["list", "look"]
 
 
@@ -462,7 +462,7 @@ async def test_two_listings_of_a_directory_that_was_forgotten_meanwhile_end_well
     looks, asked = list[asyncio.Task[object]](), other.network.asked
     for _ in range(2):
         directory = await other.find("d")
-        looks += [asyncio.create_task(other.system.lookup(directory, name)) for name in ("a", "b")]
+        looks += [asyncio.create_task(other.system.lookups.lookup(directory, name)) for name in ("a", "b")]
         await poll_async(partial(asked.__contains__, "list"))
         other.system.forget(directory.number, 1)
         asked.clear()

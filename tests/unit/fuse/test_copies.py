@@ -51,7 +51,7 @@ async def test_a_copy_has_its_bytes_wherever_they_are(tmp_path: Path, monkeypatc
                     copy.resize(at)
                     model = (model + bytes(at))[:at]
                 case "spill":
-                    copy.spill()
+                    copy.file()
                     assert copy.held is None
                 case "close":
                     copy.close()

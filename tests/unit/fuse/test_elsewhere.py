@@ -43,11 +43,11 @@ async def test_what_is_done_in_a_directory_that_others_renamed_is_done_there(mou
     await mount.system.remove(inside, "gone", directory=False)
     await mount.system.rename((inside, "moved"), (inside, "renamed"), Over.REFUSE)
     await mount.system.make_directory(inside, "made", 0o755, OWNER)
-    linked = await mount.system.lookup(inside, "linked")
+    linked = await mount.system.lookups.lookup(inside, "linked")
     await mount.system.link(linked, inside, "twice")
     assert await names(other, directory=old) == ["linked", "made", "renamed", "twice"]
     assert await names(other, directory=new) == ["gone", "linked", "moved"]
-    assert (await other.system.lookup(old, "twice")).guid == linked.guid
+    assert (await other.system.lookups.lookup(old, "twice")).guid == linked.guid
 
 
 async def test_what_is_written_after_a_name_is_removed_is_read_by_one_that_others_gave(
