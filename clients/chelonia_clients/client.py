@@ -13,7 +13,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -108,8 +108,6 @@ class Client:
         self.http = http
         self.clock: Clock = SystemClock()
         self.files = files
-        self._writes: CallBatches[Change, Done | Failure] | None = None
-        self._looks: CallBatches[Look, Looked | Failure] | None = None
         self._stats = CallBatches(bartender.stat, self.clock, again_ms=0)
         some = bounds.REMOVED_TOGETHER_MAX
         self._deletions = CallBatches(bartender.del_file, self.clock, again_ms=retry_ms, most=some)
@@ -128,19 +126,15 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.http.close()
 
-    @property
+    @cached_property
     def writes(self) -> CallBatches[Change, Done | Failure] | None:
         """What sends small files, many in one call; None without the port Files."""
-        if self._writes is None and self.files is not None:
-            self._writes = CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms)
-        return self._writes
+        return CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms) if self.files is not None else None
 
-    @property
+    @cached_property
     def looks(self) -> CallBatches[Look, Looked | Failure] | None:
         """What asks for small files, many in one call; None without the port Files."""
-        if self._looks is None and self.files is not None:
-            self._looks = CallBatches(self.files.look, self.clock, again_ms=self._retry_ms)
-        return self._looks
+        return CallBatches(self.files.look, self.clock, again_ms=self._retry_ms) if self.files is not None else None
 
     def new_call(self) -> Call:
         """The context of one request of this user."""

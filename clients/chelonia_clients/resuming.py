@@ -119,7 +119,7 @@ def _tidy(path: Path) -> None:
 async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptions) -> UploadResult:
     """Store a large local file under `ln`, going on with an upload of it that broke off.
 
-    Raises: as `upload`; NOT_SUPPORTED where the cluster takes no parts; CONFLICT when the file changes meanwhile.
+    Raises: as `upload`; CONFLICT when the file changes meanwhile.
     """
     found = await asyncio.to_thread(os.stat, path)
     with noted(notes_directory(os.environ), f"{client.whose} {ln} {found.st_dev} {found.st_ino}") as note:

@@ -98,13 +98,9 @@ def _opened(path: Path) -> tuple[os.stat_result, Source | Stream]:
 
 
 async def _stored(client: Client, path: Path, source: Source | Stream, ln: str, wish: UploadOptions) -> UploadResult:
-    """Upload a local file, a large one in parts where the cluster takes them."""
+    """Upload a local file, a large one in parts."""
     if client.files is not None and isinstance(source, Source) and source.size >= PARTED_BYTES:
-        try:
-            return await upload_in_parts(client, path, ln, wish)
-        except CheloniaError as error:
-            if error.kind is not Kind.NOT_SUPPORTED:
-                raise
+        return await upload_in_parts(client, path, ln, wish)
     return await upload_local(client, source, ln, wish)
 
 
@@ -154,12 +150,7 @@ async def _cloned(client: Client, source: str, target: str, options: TreeOptions
         return None
     setting = LEAVE if mtime_s is None else Setting(modified_ns=round(mtime_s * 1e9))
     clone = Clone(parse_ln(target), parse_ln(source), setting, when=When(absent=not options.replace))
-    try:
-        (answer,) = await client.files.apply(client.new_call(), (clone,))
-    except CheloniaError as error:
-        if error.kind is not Kind.NOT_SUPPORTED:  # a front end of the version before knows of no such change
-            raise
-        return None
+    (answer,) = await client.files.apply(client.new_call(), (clone,))
     if isinstance(answer, Done):
         size, wanted = (
             (answer.attributes.size, answer.attributes.wanted) if answer.attributes else (0, options.replicas)

@@ -314,8 +314,6 @@ class _Search:
         place, want = parse_ln(self._ln), Want.BYTES | Want.SOURCES | Want.CHECKSUMS
         there = await looks.send(self._client.new_call(), Look(place, want))
         if isinstance(there, Failure):
-            if there.kind in (Kind.BAD_REQUEST, Kind.NOT_SUPPORTED):  # one that knows nothing of bytes in messages
-                return None
             raise there.error("get")
         if there.attributes.type != TYPE_FILE:
             raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {there.attributes.type}")

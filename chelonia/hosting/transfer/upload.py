@@ -140,8 +140,8 @@ async def send(
 async def _inline(
     writes: CallBatches[Change, Done | Failure], call: Call, source: Source, ln: str, wish: UploadOptions
 ) -> UploadResult | None:
-    """Send a small file in the message that names it; None where it takes the long way: it has grown, its metadata are
-    more than a user's own, or the Bartender is of a version that cannot."""
+    """Send a small file in the message that names it; None where it takes the long way: it has grown, or its metadata
+    are more than a user's own."""
     if any(triple.section != "metadata" for triple in wish.metadata):
         return None
     place, data = parse_ln(ln), b""
@@ -170,9 +170,8 @@ async def _inline(
     return UploadResult(ln, len(data), sha256, done.note)
 
 
-_LONG_WAY = (Kind.NO_SHEPHERD, Kind.CHECKSUM, Kind.BAD_TICKET, Kind.NOT_SUPPORTED)
-"""Failures after which the long way is tried, which has more patience; and what a Bartender answers that knows no bytes
-in messages: to it, nothing has arrived."""
+_LONG_WAY = (Kind.NO_SHEPHERD, Kind.CHECKSUM, Kind.BAD_TICKET)
+"""Failures after which the long way is tried, which has more patience."""
 
 
 class _Again(Exception):
