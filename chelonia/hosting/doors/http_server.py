@@ -302,9 +302,8 @@ class HttpServer:
         ):
             request_id = self._parts.ids.token(8).hex()
         body = _body(raw, self._limits, self._parts.clock)
-        required, closing = self._listener.certificate_required, self._when_closed(raw)
         return HttpRequest(
-            raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required, closing,
+            raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, self._when_closed(raw),
             raw.raw_path,
         )  # fmt: skip
 

@@ -65,7 +65,6 @@ class HttpRequest(Struct, frozen=True):
     body: AsyncIterator[bytes]
     length: int
     request_id: str
-    certificate_required: bool = False
     when_closed: WhenClosed = _never
     target: str = ""
 

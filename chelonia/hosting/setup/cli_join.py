@@ -27,7 +27,7 @@ from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.hosting.ahash_replica import settings_of
-from chelonia.hosting.config import NodeConfig, ReplicaEntry, load_config, read_secret
+from chelonia.hosting.config import AHashSection, NodeConfig, ReplicaEntry, load_config, read_secret
 from chelonia.hosting.net.certificates import (
     CertificateAuthority,
     Issued,
@@ -119,17 +119,17 @@ def add_to(verbs: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """The host on which `admit` runs: its files, its core, its CA (None: the site has its own)."""
+    """The host on which `admit` runs: its files, its core with its A-Hash, its CA (None: the site has its own)."""
 
     places: HostPaths
     core: NodeConfig
+    ahash: AHashSection
     ca: CertificateAuthority | None
 
     @property
     def port(self) -> int:
         """The cluster's first port."""
-        assert self.core.ahash is not None
-        own = next(each for each in self.core.ahash.replicas if each.id == self.core.ahash.replica_id)
+        own = next(each for each in self.ahash.replicas if each.id == self.ahash.replica_id)
         return own.port - REPLICA
 
     @property
@@ -142,14 +142,12 @@ class _Home:
     @property
     def round_trip_ms(self) -> int:
         """How far apart the A-Hash's replicas may be."""
-        assert self.core.ahash is not None
-        return settings_of(self.core.ahash).round_trip_ms
+        return settings_of(self.ahash).round_trip_ms
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts that this one knows, itself first."""
-        assert self.core.ahash is not None
-        known = [self.core.ahash.id]
+        known = [self.ahash.id]
         if self.places.shepherd.exists():
             shepherd = load_config(self.places.shepherd).shepherd
             known += shepherd.librarians if shepherd is not None else ()
@@ -165,11 +163,10 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
     settings = _administrator(home)
     host_files.check_resolves(name)
     link = open_link(TlsStore(settings, SystemClock().now_ms))
-    assert home.core.ahash is not None
     async with link.client:
         assert home.core.librarian is not None, "a core has a Librarian"
         ports = _Ports(
-            remote_ahash(link, (home.core.ahash.id,), RetryLimits()),
+            remote_ahash(link, (home.ahash.id,), RetryLimits()),
             remote_librarian(link, (home.core.librarian.id,), RetryLimits()),
         )
         teller = _Teller(json=options.json)
@@ -204,7 +201,7 @@ def _home(places: HostPaths) -> _Home:
     if core.ahash is None or not core.ahash.replica_id:
         cause = "it hosts no replica of an A-Hash: run `cheloniad admit` on a host that does"
         raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.core), cause)
-    return _Home(places, core, _own_ca(places, core) if (places.grid / "ca").exists() else None)
+    return _Home(places, core, core.ahash, _own_ca(places, core) if (places.grid / "ca").exists() else None)
 
 
 def _own_ca(places: HostPaths, core: NodeConfig) -> CertificateAuthority:
