@@ -78,9 +78,9 @@ class DirectoryEntry(msgspec.Struct, frozen=True):
         return int(size) if size.isascii() and size.isdigit() else -1
 
     @property
-    def hidden(self) -> bool:
-        """Whether the user may not read it, nor list what is in it: of such the cluster tells type, size and times."""
-        return "GUID" not in self.metadata.get("entry", {})
+    def closed(self) -> bool:
+        """Whether it is a collection that the user may not read: nobody tells him what is in it."""
+        return self.type == "collection" and "GUID" not in self.metadata.get("entry", {})
 
     @property
     def modified_s(self) -> float | None:
@@ -337,6 +337,11 @@ def modified_s(metadata: Metadata) -> float | None:
         return float(metadata.get("timestamps", {}).get("modified", ""))
     except ValueError:
         return None
+
+
+def unlisted(op: str, ln: str) -> CheloniaError:
+    """That what is in a collection stays untold: its listing shows nothing, and is not empty for that."""
+    return CheloniaError(Kind.DENIED, op, ln, "you may not read it, so nobody tells you what is in it")
 
 
 def new_call() -> Call:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
-from chelonia_clients.client import Client
+from chelonia_clients.client import Client, unlisted
 from chelonia_clients.local_files import Sort, local_error, scan, to_ln
 from chelonia_clients.output import printable
 from chelonia_clients.removal import removed
 from chelonia_clients.steps import Job, TransferResult, in_order, known
-from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree, unlisted
+from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree
 
 Emptied = list[Job]
 """Removals of what is empty when all files are gone, the topmost first."""
@@ -80,6 +80,9 @@ async def _extra_names(
             names, is_collection = entry.name.split("/"), entry.type == "collection"
             if not options.choice.takes_below(names, collection=is_collection):
                 continue
+            if entry.closed:
+                error = unlisted("sync", to_ln(ln, names))
+                yield known(TransferResult("collection", error.subject, "", error=error))
             if not await asyncio.to_thread(_is_gone, source, names):
                 continue
             drop = {"collection": client.unmake_collection, "mountpoint": client.unmake_mountpoint}
@@ -117,8 +120,7 @@ async def _extra_files(
     """Removals of what is in the directory and not in the collection. Raises: DENIED where that is not told."""
     there = set[str]()
     async for entry in client.names(ln, recursive=True):
-        hidden = entry.type == "collection" and entry.hidden
-        if hidden and options.choice.takes_below(entry.name.split("/"), collection=True):
+        if entry.closed and options.choice.takes_below(entry.name.split("/"), collection=True):
             raise unlisted("sync", to_ln(ln, entry.name.split("/")))
         there.add(entry.name)
     waiting: list[tuple[Path, tuple[str, ...]]] = [(target, ())]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
@@ -19,7 +20,7 @@ from chelonia_clients.settings import Settings, Wish, parse_replicas, settle
 if TYPE_CHECKING:
     from chelonia.core.ports.access_keys import AccessKeys
     from chelonia_clients.administrator import Administrator
-    from chelonia_clients.client import Client
+    from chelonia_clients.client import Client, DirectoryEntry
     from chelonia_clients.watch import Teller
 
 REMOTE: Final = ("chelonia:", "arc:")
@@ -140,6 +141,20 @@ class Session:
             from chelonia_clients.throttle import limit
 
             limit(self.client(), rate)
+
+    async def below(
+        self, ln: str, entries: AsyncGenerator[DirectoryEntry, None]
+    ) -> AsyncGenerator[DirectoryEntry, None]:
+        """Pass on what is listed of all below a collection; each that shows nothing of what is in it is a failure."""
+        from chelonia_clients.client import unlisted
+
+        async with aclosing(entries):
+            async for entry in entries:
+                name = f"{ln.rstrip('/')}/{entry.name}"
+                if entry.closed and name not in self._told:  # once, however often it is listed
+                    self._told.add(name)
+                    self.out.failure(unlisted("list", name), ln=name)
+                yield entry
 
     async def is_collection(self, ln: str) -> bool:
         """Whether a Logical Name leads to a collection; one that the user may not look at counts as none."""

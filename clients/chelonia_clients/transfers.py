@@ -31,7 +31,7 @@ from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import Source, UploadOptions, UploadResult, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
-from chelonia_clients.client import Client, DirectoryEntry
+from chelonia_clients.client import Client, DirectoryEntry, unlisted
 from chelonia_clients.comparing import Verdict, compare, kept_time
 from chelonia_clients.local_files import Sort, local_error, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import Stream, file_source
@@ -316,7 +316,7 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
 
 async def _download_job(tree: _Tree, entry: DirectoryEntry, source: str, path: Path) -> Job:
     match entry.type:
-        case "collection" if entry.hidden:
+        case "collection" if entry.closed:
             return known(TransferResult("collection", source, printable(str(path)), error=unlisted("get", source)))
         case "collection":
             return known(await _directory(source, path, tree))
@@ -354,11 +354,6 @@ async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path
     return TransferResult("file", source, target, entry.size, same=True)
 
 
-def unlisted(op: str, ln: str) -> CheloniaError:
-    """That what is in a collection stays behind: its listing shows nothing, and is not empty for that."""
-    return CheloniaError(Kind.DENIED, op, ln, "you may not read it, so nobody tells you what is in it")
-
-
 def _differs(op: str, target: str, source: str) -> CheloniaError:
     return CheloniaError(Kind.EXISTS, op, target, f"it is there, and differs from {source}; -f overwrites it")
 
@@ -373,7 +368,7 @@ async def _copies(client: Client, source: str, target: str, options: TreeOptions
     yield known(await _copied_collection(client, source, target))
     async for entry in client.names(source, recursive=True):
         old, new = to_ln(source, entry.name.split("/")), to_ln(target, entry.name.split("/"))
-        if entry.type == "collection" and entry.hidden:
+        if entry.closed:
             yield known(TransferResult("collection", old, new, error=unlisted("cp", old)))
         elif entry.type == "collection":
             yield known(await _copied_collection(client, old, new))

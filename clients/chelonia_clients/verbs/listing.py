@@ -91,7 +91,7 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
     facts: list[dict[str, object]] = []
     waiting: list[DirectoryEntry] = []
     headed = plain
-    async for entry in entries:
+    async for entry in session.below(ln, entries) if recursive else entries:
         if not headed:
             out.say(f"'{text}': collection")
             headed = True

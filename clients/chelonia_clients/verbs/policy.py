@@ -112,5 +112,5 @@ async def _names(session: Session, text: str, *, recursive: bool) -> AsyncIterat
     ln = session.ln(text)
     yield text
     if recursive and await session.client().exists(ln) == "collection":
-        async for entry in session.client().names(ln, recursive=True):
+        async for entry in session.below(ln, session.client().names(ln, recursive=True)):
             yield to_ln(ln, entry.name.split("/"))

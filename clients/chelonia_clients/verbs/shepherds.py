@@ -109,7 +109,8 @@ async def _places(session: Session, ln: str, *, recursive: bool) -> tuple[dict[S
         if not recursive:
             raise UsageError(f"{ln} is a collection; -r checks all below it")
         base = ln.rstrip("/")
-        names = [f"{base}/{entry.name}" async for entry in client.names(ln, recursive=True) if entry.type == "file"]
+        entries = session.below(ln, client.names(ln, recursive=True))
+        names = [f"{base}/{entry.name}" async for entry in entries if entry.type == "file"]
     places, away = dict[ServiceId, list[ReferenceId]](), dict[ServiceId, str]()
     for name in names:
         for text, state in (await client.stat(name)).get("locations", {}).items():

@@ -142,7 +142,7 @@ async def _seen(session: Session, arguments: Arguments) -> dict[str, tuple[str, 
     return {
         path_of(ln, entry.name): (entry.type, entry.guid, entry.size, entry.modified_s)
         for ln in map(session.ln, arguments.operands or ("/",))
-        async for entry in session.client().names(ln, recursive=True)
+        async for entry in session.below(ln, session.client().names(ln, recursive=True))
     }
 
 
@@ -168,7 +168,7 @@ async def _each_tree(
             ln = session.ln(text)
             client = session.client()
             listing = client.list(ln, recursive=True, needed=needed) if needed else client.names(ln, recursive=True)
-            async with aclosing(listing) as entries:
+            async with aclosing(session.below(ln, listing)) as entries:
                 await act(ln, entries)
         except CheloniaError as error:
             session.out.failure(error, ln=text)

@@ -34,6 +34,20 @@ def test_after_one_that_fails_the_others_are_looked_at(
     assert "/d" in ran.out + capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("du", "/d"), ("find", "/d", "--name", "big"), ("tree", "/d"), ("ls", "-r", "/d"), ("ls", "-rl", "/d"),
+     ("watch", "/d", "--for", "1m"), ("policy", "-r", "/d", "clear", "ALL")],
+)  # fmt: skip
+def test_what_may_not_be_looked_into_is_told_once_and_fails(
+    chelonia: Command, tree: FakeBartender, words: tuple[str, ...]
+) -> None:
+    tree.deny.add("/d/c")
+    ran = chelonia(*words)
+    assert (ran.code, ran.err.count("'/d/c': you may not read it")) == (4, 1)
+    assert chelonia("ls", "/d").code == 0
+
+
 def test_du_sums_below_each_collection(chelonia: Command, tree: FakeBartender) -> None:
     assert [line.split() for line in chelonia("du", "/d").lines] == [
         ["1", "1", "/d/c"], ["0", "0", "/d/c/e"], ["3001", "2", "/d"]

@@ -173,6 +173,18 @@ def test_what_may_not_be_read_is_not_taken_for_an_empty_collection(chelonia: Com
     assert Path("d/secret/f").read_bytes() == b"one"
 
 
+def test_diff_and_removals_tell_what_may_not_be_looked_into(chelonia: Command, fake: FakeBartender) -> None:
+    for name in ("/d", "/d/secret"):
+        fake.add_collection(name)
+    fake.add_file("/d/secret/f", b"one", "1000")
+    Path("d").mkdir()
+    fake.deny.add("/d/secret")
+    for words in (("diff", "d", "/d"), ("sync", "--delete", "d", "chelonia:/d")):
+        told = chelonia(*words)
+        assert (told.code, "'/d/secret': you may not read it" in told.err) == (4, True), words
+    assert chelonia("diff", "--exclude", "secret/", "d", "/d").code == 0
+
+
 def test_get_of_a_tree_again_moves_only_what_is_missing(chelonia: Command, fake: FakeBartender) -> None:
     fake.add_collection("/d")
     for name in ("f", "g"):
