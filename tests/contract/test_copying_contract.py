@@ -30,6 +30,18 @@ async def holds(world: World, name: str, data: bytes) -> bool:
 
 
 @played
+async def test_a_copy_comes_with_its_rules(world: World) -> None:
+    await write(world, "/f", b"bytes")
+    await done(world, Set(at("/f"), policy={"ALL": "+read"}))
+    await done(world, Clone(at("/g"), at("/f"), policy={EVE.dn: "+read +delete"}))
+    assert (await there(world, "/g", Want.POLICY)).policy == {EVE.dn: "+read +delete"}
+    assert await applied(world, Clone(at("/g"), at("/f"), policy={}), EVE) is Kind.DENIED
+    await done(world, Set(at("/g"), policy={"ALL": "+read", "VOMS:/vo": "+read"}))
+    await done(world, Clone(at("/g"), at("/f"), policy={}))
+    assert (await there(world, "/g", Want.POLICY)).policy == {"VOMS:/vo": "+read"}
+
+
+@played
 async def test_a_copy_is_a_file_of_its_own_with_the_same_bytes(world: World) -> None:
     await write(world, "/f", b"12345", user={"note": "x"})
     copied = await done(world, Clone(at("/g"), at("/f"), Setting(modified_ns=7 * S)))

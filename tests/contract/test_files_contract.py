@@ -16,6 +16,7 @@ from chelonia.core.ports.files import (
     Clone,
     Done,
     Failure,
+    Inline,
     Listing,
     Look,
     Looked,
@@ -105,6 +106,31 @@ async def test_what_a_change_answers_is_what_a_look_tells(world: World) -> None:
 async def test_space_is_told(world: World) -> None:
     told = await world.files.space(JOE)
     assert 0 < told.free <= told.total
+
+
+GROUP = "VOMS:/vo"
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@played
+async def test_bytes_come_with_their_rules(world: World, inline: bool) -> None:
+    async def written(name: str, data: bytes, **more: object) -> Done | Kind:
+        if not inline:
+            return await write(world, name, data, **more)
+        call = more.pop("call", JOE)
+        assert isinstance(call, Call)
+        return await applied(world, Write(at(name), inline=Inline(data, 2), **more), call)  # type: ignore[arg-type]
+
+    assert isinstance(await written("/f", b"new", policy={EVE.dn: "+delete"}), Done)
+    assert (await there(world, "/f", Want.POLICY)).policy == {EVE.dn: "+delete"}
+    assert await written("/f", b"hers", call=EVE, policy={}) is Kind.DENIED
+    assert isinstance(await written("/f", b"hers", call=EVE), Done)
+    await done(world, Set(at("/f"), policy={"ALL": "+read", GROUP: "+read"}))
+    assert isinstance(await written("/f", b"closed", policy={"ANONYMOUS": "-read"}), Done)
+    assert (await there(world, "/f", Want.POLICY)).policy == {GROUP: "+read", "ANONYMOUS": "-read"}
+    assert isinstance(await written("/f", b"private", policy={}), Done)
+    assert (await there(world, "/f", Want.POLICY)).policy == {GROUP: "+read"}
+    assert await written("/f", b"odd", policy={"nobody": "+read"}) is Kind.BAD_REQUEST
 
 
 @played

@@ -10,7 +10,6 @@ import itertools
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -74,50 +73,15 @@ from chelonia.core.ports.files import (
     Write,
 )
 from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new
-from chelonia.core.rights.policy import Action, decide
+from chelonia.core.rights.policy import Action, check_policy_rule, decide, with_rules
 from chelonia.core.rights.scopes import Scope, Share, Shared
 from chelonia.core.values import replace
 from chelonia.wire.crcs import Crc
 from chelonia.wire.shares import ShareToken, issue
+from tests.support.files_entries import Node, Opened
 
 S = 1_000_000_000
 SHARE_KEY = bytes(range(32))
-
-
-@dataclass
-class Node:
-    """One entry: its attributes, what users wrote, its names inside (of a collection) and its bytes (of a file)."""
-
-    attributes: Attributes
-    user: dict[str, str] = field(default_factory=dict)
-    policy: dict[str, str] = field(default_factory=dict)
-    inside: dict[str, Guid] = field(default_factory=dict)
-    data: bytes = b""
-    extents: tuple[Extent, ...] | None = None
-    checksums: Checksums = Checksums()
-    locks: dict[str, Lock] = field(default_factory=dict)
-    etag: str = ""
-    names_changed: int = 0
-
-    @property
-    def type(self) -> str:
-        return self.attributes.type
-
-
-@dataclass
-class Opened:
-    """An open upload: its change, by whom, and the parts that have arrived."""
-
-    change: Open
-    owner: Dn
-    within: Guid
-    parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
-    checksums: dict[str, str] = field(default_factory=dict)
-    etags: dict[str, str] = field(default_factory=dict)  # of parts whose sender has said it
-
-    def etag(self, number: int) -> str:
-        put, data = self.parts[number]
-        return self.etags[put] or hashlib.sha256(data).hexdigest()[:32]
 
 
 def _measured(node: Node, data: bytes) -> Checksums:
@@ -368,6 +332,7 @@ class MemoryFiles:
             if there.type != TYPE_FILE:
                 raise CheloniaError(Kind.NOT_A_FILE)
         node, known = there or self._new(call, TYPE_FILE, change.setting), source.attributes
+        self._rule(call, change, node)
         _settle(node, change.setting)
         parent.inside[check_name(change.place.name)] = node.attributes.guid
         node.data, node.extents, node.checksums, node.etag = source.data, source.extents, source.checksums, source.etag
@@ -501,7 +466,9 @@ class MemoryFiles:
         node = there or self._new(call, TYPE_FILE, change.setting)
         if there is not None:
             _require(call, Action.DELETE, there, change.place)
-            _settle(node, change.setting)
+        if isinstance(change, Write):
+            self._rule(call, change, node)
+        _settle(node, change.setting)
         if change.place.parts:
             parent.inside[check_name(change.place.name)] = node.attributes.guid
         etag, size = content.put if isinstance(content, Arrived) else f"content-{next(self._numbers)}", 0
@@ -517,6 +484,13 @@ class MemoryFiles:
         node.checksums = Checksums(hashlib.sha256(node.data).hexdigest()) if node.extents is None else Checksums()
         node.user = dict(change.user) if change.user is not None else node.user
         return Done(self._bumped(node), made=there is None)
+
+    def _rule(self, call: Call, change: Write | Clone, node: Node) -> None:
+        if change.policy is not None:
+            _require(call, Action.MODIFY_POLICY, node, change.place)
+            for who, actions in change.policy.items():
+                check_policy_rule(who, actions)
+            node.policy = with_rules(node.policy, change.policy)
 
     def _laid_inline(self, call: Call, change: Write | Splice, content: Content) -> Content:
         """A content whose bytes came in the message, as if they had arrived before."""

@@ -69,6 +69,11 @@ def user_triples(user: Mapping[str, str]) -> tuple[Triple, ...]:
     return tuple(Triple("metadata", name, value) for name, value in sorted(user.items()))
 
 
+def rule_triples(policy: Mapping[str, str]) -> tuple[Triple, ...]:
+    """Rules of a policy, as triples."""
+    return tuple(Triple("policy", who, actions) for who, actions in sorted(policy.items()))
+
+
 def time_text(ns: int, name: str) -> str:
     """Nanoseconds as Unix seconds with nine decimals. Raises: BAD_REQUEST before 1970 or beyond `TIME_S_MAX`."""
     _check(name, ns, (bounds.TIME_S_MAX + 1) * NS_PER_S - 1)

@@ -25,7 +25,7 @@ async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
     ready, there = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, 0))
     ready = replace(ready, expect=tuple(dict.fromkeys((*ready.expect, *expect))))
     try:
-        await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready))
+        await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready, change.policy))
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
     return Done(made=there is None)

@@ -6,10 +6,12 @@ the bytes of the one that has the name by then, whatever was there when the byte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
+from chelonia.bartender.client_metadata import FileFacts, accepted, check_rules, merged, new_policies
 from chelonia.bartender.files import locking
-from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, setting_triples, user_triples
+from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, rule_triples, setting_triples, user_triples
 from chelonia.bartender.files.changing import done, pinned, required, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
@@ -20,12 +22,12 @@ from chelonia.core.cluster.replicas import Checksums, Receipt
 from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expect
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid
+from chelonia.core.ids import Guid, ObjectId
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
 from chelonia.core.ports.shepherd import Purpose
-from chelonia.core.rights.policy import Action
+from chelonia.core.rights.policy import Action, with_rules
 from chelonia.core.values import replace
 
 
@@ -82,7 +84,7 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
     renew = order.renew and not ready.replaces
     try:
         return await ports.librarian.commit_file(
-            turn.service, replace(order, begin=replace(ready, sections=told), renew=renew)
+            turn.service, replace(order, begin=replace(ready, sections=told), renew=renew, policy=change.policy)
         )
     except CheloniaError as error:
         raise await overtaken(ports, turn, change, error) from error
@@ -148,12 +150,16 @@ async def ready_to_write(
 ) -> tuple[BeginPut, FoundEntry | None]:
     """What is asked of the Librarian, if the caller may; and the file that is there."""
     own = from_triples(setting_triples(change.setting))
-    given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
+    rules = None if isinstance(change, Splice) else change.policy
+    given = accepted((*user_triples(change.user or {}), *rule_triples(rules or {})), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
     there = seen(change.place, walked)
     required(change.when, change.place, there)
     inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if there is None
                                         else None, there=there)  # fmt: skip
+    if rules is not None:
+        expect = (*expect, *_may_rule(turn, there or _would_be(turn, change.place, inherited), rules))
+        inherited = {**inherited, "policy": with_rules(inherited.get("policy", {}), {})}
     free = await locking.unlocked(ports, turn, change.when, change.place, walked, names=there is None)
     ready = replace(
         begin,
@@ -176,6 +182,19 @@ def _judged(
     assert walked_parent is not None, "what is not there has a parent"
     expect = judge.require(Action.ADD_ENTRY, walked_parent)
     return new_policies(walked_parent.object.sections, TYPE_FILE), expect, walked_parent.guid
+
+
+def _would_be(turn: ElementCall, place: LogicalName, inherited: Sections) -> FoundEntry:
+    """A new file as its collection would have it."""
+    entry = {"type": TYPE_FILE, "owner": turn.user.dn}
+    return FoundEntry(place, StoredObject(ObjectId(""), 0, {"entry": entry, **inherited}))
+
+
+def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) -> Expect:
+    """Whether the caller may give a file these rules. Raises: DENIED, TOO_LARGE."""
+    check_rules({"policy": with_rules(found.section("policy"), rules)})
+    expect = Judge(turn.user, "write").require(Action.MODIFY_POLICY, found)
+    return expect if found.object.exists else ()
 
 
 def replaceable(place: LogicalName, there: FoundEntry) -> FoundEntry:

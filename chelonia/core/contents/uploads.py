@@ -5,6 +5,7 @@ Value types alone. The operations that take them are in `core.ports.librarian`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -73,13 +74,15 @@ class CommitFile(msgspec.Struct, frozen=True):
     """Turn bytes that are durable into a file, in one transact: the Bartender's half of bytes-first.
 
     `begin.replaces` is the file that has the name now, whatever had it when the upload began; `renew`: the file for
-    which it began is gone, so the new one gets a GUID of its own.
+    which it began is gone, so the new one gets a GUID of its own. `policy`: rules for a file that is there, in place
+    of all that it has but those of groups; None: it keeps them.
     """
 
     begin: BeginPut
     begun: Begun
     receipts: Annotated[tuple[Receipt, ...], Meta(max_length=bounds.RECEIPTS_MAX)]
     renew: bool = False
+    policy: Mapping[str, str] | None = None
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -108,10 +111,11 @@ class SpliceFile(msgspec.Struct, frozen=True):
 
 class CopyFile(msgspec.Struct, frozen=True):
     """Give a file the bytes of another (`source`), by reference: both have the same blobs, and want as many copies.
-    `begin` says which file, as of `CommitFile`; its `sections` are all that it gets beside the bytes."""
+    `begin` and `policy` say which file, as of `CommitFile`; its `sections` are all that it gets beside the bytes."""
 
     source: Guid
     begin: BeginPut
+    policy: Mapping[str, str] | None = None
 
 
 class OpenUpload(msgspec.Struct, frozen=True):

@@ -359,7 +359,8 @@ class Write(msgspec.Struct, frozen=True):
     """Give a file these bytes: a new one, or one that is there, which keeps its GUID, links and policy.
 
     `user` None leaves what users wrote about a file as it is. `parents` as in `Make`. `etag`: what is to name these
-    bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before.
+    bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before. `policy`: rules in place of
+    those that the file has, or would get from its collection, but for those of groups (`VOMS:`); None: these.
     """
 
     place: LogicalName
@@ -370,6 +371,7 @@ class Write(msgspec.Struct, frozen=True):
     when: When = ANY
     etag: str = ""
     inline: Inline | None = None
+    policy: Mapping[str, str] | None = None
 
     def check(self) -> None:
         """Raises: BAD_REQUEST for an etag that readers could not be told."""
@@ -409,6 +411,7 @@ class Clone(msgspec.Struct, frozen=True):
     parents: bool = False
     when: When = ANY
     of: When = ANY
+    policy: Mapping[str, str] | None = None
 
 
 UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)

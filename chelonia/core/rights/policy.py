@@ -68,6 +68,11 @@ def decide(action: Action, dn: str, attributes: tuple[str, ...], *, owner: str, 
     return Decision(bool(granted), granted or "no rule allows it")
 
 
+def with_rules(policy: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, str]:
+    """A policy with these rules in place of all but those of groups, which stay."""
+    return {who: actions for who, actions in policy.items() if who.startswith(VOMS_PREFIX)} | dict(rules)
+
+
 def check_policy_rule(identity: str, actions: str) -> None:
     """Refuse a policy rule that could not mean anything.
 

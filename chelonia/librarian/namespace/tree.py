@@ -35,6 +35,7 @@ from chelonia.core.metadata import (
 from chelonia.core.names import check_name, entry_key
 from chelonia.core.ports.ahash import ChangeType, Condition, Element
 from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, MoveEntry, SetWanted, Undelete, Unlink
+from chelonia.core.rights.policy import with_rules
 from chelonia.core.timing.clock import stamp
 from chelonia.librarian.metadata.blobs import A_FILE, want_copies
 from chelonia.librarian.metadata.elements import (
@@ -168,6 +169,13 @@ def given_anew(given: Sections, now: Ms) -> dict[str, Mapping[str, str]]:
     """What a file gets beside other bytes: their time, and what is given of its attributes and user metadata."""
     times = {"modified": seconds(now), **given.get("timestamps", {})}
     return {"timestamps": times, "metadata": given.get("metadata", {}), "posix": given.get("posix", {})}
+
+
+def ruled(file: StoredObject, rules: Mapping[str, str] | None) -> list[Element]:
+    """Give a file these rules in place of its own, but for those of groups; None: it keeps them."""
+    after = file.sections.get("policy", {}) if rules is None else with_rules(file.sections.get("policy", {}), rules)
+    gone = [who for who in sorted(file.sections.get("policy", {})) if who not in after]
+    return [*(drop(file.id, "policy", who) for who in gone), *put_all(file.id, {"policy": rules or {}})]
 
 
 def new_sections(request: MakeEntry, guid: Guid, parents: Mapping[str, str], now: Ms) -> dict[str, dict[str, str]]:

@@ -28,6 +28,7 @@ from chelonia.core.ports.bartender import (
     StartPutOutcome,
     StartPutRequest,
 )
+from chelonia.core.ports.files import Done, Failure, Inline, Write
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
 from chelonia.wire import armour, receipts
@@ -303,6 +304,20 @@ async def test_files_take_over_the_default_policy(stage: Stage) -> None:
     await stage.make("/shared/c")
     inner = await stage.stat("/shared/c")
     assert inner["policy"] == inner["defaultPolicy"] == {"ALL": "+read", EVE.dn: "+delete"}
+
+
+@scene
+async def test_rules_that_come_with_bytes_take_the_place_of_the_default_policy(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    given = (Triple("defaultPolicy", "ALL", "+read"), Triple("defaultPolicy", "VOMS:/vo", "+read"))
+    await stage.make("/shared", metadata=given)
+    write = Write(parse_ln("/shared/f"), inline=Inline(b"x"), policy={EVE.dn: "+read"})
+    assert isinstance((await stage.bartender.files.apply(JOE, (write,)))[0], Done)
+    assert (await stage.stat("/shared/f"))["policy"] == {"VOMS:/vo": "+read", EVE.dn: "+read"}
+    await stage.modify("/shared", "set", "defaultPolicy", "ALL", "-modifyPolicy")
+    (refused,) = await stage.bartender.files.apply(JOE, (replace(write, place=parse_ln("/shared/g")),))
+    assert isinstance(refused, Failure)
+    assert refused.kind is Kind.DENIED, "what every file there has is not got rid of by writing it"
 
 
 # --- startPut, commitPut ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from msgspec import structs
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
-from chelonia.core.values import replace
+from chelonia.core.rights.policy import with_rules
 from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
@@ -43,22 +43,45 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     return HttpResponse(200, (), b"", 0)
 
 
-MAKING = ("CreateBucket", "PutObject", "CopyObject")
-"""Operations that may say a canned list for what they make."""
+def check(ask: Ask) -> None:
+    """Raises: NotImplemented for grants in header fields."""
+    if any(ask.header(f"x-amz-grant-{each}") for each in ("read", "write", "read-acp", "write-acp", "full-control")):
+        raise S3Error("NotImplemented", "grants come in the body of a list of their own, or canned")
 
 
 def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
     """The canned list that comes with what is made, None: none. Raises: S3Error."""
     name = ask.header("x-amz-acl")
-    if any(ask.header(f"x-amz-grant-{each}") for each in ("read", "write", "read-acp", "write-acp", "full-control")):
-        raise S3Error("NotImplemented", "grants come in the body of a list of their own, or canned")
-    return acls.canned(name) if name and ask.operation in MAKING else None
+    return acls.canned(name) if name else None
 
 
-def of_version(ask: Ask, made: HttpResponse) -> Ask:
-    """The same request, about the very version that it has made: another may have the key by now."""
-    version = dict(made.headers).get("x-amz-version-id", "")
-    return replace(ask, query={"versionId": version}) if version else ask
+async def rules(parts: S3Parts, ask: Ask, there: Looked | None) -> dict[str, str] | None:
+    """The rules that come with an object's bytes, in place of those it would have; None: these. `there`: what they are
+    written over, unless that is kept. Raises: S3Error."""
+    grants = asked(ask)
+    if grants is None:
+        return None
+    owner = ask.exchange.call.dn if there is None or ask.final else there.attributes.owner
+    changes = acls.policy_of(await _to_persons(parts, ask, grants), owner, {})
+    return {who: actions for who, actions in changes.items() if actions is not None}
+
+
+def instead(rules: Mapping[str, str] | None, there: Looked) -> dict[str, str | None]:
+    """The changes of a policy for it to have these rules; None: none."""
+    if rules is None:
+        return {}
+    after = with_rules(there.policy, rules)
+    return {**dict.fromkeys(there.policy.keys() - after.keys()), **rules}
+
+
+async def _to_persons(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> tuple[acls.Grant, ...]:
+    """Grants, with the name of the bucket's owner in them. Raises: AccessDenied."""
+    if all(who != acls.BUCKET_OWNER for who, _ in grants):
+        return grants
+    bucket = await check_bucket(parts, ask)
+    if bucket is None:
+        raise S3Error("AccessDenied", "Access Denied: you may not read the bucket, so not see its owner")
+    return tuple((bucket.attributes.owner if who == acls.BUCKET_OWNER else who, name) for who, name in grants)
 
 
 async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
@@ -66,13 +89,7 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
     call = keyed(ask.exchange.call)
     for left in range(AGAIN_MAX, -1, -1):
         there = await _there(parts, ask)
-        if any(who == acls.BUCKET_OWNER for who, _ in grants):
-            bucket = await check_bucket(parts, ask)
-            if bucket is None:
-                raise S3Error("AccessDenied", "Access Denied: you may not read the bucket, so not see its owner")
-            owner = bucket.attributes.owner
-            grants = tuple((owner if who == acls.BUCKET_OWNER else who, name) for who, name in grants)
-        change = acls.policy_of(grants, there.attributes.owner, there.policy)
+        change = acls.policy_of(await _to_persons(parts, ask, grants), there.attributes.owner, there.policy)
         try:
             if change:
                 await apply(parts.plain, call, Set(LogicalName(there.attributes.guid, ()), policy=change))

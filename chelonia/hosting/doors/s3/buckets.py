@@ -9,6 +9,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Listing, Make, Remove, Removing
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
+from chelonia.hosting.doors.s3 import acls
 from chelonia.hosting.doors.s3.parts import (
     REGION,
     Ask,
@@ -56,7 +57,7 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
-    known = facts.Facts(location=where, tags=tags)
+    known, grants = facts.Facts(location=where, tags=tags), acls.asked(ask)
     try:
         await apply(
             parts.plain,
@@ -70,6 +71,8 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
         if there is None or there.attributes.owner != call.dn:
             cause = "The requested bucket name is not available: all users of the cluster share the names of buckets"
             raise S3Error("BucketAlreadyExists", cause) from error
+    if grants is not None:
+        await acls.made(parts, ask, grants)
     return HttpResponse(200, (("Location", f"/{ask.target.bucket}"),), b"", 0)
 
 

@@ -106,10 +106,8 @@ class S3Door:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
             check_promises(request.headers)
             await check_owner(self._parts, ask)
-            canned = acls.asked(ask)
+            acls.check(ask)
             answer = await handler(self._parts, ask)
-            if canned is not None:
-                await acls.made(self._parts, acls.of_version(ask, answer), canned)
             answer = replace(answer, headers=(*ids, *answer.headers))
         except CheloniaError as error:
             kind = error.kind.value

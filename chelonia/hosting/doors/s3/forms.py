@@ -15,11 +15,10 @@ import msgspec
 
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.sending import file_in
-from chelonia.hosting.doors.s3 import acls, objects
+from chelonia.hosting.doors.s3 import objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, checksums, facts, forms, keys, requests
-from chelonia.wire.s3.acls import canned
 from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.forms import FormDecoder
@@ -56,11 +55,10 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
         meant = {**fields, "key": key, "bucket": ask.target.bucket}
         bounds = _Bounds(*forms.check_policy(claim.policy, meant, parts.clock.now_ms()))
         call = msgspec.structs.replace(call, dn=issued.key.dn)
-    grants = canned(fields["acl"]) if fields.get("acl") else None
     checksum, value = next(iter(checksums.named(fields).items()), ("", ""))
     measured = Measured(checksum=checksum, value=value)
     body = _file(sent, measured, bounds)
-    told = replace(request, headers=fields, body=body, length=-1)
+    told = replace(request, headers={**fields, "x-amz-acl": fields.get("acl", "")}, body=body, length=-1)
     made = replace(
         ask,
         target=Target(ask.target.bucket, key),
@@ -68,9 +66,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
         exchange=replace(ask.exchange, request=told, call=call),
     )
     tags = requests.tagging(fields["tagging"].encode()) if fields.get("tagging") else {}
-    answer = await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
-    if grants is not None:
-        await acls.made(parts, acls.of_version(made, answer), grants)
+    await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
     return _answer(ask.target.bucket, key, quoted(measured.etag), fields)
 
 

@@ -39,7 +39,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, good, reader
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.ranged import Headers, ranged_file
-from chelonia.hosting.doors.s3 import object_parts, versions
+from chelonia.hosting.doors.s3 import acls, object_parts, versions
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
     Ask,
@@ -71,6 +71,7 @@ from chelonia.wire.web.ranges import unsatisfied_range
 SANDBOX: Final = (("Content-Security-Policy", "sandbox"), ("X-Content-Type-Options", "nosniff"))
 """Whatever type a user gives his bytes: of what a browser finds in them nothing runs, least of all as this server's."""
 _ALL: Final = Want.USER | Want.SOURCES | Want.BYTES
+_COPIED: Final = Want.USER | Want.POLICY
 NEW: Final = When(absent=True)
 """Of a version that waits for its key: what is late, when it has that, finds what had the key before in its place."""
 SOURCE_OWNER: Final = "x-amz-source-expected-bucket-owner"
@@ -167,6 +168,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
         request, ask = replace(request, body=_behind(first, request.body)), ask.at(ask.apart)
         ask = replace(ask, exchange=replace(ask.exchange, request=request))
     ask = await versions.staged(parts, ask, known.there)
+    rules = await acls.rules(parts, ask, known.there)
     placing = Placing(ask.place, request.length, wanted=known.copies, parents=True)
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
@@ -177,7 +179,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     if measured.checksum:
         kept = structs.replace(kept, checksum=(measured.checksum, measured.told), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
-    done = await applied(parts, ask, replace(write, when=NEW if ask.final else when))
+    done = await applied(parts, ask, replace(write, when=NEW if ask.final else when, policy=rules))
     version = await versions.settled(parts, versions.stored_as(ask, done), when, known.there)
     told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
@@ -186,13 +188,17 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
 
 async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
     """Make a collection for its own sake: the object that some clients show as a directory."""
+    grants = acls.asked(ask)
     try:
         made = Make(ask.place, TYPE_COLLECTION, user=facts.stored(kept), parents=True, when=when)
-        return await apply(parts.plain, ask.exchange.call, made)
+        done = await apply(parts.plain, ask.exchange.call, made)
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS:
             raise
-        return await apply(parts.plain, ask.exchange.call, Set(ask.place, user=facts.stored(kept)))
+        done = await apply(parts.plain, ask.exchange.call, Set(ask.place, user=facts.stored(kept)))
+    if grants is not None:
+        await acls.made(parts, ask, grants)
+    return done
 
 
 async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -296,7 +302,7 @@ def removals(bucket: LogicalName, key: str) -> tuple[Remove, ...]:
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `x-amz-copy-source`: bytes and facts are of one state of the source, whoever overwrites it."""
     await check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
-    source, there = await found(parts, source_of(parts, ask), Want.USER)
+    source, there = await found(parts, source_of(parts, ask), _COPIED)
     for left in range(AGAIN_MAX, -1, -1):
         check_source(ask, there)
         try:
@@ -305,7 +311,7 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
             if error.kind not in (Kind.NOT_FOUND, Kind.PRECONDITION) or not left:
                 raise
             before = there.attributes
-            source, there = await found(parts, source_of(parts, ask), Want.USER)
+            source, there = await found(parts, source_of(parts, ask), _COPIED)
             if (there.attributes.guid, there.attributes.etag) == (before.guid, before.etag):
                 raise  # it is the object's own condition that does not hold
     raise AssertionError("the last try returns or raises")
@@ -323,17 +329,19 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         ask = ask.at(ask.apart)
     itself = ask.place == source.place
     ask = await versions.staged(parts, ask, ready_to.there)
+    rules = await acls.rules(parts, ask, ready_to.there)
     place, version = ask.place, versions.Headers()
     if itself and not source.query and not anew:
         cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
         raise S3Error("InvalidRequest", cause + "the object's metadata")
     if itself and not ask.final:
         still = replace(when, etags=(there.attributes.etag,), guid=there.attributes.guid)
-        done = await apply(parts.plain, ask.exchange.call, Set(place, user=facts.stored(kept), when=still))
+        change = Set(place, user=facts.stored(kept), policy=acls.instead(rules, there), when=still)
+        done = await apply(parts.plain, ask.exchange.call, change)
     else:
         user = facts.stored(structs.replace(kept, version=ask.version))
         of = LogicalName(there.attributes.guid, ())  # a newer version takes its name away from it
-        clone = Clone(place, of, user=user, parents=True, when=NEW if ask.final else when)
+        clone = Clone(place, of, user=user, parents=True, when=NEW if ask.final else when, policy=rules)
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
         version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.there)
     return xml_answer(answers.copied(*_stamp(done, there)), *version, *versions.copied_fields(source, there))
@@ -352,7 +360,9 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
     placing = Placing(clone.place, size, wanted=copies, parents=True)
     arrived = await carried(parts, source, there, ByteRange(0, size), placing)
     return await applied(
-        parts, ask, Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag)
+        parts,
+        ask,
+        Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag, policy=clone.policy),
     )
 
 

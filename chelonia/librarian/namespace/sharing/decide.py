@@ -21,7 +21,16 @@ from chelonia.librarian.metadata.blobs import A_CONTENT, A_FILE, Owner, blob_of,
 from chelonia.librarian.metadata.contents import COPYING, DISCARDED, SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import EXPECT, check, drop, is_, put, put_all, version
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import Slot, check_file, given_anew, given_sections, make_file, rewrite, type_of
+from chelonia.librarian.namespace.tree import (
+    Slot,
+    check_file,
+    given_anew,
+    given_sections,
+    make_file,
+    rewrite,
+    ruled,
+    type_of,
+)
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 
 _TOLD = ("size", "checksum", "checksumType", "neededReplicas")
@@ -87,7 +96,7 @@ def over_file(request: CopyFile, source: StoredObject, content: ContentId, over:
     for section in ("states", "metadata", "blobs", "content"):
         elements += [drop(file.id, section, prop) for prop in sorted(file.sections.get(section, {}))
                      if prop not in after.get(section, {})]  # fmt: skip
-    return elements + put_all(file.id, after)
+    return elements + ruled(file, request.policy) + put_all(file.id, after)
 
 
 def _bytes(source: StoredObject, content: ContentId) -> dict[str, Mapping[str, str]]:

@@ -156,7 +156,7 @@ class FileUploads:
                     return PlannedTransact((), memo)  # a repeat without a request key
                 await self._check_unused(call, new, first)
                 given = tree.given_sections(begin.sections)
-                elements = uploads.overwrite(over, new, given, self._now())
+                elements = uploads.overwrite(over, new, given, self._now(), request.policy)
                 elements = expectations(begin.expect) + elements + await self._overtaken(call, begin, presumed=first)
                 return await self._names.draft(call, elements, memo, over.file)
             # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.

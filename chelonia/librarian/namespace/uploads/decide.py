@@ -49,6 +49,7 @@ from chelonia.librarian.namespace.tree import (
     given_anew,
     given_sections,
     make_file,
+    ruled,
     supersede,
     take_name,
     type_of,
@@ -213,14 +214,17 @@ def commit_over(pending: PendingUpload, slot: Slot, over: Overwritten, new: NewB
     return elements + overwrite(over, new, entry.sections, now)
 
 
-def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, str]], now: Ms) -> list[Element]:
-    """Swap a file's bytes in place; its states, modification time, and given `metadata` and `posix` follow.
+def overwrite(
+    over: Overwritten, new: NewBlob, given: Sections, now: Ms, policy: Mapping[str, str] | None = None
+) -> list[Element]:
+    """Swap a file's bytes in place; its states, modification time, and given `metadata`, `posix` and `policy` follow.
 
     Raises: NOT_FOUND, NOT_A_FILE, CHECKSUM."""
     assert ObjectId(new.facts.guid) == over.file.id, "a blob is the file's that names it"
     check_file(over.file, "commitPut", new.facts.name, "overwrite")
     elements = [*countable(new), *swap_blobs(over.file, new), *leave_bytes(over.file, over.blobs, "replaced", now)]
     states = file_states(given.get("states", {}), new)
+    elements += ruled(over.file, policy)
     return elements + put_all(over.file.id, {"states": states, **given_anew(given, now)})
 
 

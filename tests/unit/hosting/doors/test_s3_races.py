@@ -121,10 +121,10 @@ def test_a_part_is_called_as_it_is_stored(door: Door, monkeypatch: pytest.Monkey
 
 def test_a_list_is_of_the_version_that_it_came_with(kept: Door, meanwhile: Meanwhile) -> None:
     """It went to whatever had the key by then, and made public what nobody had called so."""
-    meanwhile(Set, ("PUT", "/lab/k", "private"))
+    told = meanwhile(Write, ("PUT", "/lab/k", "private"))
     public = kept.ask("PUT", "/lab/k", b"public", x_amz_acl="public-read")
-    assert kept.ask("GET", "/lab/k").body == b"private"
-    assert kept.ask("GET", "/lab/k?acl").texts("Permission") == ["FULL_CONTROL"]
+    assert kept.ask("GET", f"/lab/k?versionId={told[0].version}").body == b"private"
+    assert kept.ask("GET", f"/lab/k?acl&versionId={told[0].version}").texts("Permission") == ["FULL_CONTROL"]
     assert kept.ask("GET", f"/lab/k?acl&versionId={public.version}").texts("Permission") == ["READ", "FULL_CONTROL"]
 
 

@@ -69,6 +69,32 @@ def test_a_list_may_grant_to_the_buckets_owner(door: Door) -> None:
     assert door.ask("GET", "/lab/k?acl", who=EVE).texts("ID") == [EVE, EVE, JOE]
 
 
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_list_comes_with_the_bytes(door: Door, monkeypatch: pytest.MonkeyPatch, *, versioned: bool) -> None:
+    """It came after them: in between whoever might read the object before, or by its bucket's policy, read the new."""
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    for key in ("z", "k", "copy", "here"):
+        assert door.ask("PUT", f"/lab/{key}", b"public", x_amz_acl="public-read").status == 200
+        assert door.ask("GET", f"/lab/{key}", who=EVE).status == 200
+    inner = door.files.apply
+
+    async def only_bytes(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        assert not any(isinstance(change, Set) and not change.user for change in changes), "a list of its own"
+        return await inner(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", only_bytes)
+    assert door.ask("PUT", "/lab/k", b"secret", x_amz_acl="private").status == 200
+    assert door.ask("PUT", "/lab/large", b"secret" * 20_000, x_amz_acl="authenticated-read").status == 200
+    assert door.ask("PUT", "/lab/copy", x_amz_copy_source="lab/z", x_amz_acl="private").status == 200
+    anew = {"x_amz_metadata_directive": "REPLACE", "x_amz_acl": "private"}
+    assert door.ask("PUT", "/lab/here", x_amz_copy_source="lab/here", **anew).status == 200
+    assert [door.ask("GET", f"/lab/{key}", who=EVE).status for key in ("k", "copy", "here", "large")] == [403] * 3 + [
+        200
+    ]
+    assert door.ask("GET", "/lab/large?acl").texts("Permission") == ["READ", "FULL_CONTROL"]
+    assert door.ask("PUT", "/lab/k", b"secret", x_amz_acl="nonsense").status == 400
+
+
 @pytest.mark.parametrize("rights", ["+addEntry", "+addEntry +removeEntry"])
 @pytest.mark.parametrize("state", [ON, OFF])
 def test_who_may_add_to_a_bucket_and_not_read_it_overwrites_nothing(door: Door, rights: str, state: str) -> None:
