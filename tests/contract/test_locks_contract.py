@@ -61,6 +61,19 @@ async def test_a_collection_s_lock_covers_its_names_and_a_deep_one_all_below(wor
 
 
 @played
+async def test_whatever_loses_its_name_loses_its_locks(world: World) -> None:
+    for name, token in (("/f", "urn:a"), ("/g", "urn:b"), ("/h", "urn:c")):
+        await write(world, name)
+        await done(world, Set(at(name), locks=(lock(token),)))
+    await done(world, Move(at("/f"), at("/g"), Over.EXCHANGE))
+    await done(world, Move(at("/h"), at("/i")))
+    assert [await locked(world, name) for name in ("/f", "/g", "/i")] == [[], [], []]
+    await done(world, Set(at("/f"), locks=(lock(),)))
+    await done(world, Move(at("/f"), at("/k"), keep=True))
+    assert await locked(world, "/f") == ["urn:a"]
+
+
+@played
 async def test_shared_locks_stand_beside_each_other_and_exclusive_ones_alone(world: World) -> None:
     await write(world, "/f")
     await done(world, Set(at("/f"), locks=(lock(shared=True),)))

@@ -574,6 +574,7 @@ class MemoryFiles:
             node.locks = {}
         if there is not None and change.over is Over.EXCHANGE:
             source.inside[change.source.name] = there.attributes.guid
+            there.locks = {}
         target.inside[check_name(change.target.name)] = node.attributes.guid
         return Done(self._bumped(node), made=there is None)
 

@@ -454,8 +454,8 @@ def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[
     elements.append(put(view.target.parent.id, "entries", key_for(request.target_name, kind), child.id))
     elements += _source_name(request, view.source, kind)
     elements += _parents(request, child)
-    if not request.keep:  # a lock is of the name too (RFC 4918, section 7.5)
-        elements += [drop(child.id, "locks", token) for token in child.sections.get("locks", {})]
+    if not request.keep:
+        elements += _unlocked(child)
     if kind == TYPE_COLLECTION:
         elements.append(_next_epoch(view))
     return elements
@@ -490,9 +490,15 @@ def exchange(request: MoveEntry, view: MoveView) -> list[Element]:
         same = is_("entry", "type", type_of(entry))
         elements.append(drop(entry.id, "parents", f"{old.parent.id}/{old.name}", same))
         elements.append(put(entry.id, "parents", f"{new.parent.id}/{new.name}", "parent"))
+        elements += _unlocked(entry)
     if TYPE_COLLECTION in (type_of(one), type_of(other)):
         elements.append(_next_epoch(view))
     return elements
+
+
+def _unlocked(entry: StoredObject) -> list[Element]:
+    """End the locks of what loses its name: a lock is of the name too (RFC 4918, section 7.5)."""
+    return [drop(entry.id, "locks", token) for token in entry.sections.get("locks", {})]
 
 
 def _check_no_cycle(child: Guid, kind: str, above: frozenset[Guid], name: str) -> None:
