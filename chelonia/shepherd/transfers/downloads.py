@@ -66,6 +66,8 @@ class _KnownBlocks:
         if crcs is None:
             crcs = await self._blobs.blocks(reference)
             self._forget(reference)  # somebody else has read them meanwhile
+            if not crcs:  # it may be that its record cannot be read just now
+                return crcs
             self._bytes += len(crcs) + len(reference)
         self._kept[reference] = crcs
         while self._bytes > bounds.BLOCK_CRCS_KEPT_BYTES:

@@ -180,6 +180,24 @@ async def test_a_replica_whose_record_tells_no_crcs_is_read_as_it_is(monkeypatch
     assert await part(world, turl, 3, 2 * BLOCK) == LARGE[3:][: 2 * BLOCK]
 
 
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_crcs_that_could_not_be_read_once_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await World(scrub_period_ms=10**9).start(run=True)
+    reference = await world.store(LARGE)
+    turl = await ticket_of(world, reference, dn=JOE.dn)
+
+    async def unreadable(_: ReferenceId) -> bytes:
+        return b""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.blobs, "blocks", unreadable)
+        assert await part(world, turl, 0, 1) == LARGE[:1]
+    world.blobs.flip(reference, 5)
+    assert await kind_of(part(world, turl, 0, 1)) is Kind.NOT_ALIVE
+    await world.stop()
+
+
 @virtual
 async def test_crcs_of_what_was_read_last_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "BLOCK_CRCS_KEPT_BYTES", 3 * (4 * 21 + 36))
