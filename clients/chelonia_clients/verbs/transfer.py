@@ -18,16 +18,18 @@ from typing import BinaryIO
 import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import parse_ln
 from chelonia.core.values import replace
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.part_file import KEPT_BYTES
 from chelonia.hosting.transfer.upload import UploadOptions
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import DirectoryEntry
+from chelonia_clients.client import Client, DirectoryEntry
 from chelonia_clients.local_files import local_error, local_path, to_ln
 from chelonia_clients.local_sources import expected_size, stream_of
 from chelonia_clients.output import answering, printable
 from chelonia_clients.parted import upload_stream
+from chelonia_clients.paths import Paths
 from chelonia_clients.progress import Bar, counting
 from chelonia_clients.resuming import PARTED_BYTES
 from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
@@ -277,7 +279,7 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
                 if entry.type != "collection":
                     _copied(session, await copy_file(client, ln, new, wishes.options(bar), entry.modified_s))
                     continue
-                _check_recursive(ln, new, wishes)
+                await _check_recursive(client, ln, new, wishes)
                 async with counting(bar, listed_sizes(client, ln)):
                     async for done in bar.tally(copy_tree(client, ln, new, wishes.options(bar))):
                         _copied(session, done)
@@ -285,11 +287,18 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
             session.out.failure(error, source=source, target=target)
 
 
-def _check_recursive(ln: str, new: str, wishes: Wishes) -> None:
+async def _check_recursive(client: Client, ln: str, new: str, wishes: Wishes) -> None:
     if not wishes.recursive:
         raise CheloniaError(Kind.NOT_A_FILE, "cp", ln, "it is a collection; -r copies it with all below it")
-    if (new.rstrip("/") + "/").startswith(ln.rstrip("/") + "/"):
+    source, target = [await _from_the_root(client, name) for name in (ln, new)]
+    if target.startswith(source):
         raise CheloniaError(Kind.INVALID_TARGET, "cp", ln, "a collection is not copied into itself")
+
+
+async def _from_the_root(client: Client, text: str) -> str:
+    """The full name of a collection, with a slash at its end, whatever it is called by."""
+    ln = parse_ln(text)
+    return "/".join((await Paths(client).of(ln.start), *ln.parts, ""))
 
 
 def _copied(session: Session, done: TransferResult) -> None:

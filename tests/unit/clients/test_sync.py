@@ -185,6 +185,22 @@ def test_diff_and_removals_tell_what_may_not_be_looked_into(chelonia: Command, f
     assert chelonia("diff", "--exclude", "secret/", "d", "/d").code == 0
 
 
+def test_a_collection_is_not_copied_into_itself_by_whatever_name(chelonia: Command, fake: FakeBartender) -> None:
+    for name in ("/a", "/a/b", "/ab"):
+        fake.add_collection(name)
+    itself = fake.entries[("a",)].guid
+    for source, target in (
+        ("/a", "/a/b"),
+        (itself, "/a/b"),
+        ("/a", f"{itself}/b"),
+        ("/a", f"{itself}/c"),
+    ):
+        ran = chelonia("cp", "-r", f"chelonia:{source}", f"chelonia:{target}")
+        assert (ran.code, "not copied into itself" in ran.err) == (5, True), ran.err
+    assert fake.names() == ["/a", "/a/b", "/ab"]
+    assert chelonia("cp", "-r", f"chelonia:{itself}", "chelonia:/abc").code == 0
+
+
 def test_get_of_a_tree_again_moves_only_what_is_missing(chelonia: Command, fake: FakeBartender) -> None:
     fake.add_collection("/d")
     for name in ("f", "g"):
