@@ -14,7 +14,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.names import LogicalName
-from chelonia.hosting.doors.plain.parts import Exchange, split_url
+from chelonia.hosting.doors.plain.parts import Exchange, is_here, split_url
 from chelonia.hosting.doors.tokens.bearer import query_of, token_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.web.dav import href_of
@@ -86,8 +86,8 @@ def crumbs(exchange: Exchange, place: LogicalName) -> str:
 def require_own(exchange: Exchange) -> None:
     """Raises: DENIED unless a browser says that the form it sends is of a page of this site."""
     site, origin = exchange.header("Sec-Fetch-Site"), exchange.header("Origin")
-    is_here = not origin or split_url(origin).netloc.lower() == exchange.header("Host").lower()
-    if not is_here or site not in ("", "same-origin") or not (site or origin):
+    is_ours = not origin or is_here(split_url(origin), exchange.header("Host"))
+    if not is_ours or site not in ("", "same-origin") or not (site or origin):
         cause = "the form is of another site; open the page of the collection here, and press the button there"
         raise CheloniaError(Kind.DENIED, "form", str(exchange.place), cause)
 

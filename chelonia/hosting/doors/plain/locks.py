@@ -19,7 +19,17 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
 from chelonia.core.rights.locks import Lock, check_beside
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look, place_of, seen, split_url
+from chelonia.hosting.doors.plain.parts import (
+    DoorParts,
+    Exchange,
+    apply,
+    is_here,
+    list_pages,
+    look,
+    place_of,
+    seen,
+    split_url,
+)
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.wire.web import dav, locks
 
@@ -83,7 +93,7 @@ def _named(resource: str, request: HttpRequest, place: LogicalName) -> LogicalNa
         return place
     try:
         parsed = split_url(resource)
-        if parsed.netloc and parsed.netloc.lower() != request.headers.get("Host", "").lower():
+        if parsed.netloc and not is_here(parsed, request.headers.get("Host", "")):
             return None
         return place_of(unquote(parsed.path, errors="strict"))
     except (CheloniaError, UnicodeDecodeError):

@@ -224,8 +224,14 @@ def split_url(text: str) -> SplitResult:
 
 def elsewhere(exchange: Exchange) -> bool:
     """Whether `Destination` is on another server than the one that is asked."""
-    netloc = split_url(exchange.header("Destination")).netloc
-    return bool(netloc) and netloc.lower() != exchange.header("Host").lower()
+    url = split_url(exchange.header("Destination"))
+    return bool(url.netloc) and not is_here(url, exchange.header("Host"))
+
+
+def is_here(url: SplitResult, host: str) -> bool:
+    """Whether a URL is of the server that `Host` names; a default port may be said or not."""
+    default = ":80" if url.scheme in ("http", "dav") else ":443"
+    return url.netloc.lower().removesuffix(default) == host.lower().removesuffix(":443")
 
 
 def destination(exchange: Exchange) -> LogicalName:

@@ -392,6 +392,18 @@ def test_trees_are_moved_copied_and_removed(bench: Bench) -> None:
     assert bench.ask("DELETE", "/").status == 403
 
 
+@pytest.mark.parametrize(
+    ("host", "server"), [("se", "https://SE:443"), ("se:443", "https://se"), ("se", "http://se:80")]
+)
+def test_a_default_port_may_be_said_or_not(bench: Bench, host: str, server: str) -> None:
+    bench.ask("PUT", "/f", b"bytes")
+    assert bench.ask("COPY", "/f", Host=host, Destination=f"{server}/g").status == 201
+    assert bench.ask("MOVE", "/g", Host=host, Destination=f"{server}/h").status == 201
+    etag = bench.ask("GET", "/h").headers["ETag"]
+    assert bench.ask("PUT", "/f", b"other", Host=host, If=f"<{server}/h> ([{etag}])").status == 204
+    assert bench.ask("MOVE", "/h", Host=host, Destination="https://se:80/i").status == 409
+
+
 @pytest.mark.parametrize("method", ["COPY", "MOVE"])
 def test_what_is_in_the_destination_is_not_cleared_away_for_it(bench: Bench, method: str) -> None:
     bench.ask("MKCOL", "/a")
