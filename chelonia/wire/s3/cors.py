@@ -18,7 +18,7 @@ METHODS: Final = ("GET", "PUT", "HEAD", "POST", "DELETE")
 RULES_MAX: Final = 100
 RULES_BYTES_MAX: Final = 16 * 1024
 """Of all texts in the rules of one bucket."""
-_VARY: Final = ("Vary", "Origin, Access-Control-Request-Headers, Access-Control-Request-Method")
+VARY: Final = ("Vary", "Origin, Access-Control-Request-Headers, Access-Control-Request-Method")
 
 
 class CorsRule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +76,7 @@ def allowed(
             told.append(("Access-Control-Expose-Headers", ", ".join(rule.exposed)))
         if rule.max_age_s >= 0:
             told.append(("Access-Control-Max-Age", str(rule.max_age_s)))
-        return (*told, _VARY)
+        return (*told, VARY)
     return ()
 
 

@@ -17,7 +17,7 @@ from chelonia.hosting.doors.s3.parts import Ask, S3Parts, note_facts, own_call, 
 from chelonia.hosting.doors.s3.signing import call_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import answers, facts, requests
-from chelonia.wire.s3.cors import CorsRule, allowed
+from chelonia.wire.s3.cors import VARY, CorsRule, allowed
 from chelonia.wire.s3.errors import S3Error
 
 
@@ -63,7 +63,7 @@ async def across(parts: S3Parts, request: HttpRequest, bucket: str, answer: Http
         return answer
     method = request.headers.get("Access-Control-Request-Method", "") or request.method  # as Amazon reads both
     fields = allowed(await _rules(parts, request, parts.root.child(bucket)), origin, method)
-    return replace(answer, headers=(*answer.headers, *fields))
+    return replace(answer, headers=(*answer.headers, *(fields or (VARY,))))  # no cache shows it to who may read it
 
 
 async def _rules(parts: S3Parts, request: HttpRequest, bucket: LogicalName) -> Sequence[CorsRule]:

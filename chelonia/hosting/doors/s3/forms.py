@@ -92,7 +92,8 @@ def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpRes
     onward = fields.get("success_action_redirect", "") or fields.get("redirect", "")
     if onward.lower().startswith(("http://", "https://")) and onward.isascii() and onward.isprintable():
         query = urlencode({"bucket": bucket, "key": key, "etag": etag})
-        onward = f"{onward}{'&' if '?' in onward else '?'}{query}"
+        page, mark, part = onward.partition("#")
+        onward = f"{page}{'&' if '?' in page else '?'}{query}{mark}{part}"
         return HttpResponse(303, (("ETag", etag), ("Location", onward)), b"", 0)
     match fields.get("success_action_status", ""):
         case "201":

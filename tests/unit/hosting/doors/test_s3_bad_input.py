@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -275,13 +275,17 @@ def test_a_form_that_asks_to_be_encrypted_is_refused(door: Door) -> None:
 
 
 def test_a_form_goes_on_to_a_url_or_says_that_it_is_stored(door: Door) -> None:
-    for onward, status in (("http://[", 303), ("https://page/", 303), ("javascript:a", 204), ("//[", 204)):
+    for onward, status in (("http://[", 303), ("https://page/?a=1#done", 303), ("javascript:a", 204), ("//[", 204)):
         fields = {"key": "k", "success_action_redirect": onward}
         form = "".join(
             f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
         )
         form += '--b\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--b--\r\n'
-        assert door.ask("POST", "/lab", form, Content_Type="multipart/form-data; boundary=b").status == status
+        answer = door.ask("POST", "/lab", form, Content_Type="multipart/form-data; boundary=b")
+        assert answer.status == status
+        if "#" in onward:
+            url = urlsplit(answer.headers["Location"])
+            assert (parse_qs(url.query)["key"], url.fragment) == (["k"], "done")
 
 
 def test_a_key_that_looks_like_a_url_is_a_key(door: Door) -> None:

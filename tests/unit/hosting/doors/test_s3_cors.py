@@ -57,7 +57,9 @@ def test_a_browser_is_told_whether_a_page_may_ask_before_anybody_has_signed(rule
 def test_a_page_may_read_the_answer_also_of_what_is_refused(ruled: Door, who: Dn, target: str, status: int) -> None:
     answer = ruled.ask("GET", target, who=who, Origin=PAGE)
     assert (answer.status, answer.headers[ALLOWED]) == (status, PAGE)
-    assert ALLOWED not in ruled.ask("GET", target, who=who, Origin="https://evil.org").headers
+    refused = ruled.ask("GET", target, who=who, Origin="https://evil.org").headers
+    assert ALLOWED not in refused
+    assert refused["Vary"] == answer.headers["Vary"], "a cache must not show it to a page that may read it"
     assert ALLOWED not in ruled.ask("GET", target, who=who).headers
 
 
