@@ -117,6 +117,8 @@ class PaperShepherd:
             raise CheloniaError(Kind.BUSY, "put", self.id)
         if self.broken == "put":
             return tuple(TurlOutcome(r.request_id, error="not enough space", kind="no-space") for r in requests)
+        if self.broken == "has it":
+            return tuple(TurlOutcome(r.request_id, error="already have this file", kind="exists") for r in requests)
         return tuple(
             TurlOutcome(r.request_id, f"{self.id} {r.reference} {r.facts.blob}", "http", r.reference) for r in requests
         )

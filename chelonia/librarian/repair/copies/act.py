@@ -174,7 +174,7 @@ class Copier:
         _LOG.info("copy of %s from %s to %s is given up: %s", blob_of(job.blob), job.source, job.target, error)
         elements = job.expired() if begun and error.kind in _UNKNOWN else job.unclaim()
         await self._records.attempt(self._call, PlannedTransact(elements))
-        return HeldUp(blame, error.kind is Kind.BUSY)
+        return HeldUp(blame, error.kind in (Kind.BUSY, Kind.EXISTS))  # it has the copy, or takes it, of another order
 
 
 def _blamed(job: CopyJob, error: CheloniaError) -> ServiceId:

@@ -12,7 +12,7 @@ from tests.support.librarian import ADMIN
 from tests.support.paper import paper
 
 
-@pytest.mark.parametrize("busy", ["busy sending", "busy taking"])
+@pytest.mark.parametrize("busy", ["busy sending", "busy taking", "has it"])
 @virtual
 async def test_a_shepherd_that_is_busy_is_asked_again_soon_and_has_not_failed(busy: str) -> None:
     """Another Librarian, or the leader before this one, has as many copies under way there as it bears."""
