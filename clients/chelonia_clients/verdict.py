@@ -246,8 +246,8 @@ def is_full(node: NodeView) -> bool:
 
 
 def space(nodes: Sequence[NodeView]) -> tuple[int, int]:
-    """Bytes free and in all on the Shepherds that take new bytes."""
-    used = [node for node in nodes if node.state in (NODE_ALIVE, NODE_MAINTENANCE) and not node.drain]
+    """Bytes free and in all on the Shepherds that may take new bytes: none in maintenance does, there or not."""
+    used = [node for node in nodes if node.state == NODE_ALIVE and not node.drain]
     return sum(node.free_bytes for node in used), sum(node.total_bytes for node in used)
 
 

@@ -119,9 +119,9 @@ class FilesService:
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
         quotas = await self._one(call, "space", partial(reading.quotas, self._ports), Look(place))
         nodes = await self._ports.shepherds.nodes(self._ports.own(call))
-        there = [node for node in nodes if node.state != "waiting"]
-        free = sum(node.free_bytes for node in there if node.state == NODE_ALIVE and node.accepting)
-        return Space(sum(node.total_bytes for node in there), free, quotas)
+        alive = [node for node in nodes if node.state == NODE_ALIVE]
+        free = sum(node.free_bytes for node in alive if node.accepting)
+        return Space(sum(node.total_bytes for node in alive), free, quotas)
 
     async def _apply(self, turn: ElementCall, change: Change) -> Done | Failure:
         match change:

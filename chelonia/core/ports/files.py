@@ -569,7 +569,7 @@ class UploadParts(msgspec.Struct, frozen=True):
 
 
 class Space(msgspec.Struct, frozen=True):
-    """Bytes of all Shepherds together: what they have, and what is free. A file takes as much as all its copies.
+    """Bytes of all Shepherds that are alive: what they have, and what is free. A file takes as much as all its copies.
 
     `quotas`: those that count what the caller writes below the place asked about; of files' bytes, not their copies'.
     """

@@ -4,7 +4,7 @@ import msgspec
 
 from chelonia.core.cluster.quotas import Quota
 from chelonia.core.errors import Kind
-from chelonia.core.ids import Dn, Guid
+from chelonia.core.ids import Dn, Guid, Ms
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Write
 from chelonia.core.rights.scopes import ADDING, Scope
@@ -75,3 +75,11 @@ async def test_space_tells_the_quotas_that_bind_below_what_the_caller_may_read(s
     assert [use.name for use in eves.quotas] == [EVE.dn], "she may not read it"
     assert eves.of_files(2)[1] == 50
     assert (await stage.bartender.files.space(JOE, at("/no"))).quotas == ()
+
+
+@scene
+async def test_the_space_of_a_shepherd_in_maintenance_counts_for_nothing(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    await stage.librarian.maintenance(ADMIN, stage.named("s1").service, Ms(2**53))
+    told = await stage.bartender.files.space(JOE)
+    assert (told.free, told.total) == (2 << 30, 8 << 30)

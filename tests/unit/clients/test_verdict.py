@@ -63,6 +63,8 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, nodes=(NODE,)), "WARN", "one Shepherd is alive: uploads that want more", "cheloniad join"),
         (replace(WELL, nodes=(replace(NODE, state="offline"),)), "WARN", "no Shepherd is alive", "start a Shepherd"),
         (replace(WELL, nodes=(replace(NODE, free_bytes=10),)), "WARN", "10 % of the space is free", "add a Shepherd"),
+        (replace(WELL, nodes=(replace(NODE, free_bytes=10), replace(NODE, state="maintenance"))), "WARN",
+         "10 % of the space is free", "add a Shepherd"),
         (replace(WELL, nodes=(replace(NODE, free_bytes=1),)), "BAD", "1 % of the space is free", "add a Shepherd"),
         (replace(WELL, healing=replace(WHOLE, leader="", is_leader=False)), "WARN",
          "not known whether all files are whole: nobody leads repair", "heal status"),
