@@ -33,6 +33,9 @@ PARTED_BYTES: Final = 256 * MIB
 FRESH: Final = (Kind.NOT_FOUND, Kind.DENIED, Kind.EXPIRED)
 """What the cluster says of an upload that cannot be gone on with: it is over, or another user's."""
 
+_OVER: Final = (Kind.INCOMPLETE, Kind.EXISTS)
+"""What an upload ends with that nobody goes on with: a part is not there any more, or another file has the name."""
+
 
 def part_bytes(size: int) -> int:
     """The size of the parts of a file, but the last."""
@@ -186,7 +189,7 @@ class _FileUpload:
         try:
             await parted.seal(note.upload, order)
         except CheloniaError as error:
-            if error.kind is Kind.INCOMPLETE:  # a part is not there any more: the next try begins anew
+            if error.kind in _OVER:
                 await self._give_up(note)
             raise
         note.keep(UploadId(""))

@@ -16,7 +16,20 @@ from chelonia.core.caller import Call
 from chelonia.core.contents.parts import UploadId
 from chelonia.core.errors import Kind
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Failure, Files, Look, Looked, Part, Placed, Seal, Uploads
+from chelonia.core.ports.files import (
+    Change,
+    Done,
+    Failure,
+    Files,
+    Inline,
+    Look,
+    Looked,
+    Part,
+    Placed,
+    Seal,
+    Uploads,
+    Write,
+)
 from chelonia.core.values import replace
 from chelonia.hosting.transfer.upload import TRIES
 from chelonia_clients import resuming, transfers
@@ -233,6 +246,24 @@ async def test_a_name_that_is_taken_is_refused_before_a_byte_is_sent(trial: Tria
     assert done.error is not None
     assert (done.error.kind, trial.sent) == (Kind.EXISTS, 0)
     assert (await trial.put(force=True)).error is None
+
+
+async def test_who_loses_the_name_to_another_at_the_end_leaves_no_parts(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = trial.files.twin.apply
+
+    async def overtaken(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Seal):
+            await apply(call, (Write(changes[0].place, inline=Inline(b"another's")),))
+        return await apply(call, changes)
+
+    monkeypatch.setattr(trial.files.twin, "apply", overtaken)
+    done = await trial.put()
+    assert done.error is not None
+    assert (done.error.kind, await trial.open_uploads()) == (Kind.EXISTS, 0)
+    assert not list((tmp_path / "state" / "chelonia" / "uploads").iterdir())
+    assert (await trial.there()).attributes.size == len(b"another's")
 
 
 async def test_where_no_note_can_be_written_it_is_an_upload_all_the_same(
