@@ -43,14 +43,13 @@ async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
 
     Raises: NOT_FOUND, DENIED.
     """
-    metadata, paths, doomed = await client.stat(ln), Paths(client), RemovalPlan()
+    metadata, paths, doomed, shared = await client.stat(ln), Paths(client), RemovalPlan(), list[str]()
     if metadata.get("entry", {}).get("type") != "collection":
         doomed.names.append(ln)
         doomed.size = int(metadata.get("states", {}).get("size", "0") or 0)
         doomed.elsewhere = await other_names(client, ln, metadata.get("parents", {})) if all_names else []
         return doomed
     doomed.collections.append(ln)
-    shared: list[str] = []
     named = client.list(ln, recursive=True, needed=WITH_PARENTS) if all_names else client.names(ln, recursive=True)
     async for entry in named:
         name = to_ln(ln, entry.name.split("/"))
