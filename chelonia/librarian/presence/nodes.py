@@ -99,12 +99,13 @@ class NodeTable:
 
     # --- the registry -----------------------------------------------------------------------------------------------
 
-    async def refresh(self, call: Call) -> None:
-        """Read the registry and the stored state of every Shepherd again."""
-        self.registry = registry.read(await self._records.one(call, SERVICES_OBJECT))
+    async def refresh(self, call: Call, records: Records | None = None) -> None:
+        """Read the registry and the stored state of every Shepherd again, by these records or its own."""
+        records = records or self._records
+        self.registry = registry.read(await records.one(call, SERVICES_OBJECT))
         shepherds = self.registry.shepherds()
         ids = [shepherd_object(shepherd) for shepherd in shepherds]
-        stored = await self._records.get(call, ids, (Needed("node"),))
+        stored = await records.get(call, ids, (Needed("node"),))
         for shepherd, obj in zip(shepherds, stored, strict=True):
             self._voices.record(shepherd, identity.read(obj))
         before = self.table.shepherds()

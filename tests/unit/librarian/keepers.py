@@ -249,7 +249,7 @@ class Keepers:
     async def _librarian(
         self, ahash: AHashService, settings: LibrarianSettings, generation: int
     ) -> AsyncIterator[None]:
-        chosen = replace(settings, bootstrap=approved(*self.shepherds))
+        chosen = replace(settings, bootstrap=settings.bootstrap or approved(*self.shepherds))
         raised = Generation(ahash, generation, self)
         world = World(self, PaperVerifier(), self.clock, self.ids, chosen, carrier=self)  # type: ignore[arg-type]
         service = LibrarianService(raised, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)  # type: ignore[arg-type]

@@ -452,6 +452,8 @@ class Rebuilding:
         for last in (False, True):
             left = await self._restore_pages(pages, left, last=last)
             pages.ask_again()
+        # the snapshot may name Shepherds that nobody else does: who of them is away is missed
+        await self._on.nodes.refresh(self._on.call, self._on.records)
 
     async def _restore_pages(
         self, pages: _Pages, places: Sequence[PageLocation], *, last: bool

@@ -17,6 +17,7 @@ from chelonia.core.ids import (
     OVERWRITTEN_OBJECT,
     REBUILD_OBJECT,
     REPAIR_OBJECT,
+    SERVICES_OBJECT,
     BlobId,
     ReferenceId,
     RequestKey,
@@ -33,7 +34,7 @@ from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
-from tests.support.librarian import ADMIN, BARTENDER, EVE
+from tests.support.librarian import ADMIN, BARTENDER, EVE, approved
 from tests.unit.librarian.keepers import Keeper, Keepers, checksums, keepers, resealed
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, NO_SNAPSHOTS, held, next_snapshot, over, written
 
@@ -111,6 +112,26 @@ async def test_what_one_shepherd_alone_knew_is_found_when_it_is_back_and_told() 
             await late(k, one)
         with pytest.raises(CheloniaError, match="has told all it knows"):
             await late(k, list(k.shepherds.values())[1])
+
+
+@virtual
+async def test_one_that_only_the_snapshot_names_is_missed_as_well() -> None:
+    """As where each host's configuration names its own services alone."""
+    k = await written()
+    one = first(k)
+    one.up = False
+    named = approved(*(shepherd for shepherd in k.shepherds if shepherd != one.id))
+    async with k.running(replace(FOR_GOOD, bootstrap=named), generation=2):
+        knocked = drop(SERVICES_OBJECT, "shepherd", f"{one.id} /CN={one.id}")  # by the heart that all begin with
+        await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (knocked,))
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k), 200_000)
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert f"{one.id} is away: what only it holds is not found" in status.notes
+        assert rebuild_record.awaited(await k.bench.stored(REBUILD_OBJECT)) == (one.id,)
+        await late(k, one)
+        assert set(await k.paths()) == {"/f", "/alone"}
 
 
 @virtual
