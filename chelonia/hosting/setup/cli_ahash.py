@@ -62,7 +62,8 @@ def _restore(options: argparse.Namespace) -> int:
         _check_first(section, options.config)
     source, target = options.source, Path(section.data_dir)
     if not (source / "restored").is_file() or not (source / "db").is_dir():
-        cause = "it is no backup: one holds `db` and the empty file `restored`"
+        absent = "it is not here: it is on the host of the A-Hash that made it, unless it was taken away"
+        cause = "it is no backup: one holds `db` and the empty file `restored`" if source.exists() else absent
         raise CheloniaError(Kind.BAD_REQUEST, "restore-ahash", str(source), cause)
     if target.exists() and any(target.iterdir()):
         cause = "it is not empty: stop the A-Hash and move its directory away; keep it until all is well"

@@ -497,6 +497,8 @@ def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
     DevCluster(DevOptions(tmp_path, 0, replicas=3)).prepare()
     conf, data, backup = tmp_path / "conf", tmp_path / "data" / "ahash1", tmp_path / "backup"
     command = ["restore-ahash", "--config", str(conf / "core1.toml"), "--from", str(backup)]
+    assert main(command) == 2
+    assert "it is on the host of the A-Hash that made it" in capsys.readouterr().err
     shutil.copytree(data, backup)
     assert main(command) == 2
     assert "it is no backup" in capsys.readouterr().err
