@@ -107,7 +107,8 @@ def unready(scene: Scene) -> list[str]:
     if scene.control.paused:
         found.append(f"healing is paused by {scene.control.paused_by}: `chelonia admin heal resume`")
     if scene.exposed:
-        cure = "wait until `chelonia admin heal status` shows none"
+        cure = "wait until `chelonia admin heal status` shows none; where more copies are wanted than can be made, "
+        cure += "ask for fewer (`chelonia admin fsck -v` names these files)"
         found.append(f"{scene.exposed} files have fewer verified copies than wanted: {cure}")
     if scene.held_back:
         found.append(f"erasures of {scene.held_back} files are held back: see `chelonia admin status`")

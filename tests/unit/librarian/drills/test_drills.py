@@ -70,6 +70,7 @@ def test_a_whole_cluster_is_ready() -> None:
         (scene("++?++"), "s2 has not compared", "wait"),
         (scene(control=replace(FREE, paused_by="/CN=admin")), "paused by /CN=admin", "heal resume"),
         (scene(exposed=2), "2 files have fewer", "heal status"),
+        (scene(exposed=2), "2 files have fewer", "ask for fewer"),
         (scene(held_back=3), "held back", "admin status"),
         (scene(running="d1"), "drill d1 is running", "drill stop"),
     ],
