@@ -50,7 +50,7 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
     administrator = session.administrator()
     match tuple(words):
         case ("list",):
-            uses = await administrator.quotas()
+            uses = sorted(await administrator.quotas(), key=lambda use: (not use.quota.tree, use.quota.user, use.name))
             if not uses:
                 session.out.tell("there are no quotas; `admin quota set <DN>|<LN>|default --bytes 10G` sets one")
             _show(session, uses, human=True)

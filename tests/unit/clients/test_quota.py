@@ -58,6 +58,17 @@ async def test_a_default_quota_is_set_told_and_given_back(monkeypatch: pytest.Mo
         assert (await run_admin(b, monkeypatch, "quota", "list")).stdout == ""
 
 
+async def test_quotas_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench() as b:
+        for name in ("b", "c", "a"):
+            await b.collection(name)
+            await run_admin(b, monkeypatch, "quota", "set", f"/{name}", bytes="1G")
+        for whose in (JANE, "default"):
+            await run_admin(b, monkeypatch, "quota", "set", whose, bytes="1G")
+        told = json.loads((await run_admin(b, monkeypatch, "quota", "list", as_json=True)).stdout)["results"]
+        assert [each["tree"] or each["user"] for each in told] == ["/a", "/b", "/c", "*", JANE]
+
+
 @pytest.mark.parametrize(
     ("words", "values", "code", "told"),
     [
