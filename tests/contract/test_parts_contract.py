@@ -204,6 +204,19 @@ async def test_a_file_that_is_there_keeps_its_identity_and_gets_the_parts(world:
 
 
 @played
+async def test_parts_come_with_their_rules(world: World) -> None:
+    upload = await opened(world, "/f")
+    etag = await part(world, "/f", upload, 1, b"parts")
+    assert isinstance(await sealed(world, "/f", upload, (1, etag), policy={EVE.dn: "+read"}), Done)
+    assert (await there(world, "/f", Want.POLICY)).policy == {EVE.dn: "+read"}
+    await done(world, Set(at("/f"), policy={"ALL": "+read", "VOMS:/vo": "+read"}))
+    upload = await opened(world, "/f")
+    etag = await part(world, "/f", upload, 1, b"private")
+    assert isinstance(await sealed(world, "/f", upload, (1, etag), policy={}), Done)
+    assert (await there(world, "/f", Want.POLICY)).policy == {"VOMS:/vo": "+read"}
+
+
+@played
 async def test_what_is_no_order_of_parts_seals_nothing(world: World) -> None:
     upload = await opened(world, "/f")
     one, two = await part(world, "/f", upload, 1, b"one"), await part(world, "/f", upload, 2, b"two")

@@ -410,10 +410,13 @@ class MemoryFiles:
         arrived = tuple(Arrived(put, ()) for put, data in chosen if data)
         content = Content(tuple(extents), arrived, whole=True)
         opened = found.change
+        if there is not None:
+            self._rule(call, change, there)
         user = {**opened.user, **change.user}
         write = Splice(change.place, content, opened.setting, user, change.parents, change.when)
         done = self._write(call, write)
         node = self._existing(change.place)
+        self._rule(call, change, node)
         joined = b"".join(bytes.fromhex(etag) for _, etag in change.order)
         etag = f"{hashlib.md5(joined).hexdigest()}-{len(chosen)}"
         node.attributes = structs.replace(node.attributes, etag=etag, wanted=opened.wanted)
@@ -485,7 +488,7 @@ class MemoryFiles:
         node.user = dict(change.user) if change.user is not None else node.user
         return Done(self._bumped(node), made=there is None)
 
-    def _rule(self, call: Call, change: Write | Clone, node: Node) -> None:
+    def _rule(self, call: Call, change: Write | Clone | Seal, node: Node) -> None:
         if change.policy is not None:
             _require(call, Action.MODIFY_POLICY, node, change.place)
             for who, actions in change.policy.items():

@@ -20,7 +20,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Content, Done, Drop, Open, Part, Seal, Splice, UploadParts, Uploads
+from chelonia.core.ports.files import Done, Drop, Open, Part, Seal, UploadParts, Uploads, Write
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 
@@ -56,9 +56,9 @@ async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
 
 async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     """Make parts the content of the file, if the caller still may and what he rests on holds."""
-    write = Splice(change.place, Content(), user=change.user, parents=change.parents, when=change.when)
+    write = Write(change.place, user=change.user, parents=change.parents, when=change.when, policy=change.policy)
     ready, there = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
-    order = SealUpload(change.upload, ready, change.order, change.least)
+    order = SealUpload(change.upload, ready, change.order, change.least, change.policy)
     await ports.librarian.seal_upload(turn.service, order)
     return Done(made=there is None)
 

@@ -151,7 +151,7 @@ async def ready_to_write(
     """What is asked of the Librarian, if the caller may; and the file that is there."""
     own = from_triples(setting_triples(change.setting))
     rules = None if isinstance(change, Splice) else change.policy
-    given = accepted((*user_triples(change.user or {}), *rule_triples(rules or {})), TYPE_FILE, "write.metadata")
+    given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
     there = seen(change.place, walked)
     required(change.when, change.place, there)
@@ -159,7 +159,7 @@ async def ready_to_write(
                                         else None, there=there)  # fmt: skip
     if rules is not None:
         expect = (*expect, *_may_rule(turn, there or _would_be(turn, change.place, inherited), rules))
-        inherited = {**inherited, "policy": with_rules(inherited.get("policy", {}), {})}
+        inherited = {"policy": with_rules(inherited.get("policy", {}), rules)} if there is None else {}
     free = await locking.unlocked(ports, turn, change.when, change.place, walked, names=there is None)
     ready = replace(
         begin,
@@ -191,7 +191,8 @@ def _would_be(turn: ElementCall, place: LogicalName, inherited: Sections) -> Fou
 
 
 def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) -> Expect:
-    """Whether the caller may give a file these rules. Raises: DENIED, TOO_LARGE."""
+    """Whether the caller may give a file these rules. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
+    accepted(rule_triples(rules), TYPE_FILE, "write.metadata")
     check_rules({"policy": with_rules(found.section("policy"), rules)})
     expect = Judge(turn.user, "write").require(Action.MODIFY_POLICY, found)
     return expect if found.object.exists else ()

@@ -139,7 +139,7 @@ class PutPart(msgspec.Struct, frozen=True):
 
 
 class SealUpload(msgspec.Struct, frozen=True):
-    """Make parts the content of a file, in this order. `begin` says which file, as of `CommitFile`.
+    """Make parts the content of a file, in this order. `begin` and `policy` say which file, as of `CommitFile`.
 
     `order`: number and etag of each part; `least`: bytes that each has, but the last.
     """
@@ -148,3 +148,4 @@ class SealUpload(msgspec.Struct, frozen=True):
     begin: BeginPut
     order: tuple[tuple[int, str], ...]
     least: int = 0
+    policy: Mapping[str, str] | None = None

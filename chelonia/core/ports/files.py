@@ -453,7 +453,7 @@ class Seal(msgspec.Struct, frozen=True):
 
     `place`: the name it was opened for, or another of which the caller may the same.
     `order`: number and etag of each part, numbers rising; `least`: bytes that each has, but the last; `user`: metadata
-    for the file beside, and before, what the upload keeps for it.
+    for the file beside, and before, what the upload keeps for it; `policy`: as of `Write`.
     """
 
     place: LogicalName
@@ -463,6 +463,7 @@ class Seal(msgspec.Struct, frozen=True):
     parents: bool = False
     when: When = ANY
     user: UserValues = msgspec.field(default_factory=dict)
+    policy: Mapping[str, str] | None = None
 
 
 class Drop(msgspec.Struct, frozen=True):

@@ -33,7 +33,8 @@ BINARY: Final = "binary/octet-stream"
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """`headers` by name as in `KEPT`; `user`: names in lower case, without the prefix; `checksum`: name and base64, of
     the bytes that `etag` names: another door may have put others; `version`: of an object, "": null; `versioning`: of a
-    bucket, whether it keeps versions; `location`: of a bucket, as its maker said; `cors`: of a bucket, its rules."""
+    bucket, whether it keeps versions; `location`: of a bucket, as its maker said; `cors`: of a bucket, its rules;
+    `acl`: of an open upload, the canned list that its object gets."""
 
     headers: dict[str, str] = {}
     user: dict[str, str] = {}
@@ -44,6 +45,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     versioning: str = ""
     location: str = ""
     cors: tuple[CorsRule, ...] = ()
+    acl: str = ""
 
 
 NOTHING: Final = Facts()
@@ -70,7 +72,7 @@ def _is_ours(known: Facts) -> bool:
         and all(is_field(*each) for each in (*known.headers.items(), *known.user.items()))
         and all(is_field("x", text) for rule in known.cors for text in rule.texts)
         and (not name or name in ALGORITHMS)
-        and all(_WORD.fullmatch(each) for each in (value, known.version, known.location))
+        and all(_WORD.fullmatch(each) for each in (value, known.version, known.location, known.acl))
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import structs
 
@@ -35,12 +36,15 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of the list of a bucket or an object: canned, or grant by grant."""
-    name = ask.header("x-amz-acl")
+    name = ask.header(ACL)
     grants = await said(ask, lambda body: requests.acl(body) if body.strip() else None)
     if bool(name) is (grants is not None):
         raise S3Error("InvalidRequest", "a list is canned (x-amz-acl) or stands in the body")
     await made(parts, ask, acls.canned(name) if grants is None else grants)
     return HttpResponse(200, (), b"", 0)
+
+
+ACL: Final = "x-amz-acl"
 
 
 def check(ask: Ask) -> None:
@@ -49,16 +53,15 @@ def check(ask: Ask) -> None:
         raise S3Error("NotImplemented", "grants come in the body of a list of their own, or canned")
 
 
-def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
-    """The canned list that comes with what is made, None: none. Raises: S3Error."""
-    name = ask.header("x-amz-acl")
+def asked(name: str) -> tuple[acls.Grant, ...] | None:
+    """The canned list that comes with what is made; None where it has no name. Raises: S3Error."""
     return acls.canned(name) if name else None
 
 
-async def rules(parts: S3Parts, ask: Ask, there: Looked | None) -> dict[str, str] | None:
-    """The rules that come with an object's bytes, in place of those it would have; None: these. `there`: what they are
+async def rules(parts: S3Parts, ask: Ask, there: Looked | None, name: str) -> dict[str, str] | None:
+    """The rules that new bytes get by a list of this name, None: those that they would have. `there`: what they are
     written over, unless that is kept. Raises: S3Error."""
-    grants = asked(ask)
+    grants = asked(name)
     if grants is None:
         return None
     owner = ask.exchange.call.dn if there is None or ask.final else there.attributes.owner

@@ -40,7 +40,7 @@ from chelonia.core.ports.files import (
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
-from chelonia.hosting.doors.s3 import versions
+from chelonia.hosting.doors.s3 import acls, versions
 from chelonia.hosting.doors.s3.objects import RACES, SOURCE_OWNER, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import (
     MOVES_MAX,
@@ -76,9 +76,10 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploads`."""
     given = facts.facts_from(ask.exchange.request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
     scheme = checksums.in_parts(ask.header("x-amz-checksum-algorithm"), ask.header("x-amz-checksum-type"))
+    acls.asked(ask.header(acls.ACL))
     known = await ready(parts, ask)
     ask = known.ask.at(known.ask.apart) if known.ask.marks else known.ask
-    user = facts.stored(structs.replace(given, checksum=scheme.kept))
+    user = facts.stored(structs.replace(given, checksum=scheme.kept, acl=ask.header(acls.ACL)))
     opened = Open(ask.place, ask.bucket, known.copies, user=user, parents=True)
     done = await apply(parts.plain, ask.exchange.call, opened)
     told = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
@@ -147,8 +148,10 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     try:
         arrived = await _all_parts(parts, ask)
         fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
-        kept = structs.replace(completion.completed(fields, listed, etag, arrived), version=final.version)
-        seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept))
+        done = completion.completed(fields, listed, etag, arrived)
+        rules = await acls.rules(parts, final, there, done.acl)
+        kept = structs.replace(done, version=final.version, acl="")
+        seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept), rules)
         stored = _guid(await _applied(parts, final, seal), etag)
         version = await _settled(parts, replace(final, guid=stored), when, there)
     except CheloniaError as error:

@@ -41,7 +41,7 @@ from chelonia.librarian.metadata.elements import (
     version,
 )
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import Slot, check_collection, given_sections, make_file, rewrite
+from chelonia.librarian.namespace.tree import Slot, check_collection, given_sections, make_file, rewrite, ruled
 from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
 
 KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
@@ -399,7 +399,7 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
         elements += [drop(file.id, section, name) for name in sorted(stored) if name in names or not names]
     times = {"modified": seconds(now), **kept.get("timestamps", {})}
     elements += put_all(file.id, {**kept, "timestamps": times, **_file(upload, chosen, now)})
-    return elements + _sealed(upload, chosen, Guid(file.id), now)
+    return elements + ruled(file, request.policy) + _sealed(upload, chosen, Guid(file.id), now)
 
 
 def _kept(upload: Opened) -> dict[str, Mapping[str, str]]:

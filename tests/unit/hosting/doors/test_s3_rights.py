@@ -95,6 +95,19 @@ def test_a_list_comes_with_the_bytes(door: Door, monkeypatch: pytest.MonkeyPatch
     assert door.ask("PUT", "/lab/k", b"secret", x_amz_acl="nonsense").status == 400
 
 
+@pytest.mark.parametrize("versioned", [False, True])
+def test_an_object_of_parts_has_the_list_that_its_upload_was_opened_with(door: Door, *, versioned: bool) -> None:
+    """It was let pass: what was asked to be private had the rules of what it replaced, or of its bucket."""
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    assert door.ask("PUT", "/lab/k", b"public", x_amz_acl="public-read").status == 200
+    opened = door.ask("POST", "/lab/k?uploads", x_amz_acl="private")
+    upload = opened.texts("UploadId")[0]
+    whole = door.part("k", upload, b"secret")
+    assert door.ask("POST", f"/lab/k?uploadId={upload}", whole).status == 200
+    assert [door.ask("GET", "/lab/k", who=who).status for who in (JOE, EVE)] == [200, 403]
+    assert door.ask("POST", "/lab/k?uploads", x_amz_acl="nonsense").status == 400
+
+
 @pytest.mark.parametrize("rights", ["+addEntry", "+addEntry +removeEntry"])
 @pytest.mark.parametrize("state", [ON, OFF])
 def test_who_may_add_to_a_bucket_and_not_read_it_overwrites_nothing(door: Door, rights: str, state: str) -> None:
