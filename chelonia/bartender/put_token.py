@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.parts import PartPlace, UploadId
 from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
@@ -55,6 +56,8 @@ class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
     seal: str
     checksum_type: str
     piece: bool = False
+    upload: UploadId = UploadId("")
+    number: int = 0
 
 
 _READER: Final = msgspec.json.Decoder(_Fields)
@@ -80,6 +83,8 @@ def encode(token: PutToken, key: bytes) -> str:
         seal=begun.seal,
         checksum_type=token.checksum_type,
         piece=begin.piece,
+        upload=begin.part.upload,
+        number=begin.part.number,
     )
     payload = armour.to_text(json.dumps(msgspec.to_builtins(fields), separators=(",", ":")).encode("ascii"))
     return f"{payload}.{armour.to_text(_mac(payload, key))}"
@@ -110,6 +115,7 @@ def decode(text: str, key: bytes) -> PutToken:
         named=False,
         replaces=fields.replaces,
         piece=fields.piece,
+        part=PartPlace(fields.upload, fields.number),
     )
     return PutToken(begin, Begun(fields.guid, fields.blob, fields.seal), fields.checksum_type)
 

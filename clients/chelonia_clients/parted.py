@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
-from chelonia.core.contents.parts import UploadId
+from chelonia.core.contents.parts import PartPlace, UploadId
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bytes import PATIENT
@@ -112,9 +112,9 @@ class PartedUpload:
         with suppress(CheloniaError):
             await self._apply("put", Drop(self.place, upload))
 
-    async def placed(self, size: int) -> Placed:
+    async def placed(self, size: int, part: PartPlace) -> Placed:
         """Where a part may go."""
-        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True)
+        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, part=part)
         return self._good("put", await self.client.settled(self.files.place, ask))
 
     async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
@@ -145,7 +145,7 @@ class _PartAim:
 
     async def start(self, size: int) -> BegunUpload:
         self.tries += 1
-        placed = await self._parted.placed(size)
+        placed = await self._parted.placed(size, PartPlace(self._name, self._number))
         return BegunUpload(placed.turl, placed.put)
 
     async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:

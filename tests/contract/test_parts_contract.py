@@ -11,10 +11,12 @@ from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.contents.parts import AFTER_KEY, UploadId, listing_mark
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.parts import AFTER_KEY, PartPlace, UploadId, listing_mark
 from chelonia.core.errors import Kind
 from chelonia.core.ports.files import (
     Arrived,
+    Content,
     Done,
     Drop,
     Listing,
@@ -30,6 +32,7 @@ from chelonia.core.ports.files import (
     Seal,
     Set,
     Setting,
+    Splice,
     UploadParts,
     Uploads,
     Want,
@@ -95,6 +98,20 @@ def etag_of(*parts: bytes) -> str:
 async def listed(world: World, name: str = "/", call: Call = JOE, **more: object) -> list[tuple[str, UploadId]]:
     page = await world.files.uploads(call, Uploads(at(name), **more))  # type: ignore[arg-type]
     return [(each.key, each.upload) for each in page.uploads]
+
+
+@played
+async def test_bytes_that_were_placed_as_a_part_become_that_part_alone(world: World) -> None:
+    upload, other = await opened(world, "/f"), await opened(world, "/f")
+    arrived = await sent(world, "/f", b"second", part=PartPlace(upload, 2))
+    for change in (Part(at("/f"), upload, 1, arrived), Part(at("/f"), other, 2, arrived)):
+        assert await applied(world, change) is Kind.BAD_REQUEST
+    placing = Placing(at("/f"), 6, wanted=2, piece=True, part=PartPlace(upload, 2))
+    (placed,) = await world.files.place(JOE, (placing,))
+    assert isinstance(placed, Placed)
+    laid = Content((Extent(0, 6, placed.blob),), (await world.arrive(placed, b"second"),))
+    assert await applied(world, Splice(at("/f"), laid)) is Kind.BAD_REQUEST
+    await done(world, Part(at("/f"), upload, 2, arrived))
 
 
 @played

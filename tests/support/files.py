@@ -404,8 +404,7 @@ class MemoryFiles:
             at += len(data)
         self._used -= {put for put, _ in chosen}
         self._placed |= {
-            put: (replace(self._placed[put][0], place=change.place, wanted=found.change.wanted), call.dn)
-            for put, _ in chosen
+            put: (Placing(change.place, -1, wanted=found.change.wanted, piece=True), call.dn) for put, _ in chosen
         }
         arrived = tuple(Arrived(put, ()) for put, data in chosen if data)
         content = Content(tuple(extents), arrived, whole=True)
@@ -438,7 +437,7 @@ class MemoryFiles:
         ask, owner = self._placed.get(arrived.put, (None, Dn("")))
         if ask is None or owner != call.dn:
             raise CheloniaError(Kind.BAD_TICKET)
-        if ask.place != change.place or ask.piece is not piece:
+        if ask.place != change.place or ask.piece is not piece or not ask.fits(change):
             raise CheloniaError(Kind.BAD_REQUEST)
         return ask
 

@@ -19,24 +19,31 @@ from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets, unnamed
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.contents.parts import NO_PART, parse_upload
 from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expect
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, ObjectId
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write
+from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write, placed_part
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action, with_rules
 from chelonia.core.values import replace
 
 
 async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
-    """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST."""
+    """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST;
+    NOT_FOUND for a part of what is no upload."""
     check_wanted(ask.place, ask.wanted, ask.size)
+    if ask.part != NO_PART:
+        parse_upload(ask.part.upload)
+        if not (ask.piece and 1 <= ask.part.number <= bounds.PARTS_MAX):
+            cause = f"a part is a piece with a number from 1 to {bounds.PARTS_MAX}"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
     replaces = await may_begin(ports, turn, ask, "place")
     begin = unnamed(ports, turn, ask.place, ask.wanted, ask.size, ask.checksums)
-    begin = replace(begin, replaces=replaces, piece=ask.piece)
+    begin = replace(begin, replaces=replaces, piece=ask.piece, part=ask.part)
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
     return Placed(turl, put, begun.blob)
@@ -141,6 +148,10 @@ def arrived_bytes(
         cause = (
             f"these bytes were placed as {'the whole' if piece else 'a piece'} of a file; place them as what they are"
         )
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+    placed = token.begin.part
+    if placed not in (NO_PART, placed_part(change)):
+        cause = f"these bytes were placed as part {placed.number} of {placed.upload}; place them as what they are"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
     return token, held
 

@@ -24,6 +24,17 @@ AFTER_KEY = "\x02"
 _BETWEEN = "\x01"
 
 
+class PartPlace(msgspec.Struct, frozen=True):
+    """Which part of which upload."""
+
+    upload: UploadId
+    number: int
+
+
+NO_PART = PartPlace(UploadId(""), 0)
+"""Of what is no part, or none that says which."""
+
+
 def upload_id(opened: Ms, content: ContentId) -> UploadId:
     """The name of an upload."""
     assert 0 <= opened < 10**13, "13 digits keep the order of opening"

@@ -5,6 +5,7 @@ Value types alone. The operations that take them are in `core.ports.librarian`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from msgspec import Meta
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.core.contents.extents import Extent
-from chelonia.core.contents.parts import UploadId
+from chelonia.core.contents.parts import NO_PART, PartPlace, UploadId
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Sections, StoredObject
 from chelonia.core.names import LogicalName
@@ -24,6 +25,7 @@ Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELE
 
 PIECE_OF = "piece of "
 """Begins the recorded name of bytes that are only part of a file."""
+_PART_NAME = re.compile(rf"{PIECE_OF}part ([0-9]{{1,5}}) of ([0-9]{{13}}\.[0-9a-f-]{{36}}): (.*)", re.DOTALL)
 
 
 class BeginPut(msgspec.Struct, frozen=True):
@@ -32,7 +34,7 @@ class BeginPut(msgspec.Struct, frozen=True):
     `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
     only makes ids (bytes first). `replaces`: the file to overwrite, "" for a new one. `size` -1 and empty
     `checksums` when not known before. `ln` is recorded beside the bytes for rebuilds. `piece`: the bytes will be
-    part of a file: a rebuild must not take them for the whole.
+    part of a file: a rebuild must not take them for the whole. `part`: of which upload in parts it will be which.
     """
 
     parent: Guid
@@ -48,26 +50,41 @@ class BeginPut(msgspec.Struct, frozen=True):
     replaces: Guid = Guid("")
     expect: Expect = ()
     piece: bool = False
+    part: PartPlace = NO_PART
 
     @property
     def recorded(self) -> str:
         """The name that is sealed and recorded beside the bytes; a piece's is no Logical Name."""
         return f"{PIECE_OF}{self.ln}" if self.piece else str(self.ln)
 
+    @property
+    def recorded_part(self) -> str:
+        """The same of a part, with its place: what `parse_part_name` reads."""
+        return f"{PIECE_OF}part {self.part.number} of {self.part.upload}: {self.ln}"
+
+
+def parse_part_name(recorded: str) -> tuple[PartPlace, str] | None:
+    """The place of a part by its recorded name, and the Logical Name; None for the name of anything else."""
+    found = _PART_NAME.fullmatch(recorded)
+    if found is None or not 1 <= int(found[1]) <= bounds.PARTS_MAX:
+        return None
+    return PartPlace(UploadId(found[2]), int(found[1])), found[3]
+
 
 class Begun(msgspec.Struct, frozen=True):
-    """Ids of the upload and the cluster's seal over the facts known now."""
+    """Ids of the upload and the cluster's seal over the facts known now; of a part a second one, over its place too,
+    for its record: a Librarian of the version before, which gives none, takes what is sealed by the first."""
 
     guid: Guid
     blob: BlobId
     seal: str
+    part_seal: str = ""
 
     def facts(self, begin: BeginPut, created_ms: Ms) -> ReplicaFacts:
         """What the replicas of the upload are to be, as far as it was known when it was begun."""
-        name, owner, size = begin.recorded, begin.owner, begin.size
-        return ReplicaFacts(
-            self.blob, self.guid, name, owner, size, begin.checksums, begin.wanted, created_ms, self.seal
-        )
+        name, seal = (begin.recorded_part, self.part_seal) if self.part_seal else (begin.recorded, self.seal)
+        owner, size = begin.owner, begin.size
+        return ReplicaFacts(self.blob, self.guid, name, owner, size, begin.checksums, begin.wanted, created_ms, seal)
 
 
 class CommitFile(msgspec.Struct, frozen=True):

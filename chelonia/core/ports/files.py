@@ -23,7 +23,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import QuotaUse, narrowest
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange, Extent, check_extents
-from chelonia.core.contents.parts import PartPage, UploadId, UploadPage
+from chelonia.core.contents.parts import NO_PART, PartPage, PartPlace, UploadId, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid
 from chelonia.core.names import LogicalName
@@ -242,7 +242,7 @@ class Listed(msgspec.Struct, frozen=True):
 class Placing(msgspec.Struct, frozen=True):
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
     `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
-    part of a file, by a `Content` or as a `Part`."""
+    part of a file, by a `Content` or as a `Part`; `part`: as this one and no other."""
 
     place: LogicalName
     size: int
@@ -250,6 +250,11 @@ class Placing(msgspec.Struct, frozen=True):
     wanted: int = 3
     parents: bool = False
     piece: bool = False
+    part: PartPlace = NO_PART
+
+    def fits(self, change: object) -> bool:
+        """Whether the bytes may come with a change: those of a part only as what they were placed for."""
+        return self.part in (NO_PART, placed_part(change))
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -445,6 +450,11 @@ class Part(msgspec.Struct, frozen=True):
     content: Arrived
     checksum: str = ""
     etag: str = ""
+
+
+def placed_part(change: object) -> PartPlace:
+    """As which part bytes may have been placed that come with a change."""
+    return PartPlace(change.upload, change.number) if isinstance(change, Part) else NO_PART
 
 
 class Seal(msgspec.Struct, frozen=True):

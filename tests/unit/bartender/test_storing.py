@@ -13,7 +13,8 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_OFFLINE, Demand
 from chelonia.core.contents.extents import Extent
-from chelonia.core.contents.uploads import PIECE_OF
+from chelonia.core.contents.parts import PartPlace, UploadId
+from chelonia.core.contents.uploads import PIECE_OF, parse_part_name
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId
 from chelonia.core.ports.files import (
@@ -29,7 +30,10 @@ from chelonia.core.ports.files import (
     Looked,
     Make,
     Move,
+    Open,
     Over,
+    Placed,
+    Placing,
     Remove,
     Removing,
     Set,
@@ -135,6 +139,22 @@ async def test_a_piece_is_recorded_as_one_and_never_as_the_file(stage: Stage) ->
         assert isinstance(answer, Done)
     names = [blob.facts.name for blob in stage.named("s1").small.values()]
     assert names == ["/f", f"{PIECE_OF}/f"]
+
+
+@scene
+async def test_a_part_is_recorded_with_its_place(stage: Stage) -> None:
+    await stage.add_shepherds("s1")
+    (opened,) = await stage.bartender.files.apply(JOE, (Open(at("/f"), at("/"), 1),))
+    assert isinstance(opened, Done)
+    where = PartPlace(opened.upload, 7)
+    (placed,) = await stage.bartender.files.place(JOE, (Placing(at("/f"), 5, wanted=1, piece=True, part=where),))
+    assert isinstance(placed, Placed)
+    [asked] = stage.named("s1").puts.values()
+    assert parse_part_name(asked.facts.name) == (where, "/f")
+    assert parse_part_name(f"{PIECE_OF}/f") is None
+    for none in (PartPlace(UploadId("x"), 1), PartPlace(opened.upload, 0)):
+        (refused,) = await stage.bartender.files.place(JOE, (Placing(at("/f"), 5, wanted=1, piece=True, part=none),))
+        assert isinstance(refused, Failure)
 
 
 @pytest.mark.parametrize(("away_ms", "is_waited_for"), [(AWAY_MS - 2 * UNHEARD_MS, True), (AWAY_MS, False)])

@@ -190,10 +190,7 @@ class Keepers:
         )  # fmt: skip
         begin = replace(begin, **facts)  # type: ignore[arg-type]
         begun = await self.bench.service.begin_put(BARTENDER, begin)
-        sealed = ReplicaFacts(
-            begun.blob, begin.replaces or begun.guid, begin.recorded, begin.owner, len(data), checksums(data),
-            begin.wanted, self.clock.now_ms(), begun.seal,
-        )  # fmt: skip
+        sealed = replace(begun.facts(begin, self.clock.now_ms()), size=len(data), checksums=checksums(data))
         receipts = []
         for shepherd in list(self.shepherds)[:copies]:
             turl = f"{shepherd} {self.ids.uuid()}"

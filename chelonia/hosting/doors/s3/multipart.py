@@ -17,7 +17,7 @@ from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
-from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartsUpload, UploadId, etag_of, listing_mark
+from chelonia.core.contents.parts import AFTER_KEY, PartPage, PartPlace, PartsUpload, UploadId, etag_of, listing_mark
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Guid
 from chelonia.core.ports.files import (
@@ -98,7 +98,8 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
         cause = f"Checksum Type mismatch occurred, expected checksum Type: {scheme.name}, actual checksum Type: "
         raise S3Error("InvalidRequest", cause + measured.checksum)
     measured.want(scheme.name)
-    placing = Placing(ask.place, request.length, wanted=parts.plain.copies, parents=True, piece=True)
+    place = PartPlace(_upload(ask), number)
+    placing = Placing(ask.place, request.length, wanted=parts.plain.copies, parents=True, piece=True, part=place)
     _, arrived = await sent(parts.plain, ask.exchange, placing)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)
@@ -125,7 +126,8 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
             code = "InvalidRange" if named else "InvalidArgument"
             raise S3Error(code, f"x-amz-copy-source-range is bytes=first-last within {size} bytes")
         span = ByteRange(first, last - first + 1)
-    placing = Placing(ask.place, span.length, wanted=parts.plain.copies, parents=True, piece=True)
+    place = PartPlace(_upload(ask), number)
+    placing = Placing(ask.place, span.length, wanted=parts.plain.copies, parents=True, piece=True, part=place)
     arrived = await carried(parts, source, there, span, placing, measured)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)

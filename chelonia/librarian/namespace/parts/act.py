@@ -12,6 +12,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.contents.parts import (
     PartPage,
+    PartPlace,
     PartsUpload,
     UploadId,
     UploadPage,
@@ -26,6 +27,7 @@ from chelonia.core.ids import ContentId, Dn, Guid, Ms, ObjectId, blob_object, co
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import Element
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import SEALED, content_of
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree
@@ -82,7 +84,8 @@ class PartUploads:
             if record:
                 old = await self._records.one(call, blob_object(decide.parse_part(key, record).blob))
                 before = Before(record, old)
-            new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted)
+            name = replace(request.piece.begin, part=PartPlace(request.upload, request.number)).recorded_part
+            new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted, name)
             elements = decide.put_part(upload, request, new, before, self._now())
             return await self._names.draft(call, elements, decide.etag_of_part(request, new), upload.content)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Receipt
+from chelonia.core.contents.parts import NO_PART
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Committed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object, shepherd_object
@@ -67,16 +68,17 @@ class FileUploads:
         return self._begun(request, Guid(first[0]), BlobId(first[-1]))
 
     def _begun(self, request: BeginPut, guid: Guid, blob: BlobId) -> Begun:
-        name = request.recorded
-        return Begun(
-            guid, blob, seal(self.record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
-        )
+        def sealed_as(name: str) -> str:
+            return seal(self.record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
 
-    def begun_blob(self, request: CommitFile, guid: Guid, wanted: int) -> NewBlob:
-        """The blob of an upload that became the file `guid`: of another one, or with another count, than it was begun
-        for, sealed anew."""
+        part_seal = "" if request.part == NO_PART else sealed_as(request.recorded_part)
+        return Begun(guid, blob, sealed_as(request.recorded), part_seal)
+
+    def begun_blob(self, request: CommitFile, guid: Guid, wanted: int, name: str = "") -> NewBlob:
+        """The blob of an upload that became the file `guid`: of another one, with another count, or to be recorded
+        under another name, than it was begun for, sealed anew."""
         new = uploads.begun_blob(request, self._now())
-        facts = replace(new.facts, guid=guid, wanted=wanted)
+        facts = replace(new.facts, guid=guid, wanted=wanted, name=name or new.facts.name)
         return new if facts == new.facts else self._sealed(replace(new, facts=facts))
 
     def check_begun(self, call: Call, request: CommitFile) -> None:
